@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types docs check-wheel check-docs check-site check-web check-mcp check-cluster check-exports check-long check-models clean
+.PHONY: demo test lint types docs check-wheel check-docs check-site check-web check-mcp check-cluster check-exports check-long check-models check-suites clean
 demo: $(VENV)/.installed
 	$(BIN)/passagent run example:add_layer_norm --iters 8 --islands 2 --seed 1
 
@@ -42,6 +42,10 @@ check-cluster: $(VENV)/.installed-test
 # Other people's MCP programs and a coding agent's command line; npm and Node come from .envs, too.
 check-mcp: $(VENV)/.installed-test
 	$(BIN)/python -m pytest checks/test_mcp.py
+
+# What `best` writes for other suites, read by flashinfer-bench's own classes.
+check-suites: $(VENV)/.installed-test
+	$(BIN)/python -m pytest checks/test_solutions.py
 
 # What takes long: tests marked so, many kills, Inductor's compiler.
 check-long: $(VENV)/.installed-test

@@ -57,6 +57,8 @@ def one(task: Path, device: str, iters: int, islands: int, runs: Path) -> dict:
     run = passagent(
         "run",
         str(task),
+        "--library",
+        "off",
         "--device",
         device,
         "--iters",

@@ -15,7 +15,7 @@ from pathlib import Path
 from evaluator_repeatability import keep
 
 from passagent.confine.environment import describe
-from passagent.suites.import_problems import How, import_problems
+from passagent.suites.import_problems import How, import_problems, read_record
 from passagent.suites.problems import find_problems
 
 
@@ -27,11 +27,14 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--max-input", type=int, help="MiB")
     parser.add_argument("--timeout", type=float, default=900.0, help="s for a problem")
+    parser.add_argument("--known", action="store_true", help="run nothing: the table of what is there")
     asked = parser.parse_args()
     problems = find_problems("kernelbench", asked.path, [1, 2, 3])
     how = How(asked.device, asked.max_input and asked.max_input << 20, asked.timeout)
     rows = []
-    for row in import_problems(problems, Path(asked.work), how):
+    names = {problem.name for problem in problems}
+    known = [row for name, row in read_record(Path(asked.work)).items() if name in names]
+    for row in known if asked.known else import_problems(problems, Path(asked.work), how):
         rows.append(row)
         print(
             f"{len(rows)}/{len(problems)} {row.name}: {row.reason or 'converted'} {row.message}", flush=True
@@ -52,6 +55,7 @@ def main() -> None:
         "environment": describe(asked.device, 1),
         "suite_commit": problems[0].origin.commit,
         "max_input_mib": asked.max_input,
+        "not_run": len(problems) - len(rows),
         "levels": levels,
         "problems": [row.model_dump(include=fields, exclude_defaults=True) for row in rows],
     }

@@ -90,6 +90,7 @@ def open_run(args: argparse.Namespace, times: dict[str, float], on_event: Any) -
         config, task = stored_config(run), stored_task(run)
     else:
         settings = {"search.islands": args.islands, "search.iters": 1, "agent.max_evaluations": 1}
+        settings["experience.library"] = "off"
         task = load_task(args.task)
         config = load_config(args.preset, settings | dict(pair.split("=") for pair in args.set))
         run = new_run(store, task, config)
@@ -214,7 +215,6 @@ def query_part(args: argparse.Namespace) -> dict[str, Any]:
     from passagent.search.islandview import IslandView
     from passagent.search.setup import stored_config, stored_task
     from passagent.store import Store, bests, episodes, nodes, runs
-    from passagent.store.similar import similar_tasks
 
     store = Store.open(args.work / "runs")
     run = next(run for run in runs.list_runs(store) if run.model != "past")
@@ -256,7 +256,6 @@ def query_part(args: argparse.Namespace) -> dict[str, Any]:
             {"r": run.id, "program": node.canonical_key, "i": node.island},
         ),
         "standing of the run": lambda node: runs.standing(store, run.id),
-        "similar past tasks": lambda node: similar_tasks(store, rng.choices(task.operators, k=6), "cpu", 3),
     }
     found = {}
     for name, ask in asked.items():

@@ -62,6 +62,10 @@ class Options(TypedDict, total=False):
     pool: str | None
     """`local`, `http://HOST:PORT,...`, `ray[://ADDRESS]` (docs/cluster.md)."""
     token_file: str | None
+    library: str | None
+    """Where all runs keep what they found and learned; `off`: nowhere."""
+    exclude: Sequence[str] | None
+    """Tasks of which nothing is stored there or taken from there."""
     deterministic: bool | None
     dispatch: Literal["direct", "dynamo", "graph", "python"] | None
     iters: int | None
@@ -78,8 +82,8 @@ class Options(TypedDict, total=False):
     target_as: float | None
     max_stagnation: int | None
     """Episodes without a gain."""
-    until: float | None
-    """Stop when an hour more is expected to gain less than this share of AS."""
+    until: float | Literal["sol"] | None
+    """Stop when an hour more is expected to gain less than this share of AS; `sol`: at the speed of light."""
 
 
 def run(
@@ -226,7 +230,7 @@ def open_run(name: str = "last", *, runs_dir: str | Path = "runs") -> Run:
 def bench(
     tasks: Sequence[str],
     *,
-    compiler: Sequence[str] = ("eager", "inductor"),
+    compiler: Sequence[str] | None = None,
     device: str | None = None,
     pool: str | None = None,
     token_file: str | None = None,
@@ -238,6 +242,8 @@ def bench(
     out: str | None = None,
     fresh: bool = False,
     hold_out_shapes: float | None = None,
+    suite: Literal["kernelbench"] | None = None,
+    explain: bool = False,
     config: str | None = None,
     settings: Settings | None = None,
 ) -> Bench:
@@ -246,13 +252,28 @@ def bench(
     The arguments are the options of `passagent bench` (docs/bench.md); out: default `runs/bench/NAME`.
     Raises UsageError, InfrastructureError; a task that could not be measured is in `Bench.failed`.
     """
+    from passagent.benchmark.kernelbench import default_compilers
     from passagent.benchmark.measure import Unwatched
     from passagent.benchmark.sweep import Request
     from passagent.benchmark.sweep import run as measured
 
     options = {"device": device, "pool": pool, "token_file": token_file, "dispatch": dispatch}
     given = settings_of(options | {"model": model}, settings)
-    request = Request(tasks, compiler, config, given, iters, pass_dir, root, out, fresh, hold_out_shapes)
+    compilers = compiler or default_compilers(suite, device)
+    request = Request(
+        tasks,
+        compilers,
+        config,
+        given,
+        iters,
+        pass_dir,
+        root,
+        out,
+        fresh,
+        hold_out_shapes,
+        suite,
+        explain,
+    )
     thread = LoopThread("passagent-bench")
     try:
         return Bench(thread.run(measured(request, lambda _: Unwatched())))
@@ -274,6 +295,8 @@ def collect(
     device: str | None = None,
     pool: str | None = None,
     token_file: str | None = None,
+    library: str | None = None,
+    exclude: Sequence[str] | None = None,
     dispatch: Literal["direct", "dynamo", "graph", "python"] | None = None,
     base_url: str | None = None,
     max_time: float | None = None,
@@ -299,7 +322,8 @@ def collect(
     given = settings_of(
         {
             "model": model, "seed": seed, "device": device, "pool": pool, "token_file": token_file,
-            "dispatch": dispatch, "base_url": base_url, "max_time": max_time, "max_tokens": max_tokens,
+            "library": library, "exclude": None if exclude is None else list(exclude), "dispatch": dispatch,
+            "base_url": base_url, "max_time": max_time, "max_tokens": max_tokens,
             "max_cost": max_cost, "price": price,
         },
         settings,

@@ -6,14 +6,17 @@ Every key of `configs/*.yaml` is a field here; an unknown key is an error that n
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.functional_validators import AfterValidator, field_validator, model_validator
 
 from passagent import extend, resources
 from passagent.errors import UsageError, nearest
+from passagent.experience_config import ExperienceConfig
 
 _LARGEST = 2**63 - 1  # integer of the database
 
@@ -172,10 +175,12 @@ class ModelConfig(ModelChoice):
 
 
 class RolesConfig(_Section):
-    """Models for work other than writing passes; None: nobody is asked."""
+    """Models for work other than writing passes."""
 
     hint_distiller: ModelChoice | None = None
     """Writes a hint of each episode that gained (Kernel Foundry 3.4)."""
+    summariser: ModelChoice | None = None
+    """Writes context memory; None: the model that wrote the island's last episode, if a provider has it."""
 
 
 class ContextBudget(_Section):
@@ -195,16 +200,12 @@ class ContextBudget(_Section):
     """Passages of the knowledge documents; the best fitting are kept."""
     past: int = Field(2_000, ge=0)
     """Passes of similar tasks; short files are kept whole."""
+    memory: int = Field(600, ge=0, le=600)
+    """The page that a model writes when an island stagnates; 0: none is written."""
 
 
-class ExperienceConfig(_Section):
-    """What models are shown of what is known."""
-
-    retriever: str | None = None
-    """Who searches `knowledge/`: a class of your own (`pkg.mod:Mine`, see extend.py); None: BM25."""
-
-
-TOOLS = ("file_editor", "check", "pass_evaluator", "search_knowledge")
+TOOLS: tuple[str, ...] = ("file_editor", "check", "pass_evaluator", "search_knowledge")
+TOOLS += ("search_code", "profile", "plan_intent")
 POLICIES = ("evolutionary", "greedy", "mcts", "random", "best_of_n")
 
 
@@ -232,14 +233,11 @@ class AgentConfig(_Section):
     context_tokens: int = Field(100_000, ge=2000)
     """Old observations are folded when the conversation passes this estimate, tokens."""
     hints: int = Field(6, ge=0)
-    """Hints shown to the model."""
+    """Curated hints shown to the model; with 0 no learned one either."""
     siblings: int = Field(8, ge=0)
     """Earlier attempts shown to the model, relatives of the parent first, a line each."""
     knowledge: int = Field(2, ge=0)
     """Passages of the knowledge documents shown to the model."""
-    past_tasks: int = Field(1, ge=0)
-    """Similar tasks of earlier runs whose best pass is shown to an island's first episode and to those that
-    start from the task, but not to drafts."""
     context_budget: ContextBudget = ContextBudget()
     """Tokens for each part of the first message."""
 
@@ -253,7 +251,7 @@ class SearchConfig(_Section):
     seed: int = Field(0, ge=-_LARGEST, le=_LARGEST)
     deterministic: bool = False
     """Nothing that a prompt shows depends on how quick devices are: it is waited for, however long."""
-    policy: str = "evolutionary"
+    policy: Annotated[str, AfterValidator(partial(_known_or_path, known=POLICIES))] = "evolutionary"
     """Who selects parents: one of POLICIES, or a class of your own (`pkg.mod:MyPolicy`, see extend.py)."""
     stop: list[str] = []
     """Stopping rules of your own beside those below, each `pkg.mod:MyRule` (extend.py)."""
@@ -290,23 +288,18 @@ class SearchConfig(_Section):
     """Best candidates measured again, side by side, before a run ends: that names the winner."""
     confirm_rounds: int = Field(4, ge=2)
     """How often each of them is measured, at most; two rounds can be enough to tell their order."""
-    confirm_every: int = Field(0, ge=0)
-    """The same after so many episodes each; 0: only before the run ends."""
+    confirm_every: int = Field(0, ge=0)  # and so often before it ends, counted in episodes; 0: never
     target_as: float | None = Field(None, gt=0)
     max_stagnation: int | None = Field(None, ge=1)
     """Stop after so many episodes of the run without a gain of `min_gain`."""
     until: float | None = Field(None, gt=0)
     """Stop when an hour more is expected to gain less than this share of AS: 0.02 is 2%."""
+    until_sol: float | None = Field(None, ge=0)
+    """Stop when all islands are within this share of the speed of light; the first there rest meanwhile."""
     max_time_s: float | None = Field(None, gt=0)
     max_tokens: int | None = Field(None, ge=1)
-    max_cost: float | None = Field(None, gt=0)
-    """USD."""
+    max_cost: float | None = Field(None, gt=0)  # USD
     max_evaluations: int | None = Field(None, ge=1)
-
-    @field_validator("policy")
-    @classmethod
-    def _check_policy(cls, policy: str) -> str:
-        return _known_or_path(policy, POLICIES)
 
 
 class ValidatorConfig(_Section):

@@ -106,7 +106,7 @@ class Replied(Event):
     episode: int
     island: int
     role: str
-    """`agent`, `validator` or `hint_distiller`."""
+    """`agent`, `validator`, `hint_distiller` or `summariser`."""
     model: str
     attempt: int
     latency_s: float | None

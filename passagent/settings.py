@@ -29,8 +29,12 @@ OPTIONS = {
     "max_stagnation": "search.max_stagnation",
     "until": "search.until",
     "validator": "validator.model",
+    "library": "experience.library",
+    "exclude": "experience.exclude",
 }
 """An option's name to the key that it sets. `model` and `price` set several, see `settings_of`."""
+SOL_MARGIN = 0.1
+"""`until="sol"`: so near to the speed of light an island rests; `search.until_sol` for another share."""
 NAMES = (*OPTIONS, "model", "price")
 
 
@@ -54,6 +58,8 @@ def settings_of(options: Mapping[str, Any], settings: Mapping[str, Any] | None =
             from passagent.models.prices import parse_price
 
             found["model.prices"] = dict(map(parse_price, [value] if isinstance(value, str) else value))
+        elif (name, value) == ("until", "sol"):
+            found.setdefault("search.until_sol", SOL_MARGIN)
         else:
             found[OPTIONS[name]] = value.value if isinstance(value, Enum) else value
     return found

@@ -107,7 +107,6 @@ ATTENTIONS: dict[str, tuple[Callable[..., Any], list[Tensor]]] = {
     "call_masked": (call, [r(2, 3, 4, 24), *_several(2, 2, 3, 5, 24), torch.zeros(4, 5, dtype=torch.bool)]),
     "long": (call, [r(1, 3, 33, 24), *_several(2, 1, 3, 300, 24), r(3, 33, 300)]),
     "causal": (causal, _several(3, 2, 3, 40, 24)),
-    "long_causal": (causal, _several(3, 1, 1, 150, 24)),
     "grouped": (grouped, [r(2, 6, 20, 24), *_several(2, 2, 2, 37, 24), r(6, 20, 37)]),
     "bert": (bert, [*_several(3, 2, 20, 72), r(2, 20)]),
     "long_bert": (bert, [*_several(3, 2, 140, 72), r(2, 140)]),

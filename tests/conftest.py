@@ -15,9 +15,14 @@ settings.load_profile("passagent")
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_locks(tmp_path_factory):
-    """No test waits for another program's measurements, nor for those of another process of pytest-xdist."""
+    """No test waits for another program's measurements, nor for those of another process of pytest-xdist.
+
+    Nor does one see the user's library, but for a test that names a file of its own.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PASSAGENT_LEASES", str(tmp_path_factory.mktemp("locks")))
+        patch.setenv("PASSAGENT_LIBRARY", "off")
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
         yield
 
 

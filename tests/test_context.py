@@ -15,7 +15,7 @@ import tiny_search
 
 from passagent.agent.prompt import attempt_line
 from passagent.commands import running
-from passagent.config import AgentConfig, load_config
+from passagent.config import load_config
 from passagent.evaluator.result import Status
 from passagent.experience.diagnosis import LABELS
 from passagent.search import gathering
@@ -61,36 +61,6 @@ def searched(place: Path) -> Iterator[tuple[Store, runs.Run]]:
     running.run(str(task), None, settings, str(place / "runs"), True, False, parts)
     with Store.open(place / "runs") as store:
         yield store, runs.find_run(store, "last")
-
-
-def test_a_first_episode_is_shown_what_worked_on_a_similar_task(tmp_path: Path) -> None:
-    with searched(tmp_path) as (store, run):
-        best = max(nodes.of_run(store, run.id), key=lambda node: node.as_score or 0)
-        operators = json.loads(run.operators)
-        agent = AgentConfig()
-
-        def shown(**changes: Any) -> list[Any]:
-            known: Any = SimpleNamespace(
-                store=store,
-                run=SimpleNamespace(device=changes.pop("device", run.device)),
-                config=SimpleNamespace(agent=agent.model_copy(update=changes)),
-                task=SimpleNamespace(operators=operators, key="another"),
-            )
-            return gathering.past_tasks(known)
-
-        (past,) = shown()
-        assert (past.operators, past.as_score) == (operators, best.as_score)
-        assert past.files == nodes.get_files(store, best)
-        assert shown(past_tasks=0) == shown(device="cuda:1") == []
-        own: Any = SimpleNamespace(
-            store=store, run=run, config=SimpleNamespace(agent=agent),
-            task=SimpleNamespace(operators=operators, key=run.task_key),
-        )  # fmt: skip
-        assert gathering.past_tasks(own) == []
-        node = next(node for node in nodes.of_run(store, run.id) if node.parent_id is None)
-        episode = episodes.get_episode(store, node.episode_id)
-        prompt = episodes.conversation(store, episode.id)[1]["content"]
-        assert "an earlier run found" not in prompt  # there was none
 
 
 def known_of(store: Store, run: runs.Run, limit: int) -> Any:

@@ -18,6 +18,7 @@ from passagent.config import load_config
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.result import Candidate, Speedup
 from passagent.experience.diagnosis import START, Diagnosis
+from passagent.experience.hint_library import HintLibrary
 from passagent.experience.hints import Hint
 from passagent.models.scripted import ScriptedModel, calling
 from passagent.models.types import END, TOOLS, Reply, Usage, assistant
@@ -80,13 +81,13 @@ def test_the_prompt_keeps_to_its_size(improvement):
 
 
 def test_a_hint_is_read(improvement):
-    hint = read(written(), improvement)
+    hint = read(written(), improvement).hint
     assert isinstance(hint, Hint)
     assert (hint.id, hint.source) == ("run-1a-episode-7", "run 1a, episode 7")
     assert hint.advice == "Keep the row in registers and write it once; it pays where launches limit."
-    assert read(written(id="mine", source="me"), improvement) == hint
-    assert read(assistant(f"```json\n{json.dumps(FIELDS)}\n```"), improvement) == hint
-    assert read(written(context={}), improvement).context.operators == []
+    assert read(written(id="mine", source="me"), improvement).hint == hint
+    assert read(assistant(f"```json\n{json.dumps(FIELDS)}\n```"), improvement).hint == hint
+    assert read(written(context={}), improvement).hint.context.operators == []
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,8 @@ def test_a_hint_is_read(improvement):
         (written(trigger=[]), "trigger: "),
         (written(confidence=1.5), "confidence: "),
         (written(advice="Fuse."), "advice: "),
-        (written(advice="x" * 601), "advice: 601 characters, 600 are allowed"),
+        (written(advice="x" * 401), "advice: 401 characters, 400 are allowed"),
+        (written(advice="Write ```this``` in place of all."), "advice: holds a code fence"),
         (written(advice="\ud800" * 30), "advice: .*unicode"),
         (written(note="more"), "note: Extra"),
         (written(context={"operators": ["torch.relu"]}), "leaves out the very task"),
@@ -130,8 +132,6 @@ def test_a_malformed_reply_is_asked_for_once_again(improvement):
 def test_the_model_that_is_named_is_asked(improvement, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test-0123456789")
     assert open_distiller(load_config()) is None
-    with pytest.raises(UsageError, match=r"roles.hint_distiller: the expert writes passes only"):
-        open_distiller(load_config(None, {"roles.hint_distiller": {"name": "expert"}}))
     with WireServer(lambda body: Said(calls=[("c1", "write_hint", json.dumps(FIELDS))])) as server:
         choice = {"name": "openai/teacher", "base_url": f"{server.url}/v1"}
 
@@ -161,7 +161,7 @@ class Teacher(ScriptedModel):
         self.malformed, self.gone, self.is_closed = malformed, gone, False
 
     def teach(self, messages, tools):
-        assert [tool.name for tool in tools] == ["write_hint"]
+        assert [tool.name for tool in tools][:1] == ["write_hint"]
         if self.gone(len(self.calls)):
             raise PassagentError("gone")
         message = assistant("Fuse.") if self.malformed(len(self.calls)) else written()
@@ -171,10 +171,10 @@ class Teacher(ScriptedModel):
         self.is_closed = True
 
 
-def taught_session(store, task, teacher, run=None, **settings):  # noqa: F811
-    """A tiny search with a distiller (None: without) whose prompts show every hint that fits."""
+def taught_session(store, task, teacher, run=None, library="off", **settings):  # noqa: F811
+    """A tiny search with a distiller (None: without), which always shows the learned hint that it chose."""
     chosen = {"islands": 1, "iters": 6, "seed": 3, "finalists": 0, "expert_seeds": 0, "explore": 0} | settings
-    shown = {"agent.hints": 200, "agent.context_budget": {"hints": 100_000}}
+    shown = {"experience.library": str(library), "experience.learned": 1.0}
     config = load_config(None, {f"search.{name}": value for name, value in chosen.items()} | shown)
     session = open_session(
         store,
@@ -209,15 +209,26 @@ def progress(store, run) -> list[int]:  # noqa: F811
     return found
 
 
-def test_each_progress_is_asked_about_once_counted_and_used(store, task):  # noqa: F811
-    teacher = Teacher()
-    session = taught_session(store, task, teacher, iters=10)
+def errors_alone(store, run) -> list[int]:  # noqa: F811
+    """Numbers of the episodes that made candidates, all of them wrong."""
+    rows = store.rows(
+        "SELECT number, min(status != 'ok') AS wrong FROM nodes WHERE run_id = :r GROUP BY number",
+        {"r": run.id},
+    )
+    return [row["number"] for row in rows if row["wrong"]]
+
+
+def test_each_progress_is_asked_about_once_counted_and_used(store, task, tmp_path):  # noqa: F811
+    teacher, library = Teacher(), tmp_path / "library.db"
+    session = taught_session(store, task, teacher, iters=10, library=library)
     finish(session)
     run = runs.get_run(store, session.run.id)
     gained = progress(store, run)
     assert 2 <= len(gained) < 10 and teacher.is_closed
     rows = table(store, run)
-    assert sorted(rows) == gained and len(teacher.calls) == len(gained)
+    failed = errors_alone(store, run)
+    assert failed and sorted(rows) == sorted(gained + failed) and len(teacher.calls) == len(rows)
+    assert "has just made nothing but errors" in teacher.calls[sorted(rows).index(failed[0])][0]["content"]
     for number, row in rows.items():
         episode = episodes.get_episode(store, row["episode_id"])
         hint = Hint.model_validate_json(row["hint"])
@@ -227,7 +238,7 @@ def test_each_progress_is_asked_about_once_counted_and_used(store, task):  # noq
 
     spent = {group.group: group for group in ledger.spent(store, run.id, "role")}
     theirs = spent["hint_distiller"]
-    count = len(gained)
+    count = len(rows)
     assert (theirs.replies, theirs.input_tokens, theirs.output_tokens) == (count, 10 * count, 2 * count)
     assert run.input_tokens == theirs.input_tokens + spent["agent"].input_tokens
     sums = store.row("SELECT sum(input_tokens) AS n FROM episodes WHERE run_id = :r", {"r": run.id})
@@ -235,16 +246,26 @@ def test_each_progress_is_asked_about_once_counted_and_used(store, task):  # noq
 
     first = rows[gained[0]]["hint_id"]
     later = store.rows("SELECT id FROM episodes WHERE number > :n ORDER BY number", {"n": gained[0]})
-    assert all(first in hints_of(store, row["id"]) for row in later)
+    assert first in hints_of(store, later[0]["id"]), "the only one that there was then"
     shown = episodes.conversation(store, later[0]["id"])[1]["content"]
-    assert f"[{first}] Keep the row in registers and write it once" in shown
-    credited, mean = hint_uses.mean_gains(store)[first]
-    assert credited == len(later) and mean != 0
+    assert (
+        f"[{first}] A model noted this" in shown and "> Keep the row in registers and write it once" in shown
+    )
+    with HintLibrary.open(library) as known:
+        assert {entry.learned.hint.id for entry in known.entries()} == {
+            row["hint_id"] for row in rows.values()
+        }
+        written = {row["hint_id"]: row["episode_id"] for row in rows.values()}
+        offers = known.rows("SELECT hint, episode, gain FROM outcomes")
+    assert offers and all(row["episode"] > written[row["hint"]] for row in offers), "never of its own episode"
+    gains = {row["id"]: row["gain"] for row in store.rows("SELECT id, gain FROM episodes")}
+    assert all(row["gain"] == (gains[row["episode"]] or 0.0) for row in offers)
 
-    again = taught_session(store, task, None, iters=2)
+    again = taught_session(store, task, None, iters=2, library=library)
     finish(again)
     other = store.rows("SELECT id FROM episodes WHERE run_id = :r", {"r": again.run.id})
-    assert all(first in hints_of(store, row["id"]) for row in other), "of other runs, too"
+    shown = [hint for row in other for hint in hints_of(store, row["id"])]
+    assert {*shown} & {row["hint_id"] for row in rows.values()}, "of other runs, too"
     assert table(store, again.run) == {}
 
 

@@ -19,6 +19,7 @@ from passagent.config import EvaluatorConfig
 from passagent.confine import tools
 from passagent.errors import TaskError
 from passagent.evaluator.correctness.sets import BEYOND_SET, SETS
+from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.judging import effort, judging, unrecorded
 from passagent.evaluator.judging.effort import PAIRS
 from passagent.evaluator.judging.loaded_worker import LoadedWorker
@@ -30,7 +31,6 @@ from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.evaluator.runner.process import Worker
 from passagent.evaluator.timing import clocks
 from passagent.experience.diagnosis import diagnose
-from passagent.experience.machine import Machine
 from passagent.tasks.reader import load_task
 
 MACHINE = Machine(issue_s=1e-6, bandwidths=((2**20, 1e11), (2**27, 1e10)))

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from passagent.errors import UsageError
+from passagent.evaluator.hardware.machine import Machine, measure_machine
 from passagent.evaluator.result import Evaluation, GraphResult, Mismatch, Speedup, Violation, Worst
 from passagent.experience import diagnose, knowledge, read, search
 from passagent.experience.diagnosis import LABELS
-from passagent.experience.machine import Machine, measure_machine
 from passagent.tasks import load_task
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.module import load_module
@@ -154,6 +154,7 @@ def test_search_finds_the_document_that_speaks_of_it():
     assert search("launch overhead triton grid")[0].path in {
         "guidance/launch_cost.md",
         "constraints/triton.md",
+        "constraints/triton_kernel.md",
     }
     assert search("leaks outside the match pattern parameter")[0].path == "constraints/pass_format.md"
     assert search("zzzqqq nowhere") == []

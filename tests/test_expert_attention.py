@@ -66,10 +66,26 @@ def compiled(monkeypatch, tmp_path, name, sizes_known):
 
 @pytest.mark.long
 @pytest.mark.parametrize("sizes_known", [True, False])
-@pytest.mark.parametrize("name", ["long", "long_causal", "swin_call", "grouped", "call_bool", "t5"])
+@pytest.mark.parametrize("name", ["long", "causal", "swin_call", "grouped", "call_bool", "t5"])
 def test_kernels_compile_without_a_gpu(name, sizes_known, monkeypatch, tmp_path):
     """The interpreter takes kernels that the compiler does not: types of a loop's values that change."""
     assert "mma" in compiled(monkeypatch, tmp_path, name, sizes_known)
+
+
+@pytest.mark.long
+def test_other_sizes_than_a_task_names_are_taken_too():
+    interpreted("""
+        import torch
+        from attention_cases import ATTENTIONS
+        from expert_cases import captured, check, write
+        for name, longer in (("bert", 140), ("causal", 150)):
+            function, inputs = ATTENTIONS[name]
+            authored = write([captured(function, inputs)], "cuda")
+            generator = torch.Generator().manual_seed(1)
+            shapes = [[longer if n in (20, 40) else n for n in x.shape] for x in inputs]
+            unseen = [torch.randn(shape, generator=generator) for shape in shapes]
+            check(authored, captured(function, unseen), unseen)
+    """)
 
 
 @pytest.mark.long
@@ -118,6 +134,13 @@ def test_double_precision_is_left_to_the_library():
     authored = write([captured(function, [x.double() for x in inputs])], "cuda")
     assert "tl.dot" not in "".join(authored.files.values())
     assert "float64" in authored.refused["matmul"]
+
+
+def test_a_long_call_without_a_mask_is_left_to_the_library():
+    for length, fused in ((128, ["scaled_dot_product_attention"]), (129, [])):
+        inputs = [r(1, 2, length, 16, seed=seed) for seed in range(3)]
+        graph = captured(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), inputs)
+        assert write([graph], "cuda").fused == fused
 
 
 def test_a_call_with_dropout_is_left_to_the_library():

@@ -12,8 +12,9 @@ from cases import suite, write_task
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import UsageError
+from passagent.evaluator.judging import speed_of_light
 from passagent.evaluator.judging.referee import Referee
-from passagent.evaluator.result import Candidate
+from passagent.evaluator.result import Candidate, Measured
 from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.report.evaluation import evaluation_text
 
@@ -115,3 +116,18 @@ def test_threads_of_one_process_cannot_capture_cuda_graphs():
     with pytest.raises(ValueError, match="has no dispatch: graph on a GPU"):
         EvaluatorConfig(isolation="in-process", dispatch="graph", device="cuda")
     assert EvaluatorConfig(isolation="in-process", dispatch="graph").device == "cpu"
+
+
+@pytest.mark.parametrize(("times", "status"), [(1, "ok"), (2, "refused")])
+def test_a_time_beyond_light_is_measured_again_then_refused(times, status, referee, tmp_path, monkeypatch):
+    beyond = Measured(claimed=900.0, seen=20.0, bound=40.0, unit="GB/s")
+    answers = iter([beyond] * times)
+    monkeypatch.setattr(speed_of_light, "beyond_light", lambda *of: next(answers, None))
+    result = referee.evaluate(write_task(tmp_path / "t", DESIGN.task), DESIGN.candidate)
+    assert result.status == status
+    assert [v.rule for v in result.violations] == ["speed_of_light"] * (status == "refused")
+    assert result.rests_on_measurement == (status == "refused")
+    if status == "refused":
+        assert "900 GB/s" in result.violations[0].message
+    else:
+        assert result.graphs[0].launches and result.graphs[0].plan_bytes and result.graphs[0].kernels

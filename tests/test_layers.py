@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = [
     "confine", "kernels", "evaluator", "evaluator.hardware", "evaluator.matching", "evaluator.integrity",
     "evaluator.correctness", "plan", "evaluator.runner", "evaluator.reference", "evaluator.timing",
-    "evaluator.judging", "evaluator.service", "cluster", "extraction", "pipeline",
+    "evaluator.judging", "evaluator.service", "profiling", "cluster", "extraction", "pipeline",
 ]  # fmt: skip
 """From the lowest: each imports from those before it, and from itself."""
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ import tiny_search
 from mcp import Client
 from mcp_types import Implementation
 from starlette.testclient import TestClient
+from test_pass_library import GELU
 
 from passagent import __version__
 from passagent.agent.tool_specs import CHECK, KNOWLEDGE, SERVED, SPECS
@@ -34,7 +36,9 @@ from passagent.report.doctor import examine
 from passagent.report.status import status_data, status_text
 from passagent.search import conducting
 from passagent.search.beginning import Parts
+from passagent.search.run_memory import open_memory
 from passagent.store import Store, episodes, nodes, participants, runs
+from passagent.store.pass_library import PassLibrary
 from passagent.store.trajectories import trajectory
 
 ROOT = Path(__file__).parents[1]
@@ -102,6 +106,22 @@ def test_a_client_works_from_a_task_to_the_best_pass(place, mode):
             assert (await call(client, "check", task="relu", files=FILES))["ok"]
             found = await call(client, "search_knowledge", query="row softmax", task="relu")
             assert "guidance/" in found["text"]
+            found = await call(client, "similar", task="relu")
+            assert found["passes"] == [] and found["knowledge"], "no library, so documents"
+            library, kept = place / "library.db", open_memory(service.config, service.catalog.task("relu"))
+            assert kept is None
+            settings = {"experience.library": str(library)}
+            service.config, before = load_config(None, settings), service.config
+            [(structure, instance)] = open_memory(service.config, service.catalog.task("relu")).hashes
+            with PassLibrary.open(library) as passes:
+                files = json.dumps({"Fused.py": "of another run"})
+                passes.keep(replace(GELU, instance=instance, structure=structure, files=files))
+            found = await call(client, "similar", task="relu")
+            assert [(one["use"], one["as_score"]) for one in found["passes"]] == [("seed", GELU.as_score)]
+            assert (
+                "--- seed 1: Fused.py\nof another run" in found["text"] and "data, no instr" in found["text"]
+            )
+            service.config = before
             made = await call(client, "evaluate", task="relu", files=FILES)
             assert (made["state"], made["status"]) == ("done", "ok")
             assert made["best_job"] == made["job"] and made["as_score"] == made["best_as"]

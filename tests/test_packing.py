@@ -12,7 +12,7 @@ from test_resume import make_run
 
 from passagent.evaluator.result import Evaluation, GraphResult
 from passagent.redaction import redact
-from passagent.store import Store, episodes, evaluations, participants, removal, runs, similar
+from passagent.store import Store, episodes, evaluations, participants, removal
 from passagent.store.packing import pack, unpack
 
 TASK_TEXT = "\n".join(
@@ -161,28 +161,3 @@ def test_a_secret_that_comes_later_is_known(monkeypatch):
     assert redact("the word is swordfish-42") == "the word is <LATE_TOKEN>"
     monkeypatch.delenv("LATE_TOKEN")
     assert redact("the word is swordfish-42") == "the word is swordfish-42"
-
-
-def test_similar_tasks_are_found_by_their_operators(store):
-    sequences = {
-        "equal": ["add", "layer_norm", "silu"],
-        "near": ["add", "layer_norm", "relu", "mul"],
-        "far": ["softmax", "matmul"],
-        "nothing found": ["add", "layer_norm", "silu"],
-    }
-    for name, operators in sequences.items():
-        run = runs.create_run(
-            store, roles=["fusion"], operators=operators, task=name, task_path=name, task_key=name, model="m",
-            device="cpu", seed=0, iters=1, config="{}", version="0",
-        )  # fmt: skip
-        if name != "nothing found":
-            store.execute(
-                "UPDATE islands SET best_as = 1.5, best_node = 7 WHERE run_id = :run", {"run": run.id}
-            )
-    found = similar.similar_tasks(store, ["add", "layer_norm", "silu"], "cpu", 3)
-    assert [(one.task, one.node_id) for one in found] == [("equal", 7), ("near", 7)]
-    assert found[0].similarity == 1
-    assert 0 < found[1].similarity < 1
-    others = similar.similar_tasks(store, sequences["near"], "cpu", 3, without="near")
-    assert [one.task for one in others] == ["equal"]
-    assert similar.similar_tasks(store, sequences["near"], "cuda", 3) == []

@@ -19,12 +19,12 @@ from passagent.agent.taskview import view_task
 from passagent.agent.tokens import tokens
 from passagent.config import AgentConfig, EvaluatorConfig, load_config
 from passagent.errors import UsageError
+from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.reference.eager import EagerGraph, Output
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.evaluator.target import target_of
 from passagent.experience import knowledge, load_hints
 from passagent.experience.knowledge import Passage
-from passagent.experience.machine import Machine
 from passagent.tasks import load_task
 
 CPU = target_of(EvaluatorConfig())

@@ -17,12 +17,13 @@ import tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passagent.agent.toolbox import SPECS
+from passagent.agent.toolbox import INTENT, SPECS
 from passagent.config import load_config
 from passagent.errors import InfrastructureError, TaskError, UsageError
 from passagent.evaluator.result import MANIFEST, Evaluation, Measured, Violation
 from passagent.evaluator.service.pool import SubjectLost
 from passagent.rl import PassEnv, harbor, shared
+from passagent.rl.instructions import task_text
 from passagent.rl.reward import FLOOR, reward_of, rounded_as, step_of
 from passagent.tasks import load_task
 
@@ -115,8 +116,9 @@ def test_it_imports_no_torch_and_no_trainer():
 
 def test_its_public_methods_are_the_agents_tools():
     found = {name for name, _ in inspect.getmembers(PassEnv, inspect.isfunction) if name[0] != "_"}
-    assert found - {"reset", "get_reward"} == set(SPECS)
-    for name, spec in SPECS.items():
+    specs = {name: spec for name, spec in SPECS.items() if name != INTENT}  # of searches alone
+    assert found - {"reset", "get_reward"} == set(specs)
+    for name, spec in specs.items():
         method = getattr(PassEnv, name)
         signature = inspect.signature(method)
         arguments = {key: value for key, value in signature.parameters.items() if key != "self"}
@@ -125,6 +127,12 @@ def test_its_public_methods_are_the_agents_tools():
         assert required == spec.parameters["required"]
         assert all(f"    {key}: " in method.__doc__ for key in arguments), name
         assert signature.return_annotation == "str" and "Returns:" in method.__doc__
+
+
+def test_the_rules_name_only_the_tools_that_there_are():
+    task = load_task("example:quick_gelu")
+    text = task_text(task, load_config(), "fusion", here=False)
+    assert "search_knowledge" in text and "plan_intent" not in text
 
 
 def test_the_best_candidate_is_the_reward_rounded(task, answers):

@@ -108,6 +108,15 @@ def test_sizes_that_must_be_equal_are_cut_together(suite, tmp_path):
     assert [tuple(one.shape) for one in loaded.model.args[0]] == [(32, 32), (32,)]
 
 
+def test_a_size_is_cut_where_a_line_sets_several(suite, tmp_path):
+    text = plain("return x + 1", "return [torch.rand(rows, width)]") + "\nrows = 512; width = height = 16\n"
+    suite("1_Line", text)
+    [problem] = find_problems("kernelbench", str(suite.root), [1])
+    [loaded] = load_problem(problem, tmp_path, "cpu", 1024)
+    assert loaded.model.args[0].shape == (16, 16)
+    assert "rows = 16; width = height = 16\n" in loaded.source
+
+
 def test_inputs_that_no_constant_makes_smaller_are_too_large(suite, tmp_path):
     suite("1_Fixed", plain("return x + 1", "return [torch.rand(64, 64)]"))
     [problem] = find_problems("kernelbench", str(suite.root), [1])
@@ -182,6 +191,18 @@ def test_an_import_goes_on_where_it_ended(suite, tmp_path, monkeypatch):
     assert sorted(asked[2:]) == ["level1_1_First", "level1_2_Second"]
     assert not list(out.glob(".*.part")) and (out / "level1_1_First" / "graph_list.txt").is_file()
     assert read_record(out).keys() == {"level1_1_First", "level1_2_Second"}
+
+
+def test_what_found_no_memory_is_tried_again(suite, tmp_path, monkeypatch):
+    suite("1_Large", HEAD)
+    [problem] = find_problems("kernelbench", str(suite.root), [1])
+    answers = {"level1_1_Large": Answer(reason="memory")}
+    asked = answering(monkeypatch, answers)
+    assert [row.reason for row in run_import([problem], tmp_path / "tasks", How())] == ["memory"]
+    answers["level1_1_Large"] = Answer(tasks=[MadeTask(suffix="", subgraphs=FILES)], source="the text")
+    assert [row.reason for row in run_import([problem], tmp_path / "tasks", How())] == [None]
+    assert len(asked) == 2
+    assert (tmp_path / "tasks" / "level1_1_Large" / "problem.py").read_text() == "the text"
 
 
 @pytest.mark.parametrize(

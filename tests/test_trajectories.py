@@ -70,6 +70,8 @@ def test_an_episode_is_shown_whole(tmp_path: Path, capsys: pytest.CaptureFixture
         "check",
         "pass_evaluator",
         "search_knowledge",
+        "search_code",
+        "plan_intent",
     ]
     replies = [turn for turn in found.messages if turn.message["role"] == "assistant"]
     assert len(replies) == found.steps == 5

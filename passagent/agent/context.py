@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from passagent.config import AgentConfig
+from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.reference.eager import EagerGraph
 from passagent.experience.knowledge import Passage
-from passagent.experience.machine import Machine
 from passagent.extend import Target
 from passagent.tasks import Task
 
@@ -52,15 +52,20 @@ class HintView:
 
     id: str
     text: str
+    is_learned: bool = False
+    """A model wrote it after an episode of another run or task: it is quoted, as data."""
 
 
 @dataclass(frozen=True)
 class PastTask:
-    """Another task with similar operators, and the best pass that a run found for it."""
+    """A pass that worked for another task."""
 
     operators: list[str]
-    as_score: float
+    as_score: float | None
+    """None: it was not measured here."""
     files: dict[str, str]
+    why: str
+    """Why it is shown: what both tasks have in common."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,11 @@ class EpisodeContext:
     knowledge: list[Passage] = field(default_factory=list)
     """Sections of the knowledge documents, the best fitting first."""
     past: list[PastTask] = field(default_factory=list)
-    """Similar tasks that were searched before, the most similar first."""
+    """Passes of similar tasks, the most similar first."""
+    intents: list[str] = field(default_factory=list)
+    """What earlier episodes of the island meant to try and did not, a line each."""
+    page: str = ""
+    """The island's context memory: what it has tried, in short."""
     machine: Machine | None = None
     """What was measured of this machine."""
     eager: tuple[EagerGraph, ...] = ()

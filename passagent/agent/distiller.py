@@ -16,13 +16,16 @@ from jinja2 import Environment, StrictUndefined
 from pydantic import ValidationError
 
 from passagent import resources
+from passagent.agent.observe import observation
 from passagent.agent.structured import again, braced
 from passagent.agent.tokens import cut_end
 from passagent.config import Config
-from passagent.errors import UsageError
 from passagent.evaluator.result import Evaluation, GraphResult
 from passagent.experience.diagnosis import LABELS, Diagnosis
-from passagent.experience.hints import Hint, fitness
+from passagent.experience.hint_library import MAX_ADVICE, LearnedHint, Lesson
+from passagent.experience.hint_trials import Learned
+from passagent.experience.hints import fitness
+from passagent.expert.advice import ExpertTeacher
 from passagent.models import open_model, role_config
 from passagent.models.types import Message, Model, Reply, ToolSpec
 from passagent.tasks import Task
@@ -30,8 +33,6 @@ from passagent.tasks import Task
 ROLE = "hint_distiller"
 """Of its calls in the ledger."""
 TRIES = 2
-MAX_ADVICE = 600
-"""Characters."""
 MAX_DIFF = 8_000
 """Tokens of the difference that are shown; and of the subgraphs' speedups: MAX_SPEEDUPS."""
 MAX_SPEEDUPS = 1_000
@@ -40,7 +41,7 @@ AROUND = 20
 _NAMES = {"type": "array", "items": {"type": "string"}}
 TOOL = ToolSpec(
     "write_hint",
-    "Write down what the gain taught.",
+    "Write down what the episode taught.",
     {
         "type": "object",
         "properties": {
@@ -61,6 +62,21 @@ TOOL = ToolSpec(
         "additionalProperties": False,
     },
 )
+JUDGE = ToolSpec(
+    "judge_hint",
+    "Say of a hint that is known whether the episode speaks for it, against it, or for retiring it.",
+    {
+        "type": "object",
+        "properties": {
+            "id": {"type": "string"},
+            "verdict": {"type": "string", "enum": ["helps", "harms", "retire"]},
+        },
+        "required": ["id", "verdict"],
+        "additionalProperties": False,
+    },
+)
+MAX_FAILURE = 1_000
+"""Tokens of what the evaluator said of a failure."""
 AGAIN = "That was no hint: {reason}. Call `write_hint` once."
 
 
@@ -74,7 +90,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Improvement:
-    """What an episode that ended with progress did."""
+    """What an episode did that ended with progress, or with nothing but errors."""
 
     task: Task
     target: str
@@ -84,10 +100,12 @@ class Improvement:
     before: Side | None
     """Its parent; None: the task itself."""
     after: Side
-    """Its best candidate."""
+    """Its best candidate; after nothing but errors its last one."""
     hint_id: str
     """Of the hint that comes of it."""
     source: str
+    known: tuple[Learned, ...] = ()
+    """Learned hints for such an episode, to be judged."""
 
     @property
     def dtypes(self) -> list[str]:
@@ -95,35 +113,37 @@ class Improvement:
         return sorted({subgraph.dtype for subgraph in self.task.subgraphs})
 
 
-Save = Callable[[Reply, Hint | None], None]
-"""Called with each reply, and the hint once there is one; returns when both are safe."""
+Save = Callable[[Reply, Lesson | None], None]
+"""Called with each reply, and the lesson once there is one; returns when both are safe."""
 
 
 def open_distiller(config: Config) -> Model | None:
-    """The model to ask, None if `roles.hint_distiller` names none. Raises UsageError."""
+    """The model to ask, None if `roles.hint_distiller` names none; `expert`: no model. Raises UsageError."""
     if config.roles.hint_distiller is None:
         return None
     if config.roles.hint_distiller.name == "expert":
-        raise UsageError("roles.hint_distiller: the expert writes passes only; name another model")
+        return ExpertTeacher()
     return open_model(role_config(config, ROLE))
 
 
-async def ask(model: Model, improvement: Improvement, save: Save = lambda reply, hint: None) -> Hint | None:
-    """The hint. A malformed reply is asked for once again; then there is none.
+async def ask(
+    model: Model, improvement: Improvement, save: Save = lambda reply, lesson: None
+) -> Lesson | None:
+    """The lesson. A malformed reply is asked for once again; then there is none.
 
     Raises what the model raises.
     """
     messages: list[Message] = [{"role": "user", "content": prompt(improvement)}]
     for _ in range(TRIES):
-        reply = await model.complete(messages, [TOOL])
+        reply = await model.complete(messages, [TOOL, JUDGE] if improvement.known else [TOOL])
         try:
-            hint = read(reply.message, improvement)
+            lesson = read(reply.message, improvement)
         except ValueError as error:
             save(reply, None)
             messages = [*messages, reply.message, *again(reply.message, AGAIN.format(reason=error))]
         else:
-            save(reply, hint)
-            return hint
+            save(reply, lesson)
+            return lesson
     return None
 
 
@@ -144,6 +164,10 @@ def prompt(improvement: Improvement) -> str:
             speedups=cut_end(speedups, MAX_SPEEDUPS, ""),
             labels=LABELS,
             tool=TOOL.name,
+            judge=JUDGE.name,
+            failure=""
+            if after.evaluation.status == "ok"
+            else cut_end(observation(after.evaluation, files=after.files), MAX_FAILURE, ""),
             max_advice=MAX_ADVICE,
         )
         .strip()
@@ -169,28 +193,45 @@ def graph_lines(before: Evaluation | None, after: Evaluation) -> str:
     )
 
 
-def read(message: Message, improvement: Improvement) -> Hint:
-    """The hint of a reply, from its tool call or else its text. Raises ValueError saying what is wrong."""
-    calls = [call for call in message["tool_calls"] if call["name"] == TOOL.name]
-    said = message["content"]
+def read(message: Message, improvement: Improvement) -> Lesson:
+    """The lesson of a reply, from its tool calls or else its text. Raises ValueError saying what is wrong.
+
+    A reply can only add: what it says of hints that it was not shown is left out.
+    """
+    calls = message["tool_calls"]
+    written = [call["arguments"] for call in calls if call["name"] == TOOL.name]
+    verdicts = [_json(call["arguments"]) for call in calls if call["name"] == JUDGE.name]
+    known = {one.hint.id for one in improvement.known}
+    of = {str(one.get("id")): str(one.get("verdict")) for one in verdicts if one.get("id") in known}
+    hint = None
+    if written or not of:
+        hint = _hint(_json(written[0] if written else message["content"], not written), improvement)
+    votes = {name: verdict == "helps" for name, verdict in of.items() if verdict in ("helps", "harms")}
+    retire = [name for name, verdict in of.items() if verdict == "retire"]
+    return Lesson(hint=hint, votes=votes, retire=retire)
+
+
+def _json(text: str, is_prose: bool = False) -> dict[str, Any]:
     try:
-        fields: Any = json.loads(calls[0]["arguments"] if calls else braced(said))
+        fields: Any = json.loads(braced(text) if is_prose else text)
     except ValueError:
         raise ValueError("it holds no valid JSON object") from None
     if not isinstance(fields, dict):
         raise ValueError("it holds no JSON object")
+    return fields
+
+
+def _hint(fields: dict[str, Any], improvement: Improvement) -> LearnedHint:
     try:
-        hint = Hint.model_validate({**fields, "id": improvement.hint_id, "source": improvement.source})
+        hint = LearnedHint.model_validate({**fields, "id": improvement.hint_id, "source": improvement.source})
     except ValidationError as error:
         first = error.errors()[0]
-        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    advice = " ".join(hint.advice.split())
-    if len(advice) > MAX_ADVICE:
-        raise ValueError(f"advice: {len(advice)} characters, {MAX_ADVICE} are allowed")
+        said = first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {said}") from None
     operators, dtypes = set(improvement.task.operators), set(improvement.dtypes)
     if not fitness(hint, hint.trigger[0], operators, improvement.target, dtypes):
         raise ValueError("context: it leaves out the very task that the hint comes from")
-    return hint.model_copy(update={"advice": advice})
+    return hint
 
 
 def _outcome(graph: GraphResult) -> str:

@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from passagent.experience.machine import Machine
+from passagent.evaluator.hardware.machine import Machine
 
 _GPUS = {
     "B200": (148, 8000, 126, 227, 75, 2250),

@@ -11,9 +11,12 @@ from typing import Any
 from passagent.agent.editor import COMMANDS
 from passagent.agent.taskfiles import TASK
 from passagent.evaluator.result import MANIFEST
+from passagent.experience.code_search import KINDS
 from passagent.models.types import ToolSpec
 
 EDITOR, CHECK, EVALUATOR, KNOWLEDGE = "file_editor", "check", "pass_evaluator", "search_knowledge"
+PROFILE = "profile"
+CODE, INTENT = "search_code", "plan_intent"
 
 _RECORDS = (
     "without running any kernel: every file that does not parse, what your host code may not do, with line "
@@ -23,6 +26,14 @@ _RECORDS = (
 _JUDGES = "on every graph of the task: integrity rules, matching, correctness, then timing against eager."
 _TELLS = "the stage reached, what is wrong where, the speedup of each graph and the AS."
 _KNOWS = "the optimisation knowledge (constraints, guidance, hardware figures, code samples)"
+_LIMITS = (
+    "at most 12 lines: memory, compute, tensor, latency, occupancy, spill, divergence, each with the figure "
+    "that shows it and its threshold, and what was not measured."
+)
+_DEEP = {
+    "type": "boolean",
+    "description": "read hardware counters, too, where there are some: up to 60 s; default false",
+}
 _QUERY = {"type": "string", "description": "keywords, such as: row softmax half precision"}
 _DOCUMENT = {"type": "string", "description": "path of a document that a search named"}
 
@@ -30,6 +41,24 @@ _DOCUMENT = {"type": "string", "description": "path of a document that a search 
 def _schema(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
+
+_CURSOR = {"type": "string", "description": "go on where an answer was cut: its `cursor`"}
+_CODE = _schema(
+    {
+        "query": {
+            "type": "string",
+            "description": "string, regex: matched in each line; file: part of a name",
+        },
+        "kind": {"type": "string", "enum": list(KINDS), "description": "default string"},
+        "cursor": _CURSOR,
+    },
+    ["query"],
+)
+_SEARCHES_CODE = (
+    "Search code: sample passes and the sources of the kernel language that is installed. kind string or "
+    "regex gives `file:line: text`; kind file lists files by a part of their name, and shows one whose whole "
+    "name (or name:line) you give."
+)
 
 SPECS = {
     EDITOR: ToolSpec(
@@ -86,6 +115,28 @@ SPECS = {
         f"Search {_KNOWS} by keywords, or read a document by the path that a search named.",
         _schema({"query": _QUERY, "path": _DOCUMENT}, []),
     ),
+    PROFILE: ToolSpec(
+        PROFILE,
+        f"What limits your pass directory as it is now, which must have been evaluated: {_LIMITS} "
+        "It uses no evaluation; an episode has 3 of them.",
+        _schema({"deep": _DEEP}, []),
+    ),
+    CODE: ToolSpec(CODE, _SEARCHES_CODE, _CODE),
+    INTENT: ToolSpec(
+        INTENT,
+        "Write down what you are going to try, before you do: it stands for what you evaluate until the next "
+        "intent. Write further ideas down first, the one you try last: what stays untried is offered to "
+        "later episodes. It costs nothing if you call it along with other tools.",
+        _schema(
+            {
+                "what": {"type": "string", "description": "one line: the change"},
+                "why": {"type": "string", "description": "one line: what limits now"},
+                "expected": {"type": "integer", "description": "gain in AS that you expect, percent"},
+                "offered": {"type": "integer", "description": "number of the offered intent it takes up"},
+            },
+            ["what", "why", "expected"],
+        ),
+    ),
 }
 """Our agent's tools, as a model is told of them; `agent.tools` chooses."""
 
@@ -96,7 +147,6 @@ _FILES = {
     "description": f"the pass directory: file name to text, *.py modules and {MANIFEST}",
 }
 _JOB = {"type": "integer", "description": "the job's number, as evaluate gave it"}
-_CURSOR = {"type": "string", "description": "go on where an answer was cut: its `cursor`"}
 
 
 def _served(name: str, does: str, properties: dict[str, Any], required: list[str] | None = None) -> ToolSpec:
@@ -141,6 +191,12 @@ SERVED = {
             },
             ["job"],
         ),
+        _served(
+            PROFILE,
+            f"What limits the candidate of a job that is done: {_LIMITS}",
+            {"job": _JOB, "deep": _DEEP},
+            ["job"],
+        ),
         _served("cancel", "Stop a job that you no longer need.", {"job": _JOB}),
         _served(
             "explain_mismatch",
@@ -161,6 +217,14 @@ SERVED = {
             "Read a knowledge document. index.md is the map of all.",
             {"path": _DOCUMENT, "cursor": _CURSOR},
             ["path"],
+        ),
+        ToolSpec(CODE, _SEARCHES_CODE, _CODE),
+        _served(
+            "similar",
+            "Read passes that worked for this task or for similar ones, and why each was taken; else which "
+            "knowledge documents to read.",
+            {"task": _TASK, "cursor": _CURSOR},
+            ["task"],
         ),
         _served(
             "history",

@@ -12,27 +12,43 @@ from passagent.agent.editor import edit
 from passagent.agent.observe import read_as, read_status, why_unrecorded
 from passagent.agent.source import parsed
 from passagent.agent.taskfiles import ToolError
-from passagent.agent.tool_specs import CHECK, EDITOR, EVALUATOR, KNOWLEDGE, SPECS
+from passagent.agent.tool_specs import CHECK, CODE, EDITOR, EVALUATOR, INTENT, KNOWLEDGE, PROFILE, SPECS
 from passagent.agent.workspace import Workspace
 from passagent.errors import UsageError, nearest
 from passagent.evaluator.result import MANIFEST, Evaluation
-from passagent.experience import knowledge
+from passagent.experience import code_search, knowledge
 from passagent.experience.knowledge import Passage
+from passagent.extend import Target
 from passagent.models.types import ToolSpec
 
 MAX_PASSAGE = 900
 """Characters of a passage that a search found; its document can be read whole."""
 MAX_DOCUMENT = 30_000
 """Characters of a document shown."""
+MAX_CODE = 6000
+"""Characters of an answer of search_code; its cursor goes on."""
 MAX_PLANS = 4000
 """Characters of the plans that a check shows."""
+MOST_PROFILES = 3
+"""Of an episode: each has the device for itself for seconds."""
 SOUND = "nothing is found wrong; nothing was run"
 """How the answer of a check begins that found nothing."""
 
+MAX_INTENT = 200
+"""Characters of what an intent says, and of why."""
+MAX_EXPECTED = 100_000
+"""Percent."""
+
+Note = Callable[[str, str, str, int, int | None], int]
+"""`note(call_id, what, why, expected, offered)`: store an intent, once for a call_id; its number. Raises
+ToolError for a number that was not offered."""
 Submit = Callable[[dict[str, str], str], Awaitable[str]]
 """`await submit(files, call_id)`: evaluate and store a candidate, once for a call_id; the observation."""
 Outline = Callable[[dict[str, str]], Awaitable[Evaluation | list[str]]]
 """`await outline(files)`: a candidate's plans, each in a few lines; its evaluation if there are none."""
+
+Limits = Callable[[dict[str, str], bool], Awaitable[str]]
+"""`await limits(files, deep)`: what limits a candidate that was evaluated. Raises ToolError for others."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +145,40 @@ def _standing(scores: list[float | None]) -> str:
     )
 
 
+def profile(workspace: Workspace, limits: Limits) -> Tool:
+    """Say what limits the workspace's files, MOST_PROFILES times."""
+    used = [0]
+
+    async def run(arguments: dict[str, Any], call_id: str) -> str:
+        files = candidate_files(workspace, "profile")
+        if used[0] >= MOST_PROFILES:
+            raise ToolError(f"the {MOST_PROFILES} profiles of this episode are used")
+        text = await limits(files, arguments.get("deep", False))
+        used[0] += 1
+        return text
+
+    def replay(arguments: dict[str, Any], result: str) -> None:
+        used[0] += 1
+
+    return Tool(SPECS[PROFILE], run, replay)
+
+
+def plan_intent(note: Note) -> Tool:
+    """Write down what the episode is about to try."""
+
+    async def run(arguments: dict[str, Any], call_id: str) -> str:
+        what, why = (" ".join(arguments[key].split()) for key in ("what", "why"))
+        for key, text in (("what", what), ("why", why)):
+            if not 0 < len(text) <= MAX_INTENT:
+                raise ToolError(f"{key}: one line of 1 to {MAX_INTENT} characters, not {len(text)}")
+        if not -100 <= arguments["expected"] <= MAX_EXPECTED:
+            raise ToolError(f"expected: percent, from -100 to {MAX_EXPECTED}")
+        number = note(call_id, what, why, arguments["expected"], arguments.get("offered"))
+        return f"intent {number} stands for what you evaluate from now on"
+
+    return Tool(SPECS[INTENT], run)
+
+
 def search_knowledge(
     search: Callable[..., list[Passage]] = knowledge.search, read: Callable[[str], str] = knowledge.read
 ) -> Tool:
@@ -146,6 +196,36 @@ def search_knowledge(
         return passages(search(query, limit=6))
 
     return Tool(SPECS[KNOWLEDGE], run)
+
+
+def search_code(target: Target | None = None) -> Tool:
+    """Search the code that a pass can learn from, as far as a target admits it."""
+
+    async def run(arguments: dict[str, Any], call_id: str) -> str:
+        start = start_of(arguments.get("cursor"))
+        rest = (await found_code(target, arguments["query"], arguments.get("kind")))[start:]
+        shown = _cut(rest, MAX_CODE).removesuffix("...")
+        more = f"... cursor: {start + len(shown)}" if len(shown) < len(rest) else ""
+        return shown + more
+
+    return Tool(SPECS[CODE], run)
+
+
+async def found_code(target: Target | None, query: str, kind: Any = None) -> str:
+    """All that a search of the code finds. Raises ToolError for what cannot be looked for."""
+    try:
+        return await code_search.search(query, kind or "string", target)
+    except UsageError as error:
+        raise ToolError(f"{CODE}: {error}") from error
+
+
+def start_of(cursor: str | None) -> int:
+    """Where an answer goes on. Raises ToolError."""
+    if cursor is None:
+        return 0
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):
+        raise ToolError(f"cursor '{cursor[:40]}': give back the cursor of an answer as it is")
+    return int(cursor)
 
 
 def passages(found: list[Passage]) -> str:

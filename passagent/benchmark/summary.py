@@ -75,20 +75,20 @@ def summarise(
     compiler: str, evaluations: Sequence[Evaluation], asked: int, b: float = 0.1, p: float = 0.0
 ) -> Summary:
     """The line of `compiler` from the evaluations of its tasks, each of them scored (`es` is not None)."""
-    weights = _draws(len(evaluations))
+    weights = draws(len(evaluations))
     by_task = [[graph_score(graph) for graph in evaluation.graphs] for evaluation in evaluations]
     correct = [[g.status == "ok" and g.speedup is not None for g in e.graphs] for e in evaluations]
     speedups = [
         [g.speedup.e2e for g, ok in zip(e.graphs, oks, strict=True) if ok and g.speedup]
         for e, oks in zip(evaluations, correct, strict=True)
     ]
-    tasks, graphs = _sums([1] * len(evaluations)), _sums([len(scores) for scores in by_task])
-    right = _sums([sum(oks) for oks in correct])
-    fast = _sums([sum(s >= 1 for s in of_task) for of_task in speedups])
-    whole = _sums([all(oks) for oks in correct])
-    gain = _sums([math.fsum(map(math.log, of_task)) for of_task in speedups])
-    es = {t: _sums([_log_sum(scores, t, b, p) for scores in by_task]) for t in score.T_RANGE}
-    s = {t: _sums([_log_sum(scores, t, b, p, forgiving=False) for scores in by_task]) for t in S_RANGE}
+    tasks, graphs = sums([1] * len(evaluations)), sums([len(scores) for scores in by_task])
+    right = sums([sum(oks) for oks in correct])
+    fast = sums([sum(s >= 1 for s in of_task) for of_task in speedups])
+    whole = sums([all(oks) for oks in correct])
+    gain = sums([math.fsum(map(math.log, of_task)) for of_task in speedups])
+    es = {t: sums([_log_sum(scores, t, b, p) for scores in by_task]) for t in score.T_RANGE}
+    s = {t: sums([_log_sum(scores, t, b, p, forgiving=False) for scores in by_task]) for t in S_RANGE}
     total = math.fsum(map(score.weight, score.T_RANGE))
     aggregated = np.sum([es[t] * (score.weight(t) / total) for t in score.T_RANGE], axis=0)
     return Summary(
@@ -97,13 +97,13 @@ def summarise(
         tasks=len(evaluations),
         asked=asked,
         subgraphs=int(graphs.sum()),
-        fast_1=_ratio(fast, graphs, weights),
-        sample_cr=_ratio(whole, tasks, weights),
-        subgraph_cr=_ratio(right, graphs, weights),
-        gmean_speedup=_geometric(gain, right, weights),
-        as_score=_geometric(aggregated, graphs, weights),
-        es={t: _geometric(es[t], graphs, weights) for t in score.T_RANGE},
-        s={t: _geometric(s[t], graphs, weights) for t in S_RANGE},
+        fast_1=ratio(fast, graphs, weights),
+        sample_cr=ratio(whole, tasks, weights),
+        subgraph_cr=ratio(right, graphs, weights),
+        gmean_speedup=geometric(gain, right, weights),
+        as_score=geometric(aggregated, graphs, weights),
+        es={t: geometric(es[t], graphs, weights) for t in score.T_RANGE},
+        s={t: geometric(s[t], graphs, weights) for t in S_RANGE},
     )
 
 
@@ -113,18 +113,18 @@ def _log_sum(scores: list[score.GraphScore], t: int, b: float, p: float, forgivi
     return math.fsum(map(math.log, rectified))
 
 
-def _sums(values: Sequence[float]) -> Sums:
+def sums(values: Sequence[float]) -> Sums:
     return np.array(values, dtype=np.float64)
 
 
-def _draws(tasks: int) -> Sums | None:
+def draws(tasks: int) -> Sums | None:
     """How often each task is in each of the redrawn tables: (REDRAWN, tasks). The same for every compiler."""
     if tasks < 2:
         return None
     return np.random.default_rng(0).multinomial(tasks, [1 / tasks] * tasks, size=REDRAWN).astype(np.float64)
 
 
-def _ratio(above: Sums, below: Sums, weights: Sums | None) -> Estimate:
+def ratio(above: Sums, below: Sums, weights: Sums | None) -> Estimate:
     """Sum over sum, with its interval; redrawn tables in which nothing is below do not count."""
     if not below.sum():
         return Estimate(None)
@@ -137,7 +137,7 @@ def _ratio(above: Sums, below: Sums, weights: Sums | None) -> Estimate:
     return Estimate(value, float(low), float(high))
 
 
-def _geometric(logs: Sums, counts: Sums, weights: Sums | None) -> Estimate:
+def geometric(logs: Sums, counts: Sums, weights: Sums | None) -> Estimate:
     """exp of the ratio, and of its interval's ends."""
-    found = _ratio(logs, counts, weights)
+    found = ratio(logs, counts, weights)
     return Estimate(*(None if v is None else math.exp(v) for v in (found.value, found.low, found.high)))

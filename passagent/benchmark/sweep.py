@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from passagent.benchmark.held_out import Unseen, unseen
+from passagent.benchmark.kernelbench import Line, place_of
+from passagent.benchmark.kernelbench import lines as suite_lines
+from passagent.benchmark.losses import Losses, losses
 from passagent.benchmark.measure import EXPERT, RUN, Watch, Work, measure, plan
 from passagent.benchmark.results import SEARCHES, Row, identity, open_results
 from passagent.benchmark.summary import Summary, summarise
-from passagent.cluster.opening import check_devices
+from passagent.cluster.opening import check_devices, machine_of
 from passagent.config import Config, load_config
 from passagent.errors import PassagentError, TaskError
 from passagent.models import open_model
 from passagent.search.runlog import run_log
+from passagent.store.library import OFF
 from passagent.tasks import Task, load_task
 from passagent.tasks.tasklist import find_tasks
 
@@ -36,6 +40,10 @@ class Request:
     fresh: bool = False
     hold_out: float | None = None
     """Share of each task's subgraphs that the expert and searches do not see."""
+    suite: str | None = None
+    """Whose table is made, too: `kernelbench`."""
+    explains: bool = False
+    """Say where each compiler loses."""
 
 
 @dataclass(frozen=True)
@@ -68,17 +76,25 @@ class Measured:
     identity: dict[str, Any]
     unseen: list[Unseen] = field(default_factory=list)
     """Of each author, where subgraphs were held out."""
+    suite: list[Line] = field(default_factory=list)
+    """The suite's own table."""
+    losses: list[Losses] = field(default_factory=list)
+    """Of each compiler that was timed, where it was asked for."""
 
 
 async def run(request: Request, watched: Callable[[Planned], Watch]) -> Measured:
     """Measure what is not measured yet. Raises UsageError, and PassagentError with how to go on."""
     searches = RUN in request.compilers or (EXPERT in request.compilers and bool(request.iters))
     given = {"search.iters": request.iters} if searches and request.iters is not None else {}
-    config = load_config(request.preset, request.settings | given)
+    # what earlier runs found would be measured with the search, unless it is asked for
+    alone = {"experience.library": OFF}
+    config = load_config(request.preset, alone | request.settings | given)
     check_devices(config.evaluator)
     if RUN in request.compilers:  # one that cannot be asked is an error before anything is measured
         await open_model(config.model).close()
     tasks, broken = _load(find_tasks(list(request.tasks), request.root))
+    by_key = {task.key: task for task in tasks}
+    places = {key: place_of(task) for key, task in by_key.items()} if request.suite else {}
     pass_dirs = Path(request.pass_dirs) if request.pass_dirs else None
     directory = Path(request.out) if request.out else _default_out(request.tasks, config)
     hold_out = None if request.hold_out is None else (request.hold_out, directory)
@@ -101,7 +117,14 @@ async def run(request: Request, watched: Callable[[Planned], Watch]) -> Measured
     b, p = config.evaluator.b, config.evaluator.p
     summaries = summaries_of(request.compilers, rows, b, p, len(broken))
     both = _unseen(request, rows, b, p)
-    return Measured(summaries, rows, broken + failed, results.path, results.identity, both)
+    found = Measured(summaries, rows, broken + failed, results.path, results.identity, both)
+    if request.suite:
+        bandwidth = machine_of(config.evaluator).bandwidth
+        found.suite.extend(suite_lines(places, rows, request.compilers, bandwidth, b, p))
+    if request.explains:
+        own = (losses(by_key, rows, one) for one in dict.fromkeys(request.compilers))
+        found.losses.extend(one for one in own if one is not None)
+    return found
 
 
 def _unseen(request: Request, rows: list[Row], b: float, p: float) -> list[Unseen]:

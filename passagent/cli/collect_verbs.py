@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from passagent.cli import model_options as own
 from passagent.cli import options as opt
 
 commands = typer.Typer()
@@ -23,6 +24,8 @@ def collect(
     device: opt.Device = None,
     pool: opt.Pool = None,
     token_file: opt.TokenFile = None,
+    library: own.Library = None,
+    exclude: own.Exclude = None,
     dispatch: opt.DispatchOption = None,
     base_url: opt.BaseUrl = None,
     max_time: opt.MaxTime = None,

@@ -17,6 +17,13 @@ class Suite(enum.StrEnum):
     gpumode = "gpumode"
 
 
+class Computing(enum.StrEnum):
+    """Whether a pass may replace matrix products and convolutions."""
+
+    allowed = "allowed"
+    library_only = "library-only"
+
+
 class HashLevel(enum.StrEnum):
     """What a structural hash covers."""
 
@@ -75,4 +82,7 @@ MaxInput = Annotated[
     ),
 ]
 ProblemTime = Annotated[int, option("--timeout", "Seconds for a problem.", min=1)]
+ComputeOps = Annotated[
+    Computing, option("--compute-ops", "Whether a pass may replace matrix products and convolutions.")
+]
 ImportJobs = Annotated[int, option("--jobs", "Problems at a time.", "-j", min=1)]

@@ -43,6 +43,25 @@ def evaluate(
 
 
 @commands.command()
+def profile(
+    pass_dir: opt.PassDirArgument,
+    task: opt.TaskArgument,
+    deep: opt.Deep = False,
+    device: opt.Device = None,
+    dispatch: opt.DispatchOption = None,
+    runs_dir: opt.RunsDir = "runs",
+    config: opt.Config = None,
+    set_: opt.Set = None,
+    json: opt.Json = False,
+) -> None:
+    """Say what limits a pass on TASK. Speed of light, compilers' figures, a trace; --deep: GPU counters."""
+    from passagent.commands import profiling_passes
+
+    settings = opt.settings_of(set_, {"device": device, "dispatch": dispatch})
+    profiling_passes.profile(pass_dir, task, config, settings, runs_dir, deep, json)
+
+
+@commands.command()
 def bench(
     tasks: opt.TasksArgument,
     compiler: opt.Compiler = None,
@@ -57,6 +76,8 @@ def bench(
     out: opt.BenchOut = None,
     fresh: opt.BenchFresh = False,
     hold_out_shapes: opt.HoldOut = None,
+    suite: opt.SuiteTable = None,
+    explain: opt.Explain = False,
     plots: opt.Plots = None,
     config: opt.Config = None,
     set_: opt.Set = None,
@@ -65,13 +86,25 @@ def bench(
     markdown: opt.Markdown = False,
 ) -> None:
     """Measure compilers and passes on many tasks: PassNet's table. The same command again goes on."""
+    from passagent.benchmark.kernelbench import default_compilers
     from passagent.commands import benching
 
     options = {"device": device, "pool": pool, "token_file": token_file, "dispatch": dispatch}
     settings = opt.settings_of(set_, options | {"model": model})
-    compilers = compiler or ["eager", "inductor"]
+    compilers = compiler or default_compilers(suite, device)
     request = benching.Request(
-        tasks, compilers, config, settings, iters, pass_dir, root, out, fresh, opt.share_of(hold_out_shapes)
+        tasks,
+        compilers,
+        config,
+        settings,
+        iters,
+        pass_dir,
+        root,
+        out,
+        fresh,
+        opt.share_of(hold_out_shapes),
+        suite,
+        explain,
     )
     benching.bench(request, plots, benching.form_of(json=json, csv=csv, markdown=markdown))
 
@@ -120,6 +153,7 @@ def tasks_import(
     max_input: of_data.MaxInput = None,
     timeout: of_data.ProblemTime = 600,
     jobs: of_data.ImportJobs = 1,
+    compute_ops: of_data.ComputeOps = of_data.Computing.allowed,
     most_refused: of_data.MostRefused = 0.1,
     json: opt.Json = False,
 ) -> None:
@@ -131,7 +165,8 @@ def tasks_import(
     if not all(word.isdigit() for word in level.split(",")):
         raise typer.BadParameter(f"--level {level}: write numbers, such as 1,2,3")
     levels = [int(word) for word in level.split(",")]
-    how = How(first_device(device or "cpu"), max_input and max_input << 20, timeout, jobs)
+    on = first_device(device or "cpu")
+    how = How(on, max_input and max_input << 20, timeout, jobs, compute_ops.value)
     importing_tasks.import_tasks(suite.value, path, levels, out, how, most_refused, json)
 
 

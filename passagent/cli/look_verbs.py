@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from passagent.cli import model_options as own
 from passagent.cli import options as opt
 from passagent.cli import server_options as serve
 
@@ -16,6 +17,22 @@ def status(run: opt.LiveRunArgument = None, runs_dir: opt.RunsDir = "runs", json
     from passagent.commands import surveying
 
     surveying.status(run, runs_dir, json)
+
+
+@commands.command()
+def similar(
+    task: opt.TaskArgument,
+    library: own.Library = None,
+    exclude: own.Exclude = None,
+    device: opt.Device = None,
+    config: opt.Config = None,
+    set_: opt.Set = None,
+    json: opt.Json = False,
+) -> None:
+    """Show what earlier runs left that a search of TASK would use, and why."""
+    from passagent.commands import similar_tasks
+
+    similar_tasks.similar(task, config, opt.settings_of(set_, locals()), json)
 
 
 @commands.command()
@@ -36,13 +53,19 @@ def tail(
 def show(
     run: opt.RunArgument,
     episode: opt.EpisodeArgument = None,
+    intents: opt.Intents = False,
+    memory: opt.Memory = False,
     runs_dir: opt.RunsDir = "runs",
     json: opt.Json = False,
 ) -> None:
     """Show the tree and summary of RUN, or one EPISODE of it. An episode is shown by its messages."""
     from passagent.commands import showing
 
-    if episode is None:
+    if intents:
+        showing.show_intents(run, runs_dir, json)
+    elif memory:
+        showing.show_memory(run, runs_dir, json)
+    elif episode is None:
         showing.show(run, runs_dir, json)
     else:
         showing.show_episode(run, episode, runs_dir, json)
@@ -69,13 +92,17 @@ def best(
     force: opt.Force = False,
     measure: opt.Measure = True,
     standalone: opt.Standalone = False,
+    format_: opt.BestFormatOption = opt.BestFormat.review,
     runs_dir: opt.RunsDir = "runs",
     json: opt.Json = False,
 ) -> None:
     """Write RUN's best pass to a directory that a person can review: with a test, a README and its plan."""
     from passagent.commands import delivering
 
-    delivering.best(run, out, runs_dir, force, measure, json, standalone)
+    if format_ is opt.BestFormat.review:
+        delivering.best(run, out, runs_dir, force, measure, json, standalone)
+    else:
+        delivering.best_for_suite(run, out, runs_dir, force, measure, json, format_.value)
 
 
 @commands.command()

@@ -61,11 +61,22 @@ Library = Annotated[
     str | None,
     option(
         "--library",
-        "The library of passes.",
+        "What all runs found and learned: a file, or off.",
         metavar="FILE",
         show_default="library.db in $XDG_DATA_HOME/passagent",
     ),
 ]
+Exclude = Annotated[
+    list[str] | None,
+    option(
+        "--exclude",
+        "Tasks of an evaluation: nothing of them is stored in the library or taken from it; repeatable.",
+        metavar="TASKS",
+    ),
+]
+HintArgument = Annotated[str, argument("HINT", "A learned hint's id, as list shows it.")]
+HintsFile = Annotated[str, argument("FILE", "A file that hints export wrote.")]
+HintsOut = Annotated[str, option("--out", "The file to write.", metavar="FILE.json")]
 KeptArgument = Annotated[str, argument("HASH", "The beginning of a region's hash, as list shows it.")]
 KeptArguments = Annotated[
     list[str] | None, argument("[HASH...]", "Beginnings of regions' hashes; without any, all of this device.")

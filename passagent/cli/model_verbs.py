@@ -34,7 +34,7 @@ def optimize(
     """
     from passagent.commands import model_optimizing
 
-    given = {key: value for key, value in locals().items() if key != "max_time"}
+    given = {key: value for key, value in locals().items() if key not in ("max_time", "library")}
     settings = opt.settings_of(set_, given)
     model_optimizing.optimize(factory, inputs, out, state, library, max_time, config, settings, json)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import os
 from fractions import Fraction
 from typing import Annotated, Any
 
@@ -42,6 +43,20 @@ class By(enum.StrEnum):
     step = "step"
 
 
+class BestFormat(enum.StrEnum):
+    """In what form `best` writes a pass."""
+
+    review = "review"
+    kernelbench = "kernelbench"
+    flashinfer = "flashinfer"
+
+
+class BenchSuite(enum.StrEnum):
+    """Whose own table `bench` can print."""
+
+    kernelbench = "kernelbench"
+
+
 class FormatName(enum.StrEnum):
     """The forms of docs/formats.md."""
 
@@ -60,6 +75,14 @@ def _seconds(text: str) -> float:
         return float(number) * {"s": 1, "m": 60, "h": 3600}[unit]
     except ValueError:
         raise typer.BadParameter(f"{text!r} is no time; write 90, 90s, 30m or 2h") from None
+
+
+def _share_or_light(text: str) -> float | str:
+    """`0.02`, or `sol`."""
+    try:
+        return text if text == "sol" else float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no share of AS; write 0.02, or sol") from None
 
 
 _A_RUN = "A run's id, a unique prefix, or 'last'."
@@ -132,6 +155,9 @@ DispatchOption = Annotated[
 _CANDIDATE = "The candidate."
 PassDir = Annotated[str | None, option("--pass-dir", _CANDIDATE, show_default="TASK/pass_dir")]
 GivenPassDir = Annotated[str, option("--pass-dir", _CANDIDATE)]
+Deep = Annotated[
+    bool, option("--deep", "Read hardware counters with ncu, in a run of its own of up to 60 s (GPU).")
+]
 StrictPassbench = Annotated[
     bool,
     option("--strict-passbench", "Measure by the paper's protocol, for comparison with published tables."),
@@ -201,11 +227,13 @@ MaxStagnation = Annotated[
     int | None, option("--max-stagnation", "Stop after so many episodes of the run without a gain.")
 ]
 Until = Annotated[
-    float | None,
+    str | None,
     option(
         "--until",
-        "Stop when an hour more is expected to gain less than this share of AS, such as 0.02.",
-        metavar="SHARE",
+        "Stop when an hour more is expected to gain less than this share of AS, such as 0.02; or `sol`: when "
+        "all islands are at the speed of light.",
+        metavar="SHARE|sol",
+        parser=_share_or_light,
     ),
 ]
 New = Annotated[bool, option("--new", "Do not go on with an unfinished equal run.")]
@@ -230,7 +258,7 @@ Compiler = Annotated[
         "--compiler",
         "eager (against itself), inductor, torch:BACKEND[:MODE], expert (its first pass), "
         "pass_dir, or run (a search on each task); repeatable.",
-        show_default="eager and inductor",
+        show_default="eager and inductor; of a suite inductor, its CUDA-graph mode and expert",
     ),
 ]
 BenchPassDir = Annotated[
@@ -261,6 +289,10 @@ HoldOut = Annotated[
         metavar="SHARE",
     ),
 ]
+SuiteTable = Annotated[
+    BenchSuite | None, option("--suite", "Print this suite's table, too; TASKS were imported from it.")
+]
+Explain = Annotated[bool, option("--explain", "Say where each compiler loses: root causes, categories.")]
 Plots = Annotated[
     str | None,
     option("--plots", "Draw ES(t), S(t) and the speedups (needs passagent[report]).", metavar="DIR"),
@@ -307,6 +339,8 @@ RewardOut = Annotated[str, option("--out", "Where reward.txt and evaluation.json
 # Of what is looked at, delivered or removed
 Follow = Annotated[bool, option("--follow", "Go on until RUN is at rest.", "-f")]
 Lines = Annotated[int, option("--lines", "Events to begin with.", "-n", min=0)]
+Intents = Annotated[bool, option("--intents", "What its episodes meant to do, and what came of it.")]
+Memory = Annotated[bool, option("--memory", "What was written when its islands stagnated.")]
 Next = Annotated[bool, option("--next", "As if an episode started from NODE now.")]
 BestOut = Annotated[str, option("--out", "The directory to write.")]
 Force = Annotated[bool, option("--force", "Replace the pass files in it.")]
@@ -318,6 +352,12 @@ Measure = Annotated[
     ),
 ]
 Standalone = Annotated[bool, option("--standalone", "Write it so that it runs without passagent.")]
+BestFormatOption = Annotated[
+    BestFormat,
+    option(
+        "--format", "A directory to review, a ModelNew for KernelBench, or a Solution for flashinfer-bench."
+    ),
+]
 Yes = Annotated[bool, option("--yes", "Do not ask.", "-y")]
 DryRun = Annotated[bool, option("--dry-run", "Say what would go, remove nothing.")]
 
@@ -375,4 +415,6 @@ def settings_of(pairs: list[str] | None, given: dict[str, Any]) -> dict[str, Any
     from passagent.settings import parse_set
 
     options = {name: value for name, value in given.items() if name in settings.NAMES}
+    if options.get("library") == os.environ.get("PASSAGENT_LIBRARY"):
+        options["library"] = None  # of this machine, and no setting of the run: library_path reads it
     return settings.settings_of(options, parse_set(pairs or []))

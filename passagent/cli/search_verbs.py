@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from passagent.cli import model_options as own
 from passagent.cli import options as opt
 
 commands = typer.Typer()
@@ -20,6 +21,8 @@ def run(
     device: opt.Device = None,
     pool: opt.Pool = None,
     token_file: opt.TokenFile = None,
+    library: own.Library = None,
+    exclude: own.Exclude = None,
     dispatch: opt.DispatchOption = None,
     base_url: opt.BaseUrl = None,
     runs_dir: opt.RunsDir = "runs",
@@ -58,6 +61,8 @@ def resume(
     until: opt.Until = None,
     pool: opt.Pool = None,
     token_file: opt.TokenFile = None,
+    library: own.Library = None,
+    exclude: own.Exclude = None,
     set_: opt.Set = None,
     runs_dir: opt.RunsDir = "runs",
     json: opt.Json = False,
@@ -85,6 +90,8 @@ def fork(
     until: opt.Until = None,
     pool: opt.Pool = None,
     token_file: opt.TokenFile = None,
+    library: own.Library = None,
+    exclude: own.Exclude = None,
     set_: opt.Set = None,
     runs_dir: opt.RunsDir = "runs",
     json: opt.Json = False,

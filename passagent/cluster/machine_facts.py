@@ -18,8 +18,8 @@ from passagent import __version__
 from passagent.confine.environment import device_name, evaluator_version, import_path
 from passagent.errors import InfrastructureError, PassagentError, UsageError
 from passagent.evaluator.hardware.devices import Device, find_devices
+from passagent.evaluator.hardware.machine import measure_machine
 from passagent.evaluator.service.known import machine_words
-from passagent.experience.machine import measure_machine
 
 FIND_S = 180.0
 """For finding it out, most of which is torch's import on a busy machine, s."""
@@ -38,7 +38,7 @@ class OfferedDevice:
     words: str
     """Model, driver, libraries, compiler: devices that differ in them are never compared."""
     machine: dict[str, Any]
-    """Measured bandwidths and issue cost, see experience.machine.Machine."""
+    """Measured bandwidths and issue cost, see hardware.machine.Machine."""
 
     @property
     def device(self) -> Device:

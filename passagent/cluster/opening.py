@@ -11,11 +11,11 @@ from passagent.cluster.survey import Reference
 from passagent.config import EvaluatorConfig
 from passagent.confine.environment import device_name
 from passagent.evaluator.hardware.devices import find_devices
+from passagent.evaluator.hardware.machine import Machine, measure_machine, read_machine
 from passagent.evaluator.runner.starting import StartedReferee
 from passagent.evaluator.service import known
 from passagent.evaluator.service.device_owner import Fleet
 from passagent.evaluator.service.pool import EvaluatorPool
-from passagent.experience.machine import Machine, measure_machine
 
 log = logging.getLogger("passagent.cluster")
 
@@ -75,10 +75,7 @@ def machine_of(config: EvaluatorConfig) -> Machine:
     """The figures of the machine that evaluates. Raises UsageError."""
     if config.pool == LOCAL:
         return measure_machine(find_devices(config.device)[0].name)
-    found = _reference(config).machine
-    return Machine(
-        float(found["issue_s"]), tuple((int(size), float(rate)) for size, rate in found["bandwidths"])
-    )
+    return read_machine(_reference(config).machine)
 
 
 def environment_key(config: EvaluatorConfig, *others: BaseModel) -> str:

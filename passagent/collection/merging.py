@@ -32,9 +32,6 @@ _ADDED = {
     "last_used_at = max(last_used_at, excluded.last_used_at)",
     "collections": "INSERT INTO main.collections SELECT * FROM source.collections WHERE true "
     "ON CONFLICT (model) DO UPDATE SET elapsed_s = elapsed_s + excluded.elapsed_s",
-    "tasks": "INSERT OR IGNORE INTO main.tasks SELECT * FROM source.tasks",
-    "task_pairs": "INSERT OR IGNORE INTO main.task_pairs SELECT * FROM source.task_pairs",
-    "operator_pairs": "INSERT OR IGNORE INTO main.operator_pairs SELECT * FROM source.operator_pairs",
     "files": "INSERT OR IGNORE INTO main.files SELECT * FROM source.files",
 }
 """Tables whose rows belong to no run: equal ones become one."""
@@ -70,11 +67,6 @@ def merge(directories: list[Path], target: Path) -> dict[str, int]:
         fresh.parent.mkdir(parents=True, exist_ok=True)
         with Store.open(fresh) as store:
             counts = {str(directory): _copy(store, directory) for directory in directories}
-            store.execute(
-                "UPDATE operator_pairs SET tasks = "
-                "(SELECT count(*) FROM task_pairs WHERE task_pairs.pair = operator_pairs.pair)",
-                {},
-            )
             if dangling := store.row("PRAGMA foreign_key_check"):
                 raise PassagentError(
                     f"a row of {dangling['table']} would point to nothing; nothing is written"

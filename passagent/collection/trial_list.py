@@ -26,14 +26,18 @@ FIXED: dict[str, Any] = {
     "search.drafts": 0,
     "search.finalists": 0,
     "agent.hints": 0,
-    "agent.past_tasks": 0,
+    "experience.seeds": False,
+    "experience.examples": 0,
     "roles.hint_distiller": None,
 }
 """A trial is one conversation that starts from the task alone. No other run has a say in it: which hints, and
 which past task, are shown depends on what came of them in other runs."""
 BUDGETS = ("max_tokens", "max_cost", "max_time_s", "max_evaluations")
 """Keys of `search` that bound the whole collection and no single trial."""
-FREE = ("model.base_url", "model.timeout_s", "model.max_retries", "model.prices", "model.stream")
+FREE = (
+    "model.base_url", "model.timeout_s", "model.max_retries", "model.prices", "model.stream",
+    "experience.library",
+)  # fmt: skip
 """Settings that may be others when a collection is gone on with: they change nothing in a conversation."""
 
 

@@ -29,6 +29,9 @@ def check_tasks(path: str, device: str, as_json: bool) -> None:
         for result in bad:
             for problem in result["problems"]:
                 print(problem)
+        for result in results:
+            for weakness in result["weak"]:
+                print(f"{result['name']}: a result on it says little: {weakness}")
     if bad:
         raise PassagentError(
             f"{path}: {len(bad)} of {len(results)} subgraphs are not in order: {bad[0]['name']}"

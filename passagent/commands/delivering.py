@@ -52,11 +52,7 @@ def best(
     path = Path(out)
     with Store.open(runs_dir, create=False) as store:
         run = runs.find_run(store, name)
-        node = confirmations.winner(store, run.id)
-        if node is None:
-            raise UsageError(
-                f"run {run.id} has no correct pass yet; passagent show {run.id} tells what it tried"
-            )
+        node = _winner(store, run)
         _check_place(path, force)
         with recording_process() as process:  # it imports torch while this process does
             delivered = asyncio.run(_deliver(store, run, node, process, measures, stands_alone))
@@ -90,6 +86,51 @@ def best(
             print(since)
         places = f"{shlex.quote(run.task_path)} --pass-dir {shlex.quote(str(path))}"
         print(f"evaluate again: passagent eval {places} --device {run.device}")
+
+
+def best_for_suite(
+    name: str, out: str, runs_dir: str, force: bool, measures: bool, as_json: bool, suite: str
+) -> None:
+    """Write the best pass as a suite's own evaluator takes it, under the suite's name for it.
+
+    `kernelbench`: the problem as a `ModelNew`; `flashinfer`: a Solution. Raises UsageError where the task was
+    not imported from there, or the file is there and not `force`.
+    """
+    from passagent.delivery.flashinfer_solution import definition_of, solution
+    from passagent.delivery.kernelbench_module import kernelbench_module, problem_of
+
+    with Store.open(runs_dir, create=False) as store:
+        run = runs.find_run(store, name)
+        node, task = _winner(store, run), stored_task(run)
+        problem = problem_of(task) if suite == "kernelbench" else None
+        path = Path(out) / (f"{definition_of(task)}_{run.id}.json" if problem is None else problem.name)
+        if path.exists() and not force:
+            raise UsageError(f"{path}: is there; name another directory, or --force to replace it")
+        with recording_process() as process:
+            delivered = asyncio.run(_deliver(store, run, node, process, measures, True))
+    recording = delivered.story.recording
+    if recording is None:
+        raise UsageError(f"run {run.id}: {delivered.story.notes[0]} --format {suite} is made of plans")
+    if problem is not None:
+        text = kernelbench_module(task, problem, recording, delivered.files)
+    else:
+        text = json.dumps(solution(task, recording, delivered.files, run.id), indent=2) + "\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise os_fault(error, path, "--out") from error
+    if as_json:
+        print(json.dumps({"run": run.id, "node": node.id, "path": str(path.absolute())}))
+    else:
+        print(f"node {node.id} of run {run.id}: {path}")
+
+
+def _winner(store: Store, run: Run) -> Node:
+    node = confirmations.winner(store, run.id)
+    if node is None:
+        raise UsageError(f"run {run.id} has no correct pass yet; passagent show {run.id} tells what it tried")
+    return node
 
 
 def _check_place(path: Path, force: bool) -> None:

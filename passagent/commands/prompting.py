@@ -10,14 +10,15 @@ from passagent.agent.prompt import compose
 from passagent.cluster.opening import device_label, machine_of
 from passagent.config import Config
 from passagent.errors import UsageError
+from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.reference.eager import EagerGraph
 from passagent.experience import load_hints
 from passagent.experience.hints import Hint
-from passagent.experience.machine import Machine
 from passagent.models.types import Message
 from passagent.search.describing import kept_eager
 from passagent.search.gathering import episode_context
 from passagent.search.relatives import Told
+from passagent.search.run_memory import Memory, open_memory
 from passagent.search.setup import stored_config, stored_task
 from passagent.store import Store, episodes, nodes, runs
 from passagent.store.episodes import episode_seed
@@ -38,6 +39,7 @@ class _Known:
     device_name: str
     machine: Machine | None
     eager: tuple[EagerGraph, ...]
+    memory: Memory | None
     views: dict[tuple[object, ...], ParentView] = field(default_factory=dict)
     told: Told = field(default_factory=dict)
     bests: dict[int, tuple[int, float | None]] = field(default_factory=dict)
@@ -101,5 +103,6 @@ def would_be_shown(store: Store, run: Run, parent: Node) -> list[Message]:
         device_label(config.evaluator),
         machine_of(config.evaluator),
         kept_eager(task, config.evaluator),
+        open_memory(config, task),
     )
     return compose(episode_context(known, episode, parent))

@@ -9,8 +9,8 @@ from pydantic import BaseModel, Field
 from passagent.evaluator.candidate import MANIFEST, Candidate
 
 __all__ = [
-    "GRAVITY", "MANIFEST", "Candidate", "Compiler", "Evaluation", "GraphResult", "Mismatch", "Speedup",
-    "Status", "Subject", "Violation", "Worst", "place",
+    "GRAVITY", "MANIFEST", "Candidate", "Compiler", "Evaluation", "GraphResult", "KernelUse", "Mismatch",
+    "Speedup", "Status", "Subject", "Violation", "Worst", "place",
 ]  # fmt: skip
 
 Status = Literal[
@@ -130,6 +130,22 @@ class Worst(BaseModel):
         return place(self.output, self.input)
 
 
+class KernelUse(BaseModel):
+    """A kernel of a candidate's plan on one subgraph, by what its compiler says."""
+
+    name: str
+    kind: str
+    """triton, cuda or cpp."""
+    launches: int = 1
+    """In a call; of a kernel that is tuned, of the alternative that moves most."""
+    registers: int | None = None
+    """Of a thread. None: for the CPU, or no cuobjdump is here."""
+    stack_bytes: int | None = None
+    """Local memory of a thread: registers that were spilled, and arrays."""
+    shared_bytes: int | None = None
+    """Of a block, static and asked for at the launch."""
+
+
 class GraphResult(BaseModel):
     """One subgraph of the task."""
 
@@ -186,6 +202,14 @@ class GraphResult(BaseModel):
     moved_bytes: int = 0
     """Of all inputs and outputs, outputs that are views counted once: what any candidate must move. An
     embedding's table counts whole, so the figure can be too high there."""
+    flops: int | None = None
+    """Of the graph's matrix products, convolutions and attention; None where torch cannot tell."""
+    plan_bytes: int | None = None
+    """What the plan's kernels, copies and fills move at most in a call; None without a plan."""
+    launches: int | None = None
+    """Of kernels, copies and fills, in a call."""
+    kernels: list[KernelUse] = Field(default_factory=list)
+    """Of the plan."""
 
 
 class Evaluation(BaseModel):

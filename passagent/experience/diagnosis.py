@@ -8,12 +8,13 @@ limiter is a reading of shares, not a proof; the text gives the numbers behind i
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.result import EXACT_T, Evaluation, GraphResult, Status
-from passagent.experience.machine import Machine
 
 Limiter = Literal["memory_bound", "latency_bound", "instruction_bound"]
 LIMITERS: tuple[str, ...] = get_args(Limiter)
@@ -22,6 +23,8 @@ LABELS: tuple[str, ...] = ("start", "untimed", "inexact", *LIMITERS, *_FAILURES)
 """What a diagnosis may say. `start`: there is no candidate yet; `untimed`: correct, but not timed;
 `inexact`: correct and timed, but AS is far below what the speedups alone would give."""
 
+PLAUSIBLE = 0.7
+"""A headroom below this says that the rates were measured on a busy machine, not that a pass is so fast."""
 SHARE = 0.4
 """A limiter must explain this share of the time; where none does, it is the instructions."""
 
@@ -37,6 +40,8 @@ class GraphDiagnosis:
     latency_share: float
     """Time to issue the operators that are left / measured time."""
     speedup: float
+    headroom: float
+    """Measured time / (speed of light + issuing one launch): 1 where nothing is left to gain."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,13 @@ class Diagnosis:
     """A paragraph for the author."""
     graphs: tuple[GraphDiagnosis, ...] = ()
 
+    @property
+    def headroom(self) -> float | None:
+        """Over the timed subgraphs, the geometric mean of their headroom; None where one is not plausible."""
+        if not self.graphs or min(graph.headroom for graph in self.graphs) < PLAUSIBLE:
+            return None
+        return math.exp(sum(math.log(max(graph.headroom, 1e-9)) for graph in self.graphs) / len(self.graphs))
+
     def as_json(self) -> str:
         """As it is stored with a node; its graphs are those of the evaluation that were timed, in order."""
         graphs = [
@@ -57,10 +69,12 @@ class Diagnosis:
                 "memory_share": round(graph.memory_share, 3),
                 "latency_share": round(graph.latency_share, 3),
                 "speedup": round(graph.speedup, 4),
+                "headroom": round(graph.headroom, 3),
             }
             for graph in self.graphs
         ]
-        return json.dumps(vars(self) | {"graphs": graphs})
+        headroom = self.headroom and round(self.headroom, 3)
+        return json.dumps(vars(self) | {"graphs": graphs, "headroom": headroom})
 
 
 START = Diagnosis("start", "No candidate has been evaluated yet.")
@@ -97,7 +111,8 @@ def _limiter(graph: GraphResult, machine: Machine) -> GraphDiagnosis:
     limiter: Limiter = "instruction_bound"
     if max(memory, latency) >= SHARE:
         limiter = "memory_bound" if memory >= latency else "latency_bound"
-    return GraphDiagnosis(graph.name, limiter, memory, latency, graph.speedup.e2e)
+    light = machine.light_s(graph.moved_bytes, graph.flops or 0, graph.dtype) + machine.issue_s
+    return GraphDiagnosis(graph.name, limiter, memory, latency, graph.speedup.e2e, seconds / light)
 
 
 _MEANING = {
@@ -133,7 +148,8 @@ def _performance(
         f"{result.compiled_ms:.4f} ms against {result.eager_ms or 0:.4f} ms; "
         f"{result.nodes_before} operators became {result.nodes_after}; moving its {moved / 1e6:.2f} MB takes "
         f"{move_ms:.4f} ms ({worst.memory_share:.0%} of the time), issuing takes {issue_ms:.4f} ms "
-        f"({worst.latency_share:.0%})."
+        f"({worst.latency_share:.0%}). Its time is {worst.headroom:.2f} times what the speed of light and "
+        f"one launch take."
     )
     if any(graph.unstable for graph in timed):
         lines.append("Some timings were unstable; do not read small differences into them.")

@@ -1,6 +1,7 @@
-"""The curated documents under `knowledge/`: ranked search over their sections, and reading one.
+"""The curated documents under `knowledge/`: ranked search, and reading one.
 
 `knowledge/index.md` is the map; a user's own directory (PASSAGENT_RESOURCES) adds and overrides files.
+A search goes from the map to documents, by what both say, and from a document to its section.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 
 from passagent import resources
@@ -26,7 +26,11 @@ SATURATION, LENGTH_WEIGHT = 1.2, 0.75
 OPERATOR_WEIGHT = 0.5
 """A word that only the task's operators bring, against a word of the query."""
 TITLE_WEIGHT = 3
-"""A word in a heading or a path counts as often as this in the text."""
+"""A word in a heading, a path or the index counts as often as this in the text."""
+
+
+_SEAMS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+"""Between the words of `LayerNorm` and `RMSNorm`."""
 
 
 @dataclass(frozen=True)
@@ -40,17 +44,39 @@ class Passage:
     score: float = 0.0
 
 
+class _Ranking:
+    """BM25 over texts, each given as its words with their counts."""
+
+    def __init__(self, bags: list[Counter[str]]) -> None:
+        self.bags = bags
+        self._sizes = [bag.total() for bag in bags]
+        self._holders = Counter(word for bag in bags for word in bag)
+
+    def score(self, place: int, weights: dict[str, float]) -> float:
+        """How well the text at `place` answers words of these weights."""
+        bag, count, score = self.bags[place], len(self.bags), 0.0
+        share = self._sizes[place] * count / max(sum(self._sizes), 1)
+        norm = SATURATION * (1 - LENGTH_WEIGHT + LENGTH_WEIGHT * share)
+        for word, weight in weights.items():
+            holders = self._holders[word]
+            rarity = math.log(1 + (count - holders + 0.5) / (holders + 0.5))
+            score += weight * rarity * bag[word] * (SATURATION + 1) / (bag[word] + norm)
+        return score
+
+
 @dataclass(frozen=True)
 class _Library:
-    """The documents and what search needs of their sections."""
+    """The documents and what search needs of them."""
 
     documents: dict[str, str]
     passages: list[Passage]
-    bags: list[Counter[str]]
-    """The words of each passage."""
-    sizes: list[int]
-    holders: Counter[str]
-    """In how many passages a word occurs."""
+    """The sections of all documents, document by document."""
+    sections: _Ranking
+    """Of the passages."""
+    paths: list[str]
+    """The documents that are searched."""
+    whole: _Ranking
+    """Of these, with what the index says of each."""
 
 
 def documents() -> dict[str, str]:
@@ -66,8 +92,11 @@ def _library(roots: tuple[Path, ...]) -> _Library:
             found[name.removeprefix(ROOT)] = path.read_text(encoding="utf-8")
     passages = [section for path, text in found.items() if path != INDEX for section in _sections(path, text)]
     bags = [Counter(_words(p.text) + TITLE_WEIGHT * _words(f"{p.heading} {p.path}")) for p in passages]
-    holders = Counter(word for bag in bags for word in bag)
-    return _Library(found, passages, bags, [bag.total() for bag in bags], holders)
+    told = dict(re.findall(r"^- `(.+?)`: (.*)$", found.get(INDEX, ""), re.MULTILINE))
+    whole = {path: Counter(TITLE_WEIGHT * _words(told.get(path, ""))) for path in found if path != INDEX}
+    for passage, bag in zip(passages, bags, strict=True):
+        whole[passage.path] += bag
+    return _Library(found, passages, _Ranking(bags), list(whole), _Ranking(list(whole.values())))
 
 
 def read(path: str = INDEX, target: Target | None = None) -> str:
@@ -75,24 +104,30 @@ def read(path: str = INDEX, target: Target | None = None) -> str:
 
     Raises UsageError, with the nearest path, for anything else.
     """
-    found = {name: _for(target, name, text) for name, text in documents().items()}
+    found = documents()
     wanted = path.strip().removeprefix("./").removeprefix(ROOT)
-    if not found.get(wanted):
-        known = [name for name, text in found.items() if text]
+    text = _for(target, wanted, found.get(wanted, ""))
+    if not text:
+        known = [name for name, one in found.items() if _for(target, name, one)]
         raise UsageError(f"knowledge: no document '{path}'{nearest(wanted, known)}")
-    return found[wanted]
+    return text
 
 
 def search(
     query: str, operators: Iterable[str] = (), limit: int = 5, target: Target | None = None
 ) -> list[Passage]:
-    """The sections that answer `query` best (BM25), those that name the task's `operators` ahead.
+    """The documents that answer `query` best (BM25), each by its best section.
 
-    For a `target` they hold only what names nothing else than what works there.
+    Those that name the task's `operators` come ahead. For a `target` they hold only what names nothing else
+    than what works there.
     """
     ranked = _ranked(resources.roots(), query, tuple(operators))
-    admitted = (replace(one, text=_for(target, f"{one.path} {one.heading}", one.text)) for one in ranked)
-    return list(islice((one for one in admitted if one.text.strip()), limit))
+    found = dict[str, Passage]()
+    for one in ranked:
+        if one.path not in found and len(found) < limit:
+            text = _for(target, f"{one.path} {one.heading}", one.text)
+            found.update({one.path: replace(one, text=text)} if text.strip() else {})
+    return list(found.values())
 
 
 def _for(target: Target | None, title: str, text: str) -> str:
@@ -114,25 +149,23 @@ def _for(target: Target | None, title: str, text: str) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _ranked(roots: tuple[Path, ...], query: str, operators: tuple[str, ...]) -> list[Passage]:
+    """The sections, the best document's ahead, and of each document the best section ahead."""
     library = _library(roots)
     weights = dict.fromkeys(_words(" ".join(operators)), OPERATOR_WEIGHT)
     weights.update(dict.fromkeys(_words(query), 1.0))
     asked = set(_words(query))
-    count = len(library.passages)
-    mean = sum(library.sizes) / max(count, 1)
-    scored = []
-    for passage, bag, size in zip(library.passages, library.bags, library.sizes, strict=True):
-        if asked and not asked & bag.keys():
-            continue
-        score = 0.0
-        for word, weight in weights.items():
-            holders = library.holders[word]
-            rarity = math.log(1 + (count - holders + 0.5) / (holders + 0.5))
-            norm = SATURATION * (1 - LENGTH_WEIGHT + LENGTH_WEIGHT * size / mean)
-            score += weight * rarity * bag[word] * (SATURATION + 1) / (bag[word] + norm)
-        if score > 0:
-            scored.append(Passage(passage.path, passage.heading, passage.text, score))
-    return sorted(scored, key=lambda p: (-p.score, p.path, p.heading))
+    scores = {
+        path: library.whole.score(place, weights)
+        for place, path in enumerate(library.paths)
+        if not asked or asked & library.whole.bags[place].keys()
+    }
+    scored = [
+        (scores[passage.path], replace(passage, score=library.sections.score(place, weights)))
+        for place, passage in enumerate(library.passages)
+        if scores.get(passage.path, 0.0) > 0
+    ]
+    order = sorted(scored, key=lambda one: (-one[0], one[1].path, -one[1].score, one[1].heading))
+    return [passage for _, passage in order]
 
 
 def _sections(path: str, text: str) -> list[Passage]:
@@ -156,11 +189,11 @@ def _sections(path: str, text: str) -> list[Passage]:
 
 
 def _words(text: str) -> list[str]:
-    """Lower-case words; `layer_norm` also as `layer` and `norm`; plurals folded."""
+    """Lower-case words; `layer_norm` and `LayerNorm` also as `layer` and `norm`; plurals folded."""
     words = []
-    for word in re.findall(r"[a-z0-9_]+", text.lower()):
-        parts = [part for part in word.split("_") if part]
-        words += [word.strip("_"), *(parts if len(parts) > 1 else [])]
+    for word in re.findall(r"[A-Za-z0-9_]+", text):
+        parts = [part for part in _SEAMS.sub("_", word).lower().split("_") if part]
+        words += [word.lower().strip("_"), *(parts if len(parts) > 1 else [])]
     return [
         word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
         for word in words

@@ -16,6 +16,8 @@ from passagent.expert.graph import FREE_VIEWS, IDENTITIES, example, op_name
 from passagent.expert.lower import Region
 
 CALL = "scaled_dot_product_attention"
+ONE_BLOCK = 128
+"""Keys that are read at once, at most. More of them, without a mask, are the library's work."""
 PRODUCTS = {"matmul", "bmm", "__matmul__"}
 
 _VIEWS = FREE_VIEWS | IDENTITIES | {"half", "bfloat16", "type", "repeat_interleave", "repeat"}
@@ -59,7 +61,7 @@ def _core(node: fx.Node, inside: set[fx.Node]) -> list[fx.Node] | None:
     if node.op not in {"call_function", "call_method"}:
         return None
     if op_name(node) == CALL:
-        return [node] if _is_plain(node) else None
+        return [node] if _is_taken(node) else None
     if op_name(node) != "softmax" or node not in inside:
         return None
     before = _scores(node.all_input_nodes[0], inside)
@@ -67,13 +69,17 @@ def _core(node: fx.Node, inside: set[fx.Node]) -> list[fx.Node] | None:
     return [*before, node, *behind] if before and behind else None
 
 
-def _is_plain(node: fx.Node) -> bool:
-    """Whether a call drops nothing, and its tensors have rows of one type."""
+def _is_taken(node: fx.Node) -> bool:
+    """Whether a call drops nothing, and the library has no kernel made for just that."""
     dropout = node.args[4] if len(node.args) > 4 else node.kwargs.get("dropout_p", 0.0)
     tensors = [example(n) for n in node.all_input_nodes]
     if dropout != 0.0 or not all(isinstance(t, torch.Tensor) for t in tensors):
         return False
-    return all(t.dim() >= 2 and 0 not in t.shape and t.is_floating_point() for t in tensors[:3])
+    if any(t.dim() < 2 or 0 in t.shape for t in tensors[:3]):
+        return False
+    mask = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
+    key = node.args[1] if len(node.args) > 1 else node.kwargs["key"]
+    return mask is not None or (isinstance(key, fx.Node) and example(key).shape[-2] <= ONE_BLOCK)
 
 
 def _scores(node: fx.Node, inside: set[fx.Node]) -> list[fx.Node]:

@@ -138,7 +138,7 @@ def product_region(graph: fx.Graph, target: str) -> Region | None:
     nodes = operators(graph)
     if target != "cpu" or not nodes or op_name(nodes[0]) != "linear":
         return None
-    if len(nodes[0].args) < 2 or nodes[0].kwargs.keys() - {"bias"}:
+    if nodes[0].meta.get("library_only") or len(nodes[0].args) < 2 or nodes[0].kwargs.keys() - {"bias"}:
         return None
     if any(example(node).dtype != torch.float32 for node in nodes[0].all_input_nodes):
         return None

@@ -20,7 +20,7 @@ from passagent.tasks import load_task
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.meta import TensorMeta
 from passagent.tasks.module import load_module
-from passagent.tasks.reader import Subgraph
+from passagent.tasks.reader import ALLOWED, Subgraph
 from passagent.tasks.straight import read_graph
 
 log = logging.getLogger("passagent.expert")
@@ -34,7 +34,15 @@ _META = torch.device("meta")
 def graphs(task: str) -> tuple[fx.Graph, ...]:
     """The graphs of a task's subgraphs (as on the CPU, whatever the target). Raises TaskError."""
     with _reading:
-        return tuple(graph_of(subgraph) for subgraph in load_task(task).subgraphs)
+        return tuple(map(_limited, load_task(task).subgraphs))
+
+
+def _limited(subgraph: Subgraph) -> fx.Graph:
+    """The graph; where products are the library's, its nodes say so."""
+    graph = graph_of(subgraph)
+    for node in graph.nodes if subgraph.compute_ops != ALLOWED else ():
+        node.meta["library_only"] = True
+    return graph
 
 
 def graph_of(subgraph: Subgraph) -> fx.Graph:

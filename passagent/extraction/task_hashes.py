@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from passagent.errors import TaskError
 from passagent.extraction.structural_hash import Level, StructuralHash, structural_hash
 from passagent.tasks.capture import capture
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.module import load_module
-from passagent.tasks.reader import Subgraph, load_task
+from passagent.tasks.reader import Subgraph, Task, load_task
 from passagent.tasks.straight import read_graph
 
 
@@ -39,9 +42,25 @@ def hash_tasks(paths: Iterable[Path]) -> Iterator[HashedSubgraph]:
             yield HashedSubgraph(path, subgraph, hash_subgraph(subgraph))
 
 
+def hashes_of(task: Task) -> list[tuple[str, str] | None]:
+    """Structure and instance of each subgraph, in order; None for one that is not one graph."""
+    found: list[tuple[str, str] | None] = []
+    for subgraph in task.subgraphs:
+        try:
+            hashes = hash_subgraph(subgraph)
+            found.append((hashes.structure, hashes.instance))
+        except TaskError:
+            found.append(None)
+    return found
+
+
 def same(hashed: Iterable[HashedSubgraph], level: Level) -> list[list[HashedSubgraph]]:
     """The subgraphs by their hash; each group in order, the group of the first one first."""
     groups: dict[str, list[HashedSubgraph]] = defaultdict(list)
     for one in hashed:
         groups[getattr(one.hash, level)].append(one)
     return list(groups.values())
+
+
+if __name__ == "__main__":
+    print(json.dumps(hashes_of(load_task(sys.argv[1]))))

@@ -80,7 +80,17 @@ def _checked(written: str) -> lexer.Source:
 
 def prepare() -> None:
     """Precompile what every kernel sees first (seconds, once for a compiler): no kernel waits for it then."""
-    toolchain.prelude(_POISONED)
+    prepared()
+
+
+def prepared() -> Path:
+    """The header that every kernel sees first, precompiled."""
+    return toolchain.prelude(_POISONED)
+
+
+def program(written: str, name: str, signature: Signature) -> str:
+    """What is compiled of a source. Raises KernelRefused."""
+    return _program(_checked(written).text, name, signature)
 
 
 def build(written: str, name: str, signature: Signature) -> Path:

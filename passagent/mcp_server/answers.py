@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field
 
-from passagent.agent.taskfiles import ToolError
+from passagent.agent.toolbox import start_of
 from passagent.redaction import redact
 
 LIMIT = 8000
@@ -95,6 +95,24 @@ class MismatchList(Answer):
     mismatches: list[MismatchLine]
 
 
+class SimilarLine(BaseModel):
+    """A pass that worked elsewhere."""
+
+    use: Literal["seed", "example"]
+    why: str
+    operators: list[str]
+    device: str
+    as_score: float | None = Field(description="where it was measured; null: not measured here")
+    licence: str
+
+
+class Similar(TextAnswer):
+    """What similar answers: the passes' files are in its text."""
+
+    passes: list[SimilarLine]
+    knowledge: list[str] = Field([], description="documents to read where there is no pass")
+
+
 class CandidateLine(BaseModel):
     """A candidate in a history."""
 
@@ -165,15 +183,6 @@ def fenced(text: str) -> str:
 def finite(value: float | None) -> float | None:
     """A number that JSON can hold."""
     return value if value is not None and math.isfinite(value) else None
-
-
-def start_of(cursor: str | None) -> int:
-    """Where an answer goes on. Raises ToolError."""
-    if cursor is None:
-        return 0
-    if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):
-        raise ToolError(f"cursor '{cursor[:40]}': give back the cursor of an answer as it is")
-    return int(cursor)
 
 
 def paged(text: str, cursor: str | None, make: Callable[[str, str | None], A], fence: bool = True) -> A:

@@ -16,8 +16,8 @@ from typing import Any
 from passagent.config import Config, override
 from passagent.errors import PassagentError
 from passagent.evaluator.hardware.devices import first_device
+from passagent.evaluator.hardware.machine import measure_machine
 from passagent.events import Event, Noted
-from passagent.experience.machine import measure_machine
 from passagent.models.types import Message, Reply, ToolSpec, assistant
 from passagent.redaction import redacted
 from passagent.search.claimed import conclude

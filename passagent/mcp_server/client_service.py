@@ -19,10 +19,10 @@ from passagent.config import Config
 from passagent.confine.environment import device_name, evaluator_version
 from passagent.evaluator.candidate import Candidate
 from passagent.evaluator.hardware.devices import find_devices, first_device
+from passagent.evaluator.hardware.machine import measure_machine
 from passagent.evaluator.service.known import environment_key
 from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.evaluator.target import target_of
-from passagent.experience.machine import measure_machine
 from passagent.mcp_server.catalog import Catalog
 from passagent.mcp_server.client_runs import ClientRun, open_run, served_config
 from passagent.mcp_server.jobs import MAX_WAIT_S, Job, Jobs, Report

@@ -37,7 +37,7 @@ MAX_LISTED = 200
 """Tasks in the list of resources."""
 READS = {
     "list_tasks", "read_task", "check", "wait", "explain_mismatch", "search_knowledge", "read_document",
-    "history", "best",
+    "search_code", "history", "best", "similar",
 }  # fmt: skip
 """Tools that change nothing."""
 AGAIN = READS | {"evaluate", "cancel"}

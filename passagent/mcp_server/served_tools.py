@@ -7,14 +7,15 @@ import json
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from passagent.agent.prompt import plain_note, task_text
 from passagent.agent.taskfiles import TaskFiles, ToolError
-from passagent.agent.toolbox import SOUND, candidate_files, checked, passages
+from passagent.agent.toolbox import SOUND, candidate_files, checked, found_code, passages, start_of
 from passagent.agent.workspace import Workspace
 from passagent.evaluator.candidate import Candidate
 from passagent.evaluator.target import target_of
+from passagent.experience.exemplars import Match
 from passagent.experience.retrievers import retriever_of
 from passagent.mcp_server import answers
 from passagent.mcp_server.catalog import read_file
@@ -22,6 +23,9 @@ from passagent.mcp_server.client_service import Service, is_open
 from passagent.mcp_server.commands_apart import extract_apart, new_directory, package_apart, waited
 from passagent.mcp_server.jobs import Report
 from passagent.search.candidates import evaluation_of, tell
+from passagent.search.profiling_nodes import limits_of
+from passagent.search.run_memory import used_for
+from passagent.search.setup import stored_task
 from passagent.store import confirmations, nodes, runs
 from passagent.store.episodes import get_episode
 from passagent.store.nodes import CANCELLED, Node
@@ -47,9 +51,11 @@ class Tools:
         self.service = service
         self._apart: dict[Path, asyncio.Task[Any]] = {}
         """Commands under way, by the directory that they write."""
+        self._profiles: dict[tuple[int, bool], asyncio.Task[str]] = {}
+        """Profiles under way, by their job and whether they are deep."""
 
     async def list_tasks(self, caller: Caller, cursor: str | None = None) -> answers.TaskList:
-        start = answers.start_of(cursor)
+        start = start_of(cursor)
         names = list(await asyncio.to_thread(self.service.catalog.look))[start:]
         lines = [_line(name, self.service.catalog.task(name)) for name in names[: answers.PAGE]]
         return answers.listed(
@@ -98,6 +104,19 @@ class Tools:
         least = self.service.max_wait_s if seconds is None else max(0, seconds)
         return self._answer(await self.service.wait(job, least, caller.report), cursor)
 
+    async def profile(self, caller: Caller, job: int, deep: bool = False) -> answers.TextAnswer:
+        node = nodes.get_node(self.service.store, job)
+        if node.state != "done":
+            raise ToolError(f"job {job} is not done; wait for it")
+        run = await self.service.run_of(stored_task(runs.get_run(self.service.store, node.run_id)))
+        if (job, deep) not in self._profiles:  # one that takes longer than an answer goes on meanwhile
+            work = limits_of(run.session, nodes.get_files(self.service.store, node), deep)
+            self._profiles[job, deep] = asyncio.create_task(work)
+        under_way = asyncio.shield(self._profiles[job, deep])
+        text = await self._soon(under_way, "it is not done yet; call profile again")
+        del self._profiles[job, deep]
+        return answers.paged(text, None, _text)
+
     async def cancel(self, caller: Caller, job: int) -> answers.JobAnswer:
         return self._answer(await self.service.cancel(job))
 
@@ -115,7 +134,7 @@ class Tools:
             for graph in evaluation_of(self.service.store, node).graphs
             for mismatch in graph.mismatches
         ]
-        start = answers.start_of(cursor)
+        start = start_of(cursor)
         return answers.listed(
             lines[start:],
             start,
@@ -141,9 +160,48 @@ class Tools:
         self._note(caller, None, "read_document", answer, path=path, cursor=cursor)
         return answer
 
+    async def search_code(
+        self, caller: Caller, query: str, kind: str | None = None, cursor: str | None = None
+    ) -> answers.TextAnswer:
+        found = await found_code(target_of(self.service.config.evaluator), query, kind)
+        answer = answers.paged(found, cursor, _text)
+        self._note(caller, None, "search_code", answer, query=query, kind=kind, cursor=cursor)
+        return answer
+
+    async def similar(self, caller: Caller, task: str, cursor: str | None = None) -> answers.Similar:
+        found = self.service.catalog.task(task)
+        used = await asyncio.to_thread(used_for, found, self.service.config)
+        taken: list[tuple[Literal["seed", "example"], Match]] = [("seed", used.seed)] if used.seed else []
+        taken += [("example", one) for one in used.examples]
+        lines = [
+            answers.SimilarLine(
+                use=use,
+                why=match.why,
+                operators=list(match.exemplar.operators),
+                device=match.exemplar.device,
+                as_score=match.exemplar.as_score,
+                licence=match.exemplar.licence,
+            )
+            for use, match in taken
+        ]
+        text = "\n".join(
+            f"--- {use} {number}: {name}\n{source.rstrip()}"
+            for number, (use, match) in enumerate(taken, 1)
+            for name, source in sorted(match.exemplar.files.items())
+        )
+        answer = answers.paged(
+            text,
+            cursor,
+            lambda part, more: answers.Similar(
+                passes=lines, knowledge=used.knowledge, text=part, cursor=more
+            ),
+        )
+        self._note(caller, found, "similar", answer, task=task, cursor=cursor)
+        return answer
+
     async def history(self, caller: Caller, task: str, cursor: str | None = None) -> answers.History:
         found = self.service.catalog.task(task)
-        start, page = answers.start_of(cursor), answers.PAGE
+        start, page = start_of(cursor), answers.PAGE
         newest = nodes.of_task(self.service.store, found.key, start, page + 1)
         return answers.listed(
             [self._candidate_line(node) for node in newest[:page]],

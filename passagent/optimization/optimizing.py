@@ -11,7 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,7 +26,7 @@ from passagent.deployment.model_timing import Measurement, Ratio, measure_model
 from passagent.deployment.package_writing import drop, pack
 from passagent.deployment.sources import read_sources
 from passagent.errors import PassagentError, UsageError
-from passagent.evaluator.result import Evaluation, GraphResult
+from passagent.evaluator.result import Evaluation
 from passagent.expert.attention_regions import attentions
 from passagent.extraction.extracting import device_of
 from passagent.extraction.factories import Model
@@ -38,8 +38,10 @@ from passagent.optimization.optimized import DROPPED, KEPT, LEFT, NOTHING, Optim
 from passagent.optimization.potential import SpeedOfLight
 from passagent.optimization.region_searches import RegionSearches, Wanted, best_run, finished_run
 from passagent.search.apart import Stoppable, finished
+from passagent.search.run_memory import kept_pass
 from passagent.store import Store, confirmations, evaluations, nodes
-from passagent.store.pass_library import KeptPass, PassLibrary, licence_of
+from passagent.store.library import OFF
+from passagent.store.pass_library import KeptPass, PassLibrary
 from passagent.tasks import Task, load_task
 
 FOR_THE_END = 0.3
@@ -47,6 +49,7 @@ FOR_THE_END = 0.3
 ITERS = 4
 """Episodes for a region, without `iters`."""
 SETTINGS: dict[str, Any] = {
+    "experience.library": OFF,  # the regions are looked up here, by what Inductor was beaten with
     "evaluator.dispatch": "graph", "evaluator.reference": "inductor", "search.iters": ITERS,
     "search.islands": 2,
 }  # fmt: skip
@@ -183,7 +186,7 @@ def _wanted(path: Path, one: RegionOutcome, library: PassLibrary, device: str) -
     """What is to be searched; from the library the pass that is known for the most of its instances."""
     known: dict[str, tuple[int, KeptPass]] = {}
     for subgraph in load_task(path).subgraphs:
-        kept = library.find(hash_subgraph(subgraph).instance, device, str(torch.__version__))
+        kept = library.find(hash_subgraph(subgraph).instance, device, str(torch.__version__), "inductor")
         if kept is not None:
             known[kept.files] = (known.get(kept.files, (0, kept))[0] + 1, kept)
     best = max(known.values(), key=lambda pair: pair[0], default=None)
@@ -221,7 +224,11 @@ def _judged(
     origin = f"{state.absolute() / 'runs'} {run.id}"
     for subgraph, graph in zip(task.subgraphs, evaluation.graphs, strict=True):
         library.keep(
-            _kept(subgraph.path, graph, evaluation, files, origin, run.model, ", ".join(one.operators))
+            replace(
+                kept_pass(subgraph, hash_subgraph(subgraph), graph, evaluation, files, origin, run.model),
+                operators=", ".join(one.operators),
+                device=device_name(evaluation.device),
+            )
         )
     return run.id
 
@@ -238,39 +245,6 @@ def _time(one: RegionOutcome, task: Task, path: Path, evaluation: Evaluation) ->
     one.pass_us, one.inductor_us = with_pass, inductor
     if len(evaluation.graphs) == 1 and (speedup := evaluation.graphs[0].speedup) is not None:
         one.speedup = Ratio(speedup.e2e, speedup.low or speedup.e2e, speedup.high or speedup.e2e)
-
-
-def _kept(
-    path: Path,
-    graph: GraphResult,
-    evaluation: Evaluation,
-    files: dict[str, str],
-    origin: str,
-    model: str,
-    operators: str,
-) -> KeptPass:
-    subgraph = load_task(path).subgraphs[0]
-    hashes = hash_subgraph(subgraph)
-    texts = {file.name: file.read_text(encoding="utf-8") for file in sorted(path.iterdir()) if file.is_file()}
-    return KeptPass(
-        instance=hashes.instance,
-        structure=hashes.structure,
-        device=device_name(evaluation.device),
-        torch=str(torch.__version__),
-        operators=operators,
-        task=json.dumps(texts),
-        files=json.dumps(files),
-        plan=evaluation.plans or "",
-        dispatch=evaluation.dispatch,
-        reference=evaluation.reference,
-        speedup=graph.vs_reference.e2e if graph.vs_reference else graph.speedup.e2e if graph.speedup else 1.0,
-        as_score=evaluation.as_score or 0.0,
-        as_low=evaluation.as_low,
-        as_high=evaluation.as_high,
-        run=origin,
-        model=model,
-        licence=licence_of(model),
-    )
 
 
 def _measure(

@@ -223,6 +223,7 @@ _LIMITS = {
     "max_time_s": "--max-time",
     "max_stagnation": "--max-stagnation",
     "until": "--until",
+    "until_sol": "--set search.until_sol",
 }
 
 

@@ -14,7 +14,7 @@ from passagent.agent import toolbox
 from passagent.agent.episode import answer
 from passagent.agent.observe import observation, used_evaluation
 from passagent.agent.taskfiles import TaskFiles
-from passagent.agent.toolbox import CHECK, EDITOR, EVALUATOR, KNOWLEDGE, Tool
+from passagent.agent.toolbox import CHECK, CODE, EDITOR, EVALUATOR, KNOWLEDGE, Tool
 from passagent.agent.workspace import Workspace
 from passagent.config import load_config
 from passagent.errors import PassagentError, UsageError
@@ -196,6 +196,19 @@ class PassEnv:
         """
         return self._call(KNOWLEDGE, query=query, path=path)
 
+    def search_code(self, query: str, kind: str | None = None, cursor: str | None = None) -> str:
+        """Search code: sample passes and the sources of the kernel language that is installed.
+
+        Args:
+            query: What is looked for in each line; with kind file a part of a file's name or all of it.
+            kind: string, regex or file; default string.
+            cursor: Go on where an answer was cut, with its cursor.
+
+        Returns:
+            Lines `file:line: text`; with kind file the names found, or the file.
+        """
+        return self._call(CODE, query=query, kind=kind, cursor=cursor)
+
     def _call(self, name: str, **arguments: Any) -> str:
         """A tool's answer, or the model's mistake in words. Raises what is not the policy's fault."""
         if not self._tools:
@@ -238,6 +251,7 @@ class PassEnv:
                 partial(retriever.search, operators=task.operators, target=target),
                 partial(retriever.read, target=target),
             ),
+            toolbox.search_code(target),
         ]
         return {tool.spec.name: tool for tool in opened}
 

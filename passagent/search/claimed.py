@@ -11,14 +11,20 @@ from passagent.agent.episode import run_episode
 from passagent.agent.prompt import compose
 from passagent.agent.toolbox import (
     CHECK,
+    CODE,
     EDITOR,
     EVALUATOR,
+    INTENT,
     KNOWLEDGE,
+    PROFILE,
     Tool,
     check,
     file_editor,
     own_tool,
     pass_evaluator,
+    plan_intent,
+    profile,
+    search_code,
     search_knowledge,
 )
 from passagent.agent.workspace import Workspace
@@ -34,18 +40,24 @@ from passagent.search.describing import describe
 from passagent.search.drafts import is_draft, is_first
 from passagent.search.gain import gains_after, is_progress, log_gain
 from passagent.search.gathering import best_known, episode_context, parent_view
+from passagent.search.intending import noter
 from passagent.search.islandview import IslandView
 from passagent.search.migration import choose_migrant
 from passagent.search.policies import policy_of
 from passagent.search.policies.greedy import Greedy
+from passagent.search.profiling_nodes import limits_of
 from passagent.search.rounds import Position
 from passagent.search.session import Session
+from passagent.search.summarising import note_stagnation
 from passagent.search.writers import choose_model, meter_of, writer_of
 from passagent.store import bests, episodes, gains, hint_uses, migrations, nodes, runs
 from passagent.store import conversations as stored
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
+
+FAILURES = ("mismatch", "load_error", "compile_error", "runtime_error", "wrong_result", "refused")
+"""Statuses of candidates that say what their author did wrong."""
 
 
 async def run_claimed(session: Session, episode: Episode) -> Episode:
@@ -104,6 +116,8 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
         episodes.check_held(session.store, episode.id, session.owner)
         flush()
         episode = conclude(session, episode, parent, end.reason)
+    if session.memory is not None:
+        session.memory.settle(session.store, session.run)
     session.events.look()
     return episode
 
@@ -180,6 +194,7 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
     """Close the episode, credit its hints, count the island's stagnation, all or nothing.
 
     With progress, a hint is to be distilled from it, if there is a distiller: then the episode is held on to.
+    Without, a page of the island's context memory may be to be written before its next episode.
     """
     store, island = session.store, episode.island
     right = [node for node in nodes.of_episode(store, episode.id) if node.status == "ok"]
@@ -193,12 +208,29 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
     gained = is_progress(before, new, session.config.search.min_gain)
     with store.transaction():
         done = episodes.finish(store, episode, reason, gain, gained, hold=session.distiller is not None)
+        note_stagnation(session, done)
         hint_uses.credit(store, episode, gain or 0.0)
         if island != SEEDS:
             _count_gain(session, new)
-        if gained and session.distiller is not None and island != SEEDS:
+        if island != SEEDS and _is_at_light(session, [*right, *([parent] if parent else [])]):
+            episodes.rest(store, episode)
+        if session.distiller is not None and island != SEEDS and (gained or _teaches(session, episode)):
             hint_uses.want_distilled(store, done)
+    session.notify_all()  # an island at its end may be left what this one does not need
     return done
+
+
+def _is_at_light(session: Session, found: list[Node]) -> bool:
+    """Whether one of the correct nodes is so near to the speed of light that its island may rest."""
+    margin = session.config.search.until_sol
+    headrooms = [(node.diagnosed or {}).get("headroom") for node in found]
+    return margin is not None and any(one is not None and one <= 1 + margin for one in headrooms)
+
+
+def _teaches(session: Session, episode: Episode) -> bool:
+    """Whether nothing came of an episode but errors, which a library can keep others from."""
+    made = [node for node in nodes.of_episode(session.store, episode.id) if node.state == "done"]
+    return session.memory is not None and bool(made) and all(node.status in FAILURES for node in made)
 
 
 def _count_gain(session: Session, best: float | None) -> None:
@@ -232,6 +264,9 @@ def tools(
             partial(retriever.search, operators=session.task.operators, target=target),
             partial(retriever.read, target=target),
         ),
+        PROFILE: partial(profile, workspace, partial(limits_of, session)),
+        CODE: partial(search_code, target),
+        INTENT: partial(plan_intent, noter(session, episode)),
     }
     return [
         found[name]() if name in found else own_tool(name, workspace) for name in session.config.agent.tools

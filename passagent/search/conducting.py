@@ -26,6 +26,7 @@ from passagent.search.beginning import Parts, begin
 from passagent.search.controller import search
 from passagent.search.device_report import report
 from passagent.search.going_on import resume_command
+from passagent.search.run_memory import open_memory
 from passagent.search.runlog import run_log
 from passagent.search.session import Session
 from passagent.search.setup import (
@@ -70,10 +71,12 @@ def started(runs_dir: str | Path, task: Task, config: Config, new: bool, parts: 
     """
     model = _model(config, parts)
     given_seed(config)
+    memory = open_memory(config, task)
+    known = memory.seed() if memory else None
     with Store.open(runs_dir) as store:
         with store.transaction():  # of two that begin at the same moment one makes the run
             found = None if new else same_run(store, task, config)
-            run = found or new_run(store, task, config)
+            run = found or new_run(store, task, config, known=known)
         yield Prepared(store, run, task, config, model, parts, found is not None)
 
 

@@ -20,6 +20,7 @@ from passagent.search.joining import join
 from passagent.search.remeasure import measure_again
 from passagent.search.seeding import seed
 from passagent.search.session import Session, Stopping
+from passagent.search.summarising import summarise
 from passagent.search.waiting import is_ready
 from passagent.store import episodes, participants, runs
 from passagent.store.episodes import Episode
@@ -81,8 +82,9 @@ async def _searched(session: Session) -> Outcome:
         if session.describing is not None:
             session.describing.cancel()
             await asyncio.wait({session.describing})
-        if session.distiller is not None:
-            await session.distiller.close()
+        for model in (session.distiller, session.summariser):
+            if model is not None:
+                await model.close()
     return Outcome(state, reason, is_last)
 
 
@@ -104,6 +106,9 @@ async def _watched(session: Session) -> None:
 
 async def _work(session: Session) -> None:
     try:
+        if session.memory is not None:  # what a process before this one may have left undone
+            session.memory.learn(session.store, session.run)
+            session.memory.settle(session.store, session.run)
         await measure_again(session)
         await seed(session)
         await _islands(session)
@@ -139,6 +144,7 @@ async def _island(session: Session, island: int) -> None:
     try:
         while (episode := await _claim(session, island)) is not None:
             await distil(session, island)
+            await summarise(session, island)
             await _wait_for_others(session, episode)
             episode = await run_claimed(session, episode)
             if episode.owner is not None:
@@ -207,6 +213,8 @@ async def _end(session: Session) -> None:
             if participants.take_run(store, run_id, session.owner, "end"):
                 await distil_rest(session)
                 await confirm(session)
+                if session.memory is not None:
+                    session.memory.remember(session.store, session.run, session.device_name)
                 return
             await session.changed.wait()
 

@@ -14,7 +14,7 @@ from passagent.agent import distiller
 from passagent.agent.distiller import ROLE, Improvement, Side
 from passagent.evaluator.result import Evaluation
 from passagent.evaluator.target import kind_of
-from passagent.experience.hints import Hint
+from passagent.experience.hint_library import Lesson
 from passagent.models.meter import metered
 from passagent.models.types import Model, Reply
 from passagent.search.gain import log_gain
@@ -65,12 +65,21 @@ async def _ask(session: Session, model: Model, episode: Episode, is_last: bool) 
     store = session.store
     meter = meter_of(session, replace(episode, model=model.name), ROLE, is_last)
 
-    def save(reply: Reply, hint: Hint | None) -> None:
+    def save(reply: Reply, lesson: Lesson | None) -> None:
+        hint = lesson.hint if lesson else None
         with store.transaction():
             meter.settle(reply.usage, reply.stop_reason)
             ledger.count(store, episode, asdict(reply.usage))
-            hint_uses.settle_distilled(store, episode, hint.model_dump() if hint else None)
+            hint_uses.settle_distilled(
+                store,
+                episode,
+                hint.model_dump() if hint else None,
+                model.name,
+                lesson.model_dump() if lesson else None,
+            )
         session.events.look()
+        if session.memory is not None:
+            session.memory.learn(store, session.run)
 
     await distiller.ask(metered(model, meter), _improvement(session, episode), save)
 
@@ -78,7 +87,9 @@ async def _ask(session: Session, model: Model, episode: Episode, is_last: bool) 
 def _improvement(session: Session, episode: Episode) -> Improvement:
     """What the episode did, from the store."""
     run, parent, best = session.run, _parent(session, episode), _best(session, episode)
-    assert best is not None
+    if best is None:  # it made nothing but errors
+        best = [node for node in nodes.of_episode(session.store, episode.id) if node.state == "done"][-1]
+    label = diagnosis_of(parent).label
     return Improvement(
         task=session.task,
         target=kind_of(run.device),
@@ -87,6 +98,7 @@ def _improvement(session: Session, episode: Episode) -> Improvement:
         after=_side(session, best),
         hint_id=f"run-{run.id}-episode-{episode.number}",
         source=f"run {run.id}, episode {episode.number}",
+        known=session.memory.known(label) if session.memory else (),
     )
 
 

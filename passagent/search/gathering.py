@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import random
+import re
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -13,6 +14,7 @@ from passagent import resources
 from passagent.agent.context import Attempt, EpisodeContext, HintView, ParentView, PastTask
 from passagent.agent.observe import observation
 from passagent.config import Config, EvaluatorConfig
+from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.result import Evaluation
 from passagent.evaluator.target import kind_of, target_of
@@ -20,16 +22,16 @@ from passagent.experience import retrieve
 from passagent.experience.diagnosis import START, Diagnosis
 from passagent.experience.hints import Hint
 from passagent.experience.knowledge import Passage
-from passagent.experience.machine import Machine
 from passagent.experience.retrievers import retriever_of
 from passagent.search.drafts import is_draft, is_first
+from passagent.search.intending import offered_lines
 from passagent.search.relatives import Told, attempt, relatives
+from passagent.search.run_memory import Memory, arm_of
 from passagent.search.writers import EXPERT
-from passagent.store import Store, bests, evaluations, hint_uses, nodes, runs
+from passagent.store import Store, bests, context_memory, evaluations, hint_uses, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS, Run
-from passagent.store.similar import similar_tasks
 from passagent.tasks import Task
 
 
@@ -42,6 +44,7 @@ class Known(Protocol):
     config: Config
     hints: list[Hint]
     device_name: str
+    memory: Memory | None
     machine: Machine | None
     eager: tuple[EagerGraph, ...]
     views: dict[tuple[object, ...], ParentView]
@@ -83,9 +86,11 @@ def episode_context(known: Known, episode: Episode, parent: Node | None) -> Epis
         best_as=max(scores, default=None),
         attempts=shown,
         more_attempts=more,
-        hints=chosen_hints(known, episode, parent),
+        hints=[*learned_hints(known, episode, parent), *chosen_hints(known, episode, parent)],
         knowledge=passages(known, parent),
         past=past_tasks(known) if begins and not draft and episode.model != EXPERT else [],
+        intents=[] if draft else offered_lines(store, episode, known.config.agent.tools),
+        page="" if draft else context_memory.page_before(store, episode),
         machine=known.machine,
         eager=known.eager,
         migrated=bool(episode.migrated),
@@ -102,24 +107,13 @@ def best_known(known: Known, episode: Episode) -> float | None:
     return known.bests[island][1]
 
 
-LIKENESS = 0.4
-"""Of the operators of a past task, from which on its pass is worth being shown."""
-
-
 def past_tasks(known: Known) -> list[PastTask]:
-    """The best passes of the tasks most like this one, found in other runs and faster than eager."""
-    limit, task = known.config.agent.past_tasks, known.task
-    if not limit:
+    """Passes of the tasks most like this one, found in other runs and faster than eager."""
+    if known.memory is None or not known.config.experience.examples:
         return []
-    found = similar_tasks(known.store, task.operators, kind_of(known.run.device), limit, without=task.key)
     return [
-        PastTask(
-            json.loads(runs.get_run(known.store, one.run_id).operators),
-            one.as_score,
-            nodes.get_files(known.store, nodes.get_node(known.store, one.node_id)),
-        )
-        for one in found
-        if one.similarity >= LIKENESS and one.as_score > 1
+        PastTask(list(one.exemplar.operators), one.exemplar.as_score, one.exemplar.files, one.why)
+        for one in known.memory.find().examples
     ]
 
 
@@ -173,21 +167,26 @@ def attempts(known: Known, episode: Episode, parent: Node | None, made: int) -> 
     return [attempt(known.store, node, known.told) for node in found], made - own
 
 
-@functools.lru_cache(maxsize=4096)
-def _hint(text: str) -> Hint:
-    """A distilled hint: every episode ranks all of them."""
-    return Hint.model_validate_json(text)
+def learned_hints(known: Known, episode: Episode, parent: Node | None) -> list[HintView]:
+    """At most one hint that a distiller wrote, beside the curated ones: an experiment (hint_trials)."""
+    settings, memory = known.config, known.memory
+    is_off = not (settings.experience.learned and settings.agent.hints)
+    if memory is None or is_off or episode.island == SEEDS:
+        return []
+    label = diagnosis_of(parent).label
+    arm = arm_of(label, known.task, known.run.device, known.device_name)
+    hint = memory.offer(known.store, known.run, episode, arm)
+    return [] if hint is None else [hint]
 
 
 def chosen_hints(known: Known, episode: Episode, parent: Node | None) -> list[HintView]:
-    """Hints, shipped and distilled, for the parent's diagnosis, drawn with the episode's own randomness."""
+    """Curated hints for the parent's diagnosis, drawn with the episode's own randomness."""
     limit = known.config.agent.hints
     if not limit or episode.island == SEEDS:  # the expert reads none
         return []
-    distilled = map(_hint, hint_uses.distilled(known.store))
     works = target_of(known.config.evaluator)
     ranked = retrieve(
-        [hint for hint in (*known.hints, *distilled) if works.admits(hint.advice)],
+        [hint for hint in known.hints if works.admits(hint.advice)],
         diagnosis_of(parent).label,
         known.task.operators,
         kind_of(known.run.device),
@@ -202,7 +201,7 @@ def chosen_hints(known: Known, episode: Episode, parent: Node | None) -> list[Hi
 
 _ASKED = {
     "start": "choose the region to fuse",
-    "memory_bound": "memory traffic bandwidth bytes",
+    "memory_bound": "memory: fewer bytes, access pattern",
     "latency_bound": "launch dispatch host cost",
     "instruction_bound": "inner loop vectorise registers parallel",
     "mismatch": "how a pattern matches",
@@ -249,8 +248,12 @@ def _passages(
     return list(islice((one for one in found if _is_useful(one, device_name)), limit))
 
 
+_GPU = re.compile(r"[a-z]+\d+")
+"""Of the knowledge documents, those named after a GPU have its figures."""
+
+
 def _is_useful(passage: Passage, device_name: str) -> bool:
     """Whether a section is prose; of a GPU's figures, about this GPU."""
     gpu = passage.path.rpartition("/")[2].partition(".")[0]
-    is_other_gpu = passage.path.startswith("hardware/nvidia/") and gpu not in device_name.lower()
+    is_other_gpu = _GPU.fullmatch(gpu) is not None and gpu not in device_name.lower()
     return passage.path.endswith(".md") and not is_other_gpu

@@ -15,16 +15,17 @@ from passagent.agent.context import ParentView
 from passagent.agent.taskfiles import TaskFiles
 from passagent.cluster.opening import environment_key
 from passagent.config import Config, SearchConfig
+from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.events import Follower
 from passagent.experience.diagnosis import Diagnosis
 from passagent.experience.hints import Hint
-from passagent.experience.machine import Machine
 from passagent.models.prices import Price
 from passagent.models.types import Model
 from passagent.search.gain import expected_per_hour
 from passagent.search.relatives import Told
+from passagent.search.run_memory import Memory
 from passagent.search.stop import Progress, Want, is_limited, lack, left, rules_of
 from passagent.store import Store, gains, reservations, runs
 from passagent.store.participants import Watch
@@ -98,6 +99,10 @@ class Session:
     """Who is asked whether a right candidate cheats."""
     distiller: Model | None = None
     """Who is asked what an episode's progress taught."""
+    summariser: Model | None = None
+    """Who writes the context memory of a stagnating island; None: the model that wrote its last episode."""
+    memory: Memory | None = None
+    """The library of all runs; None: it is off."""
     machine: Machine | None = None
     """What was measured of this machine, for the prompts."""
     eager: tuple[EagerGraph, ...] = ()
@@ -292,5 +297,6 @@ class Session:
             best_as=now.best_as,
             cost=now.cost,
             stagnant=now.stagnant,
+            at_light=now.at_light,
             gain_per_hour=expected_per_hour(gains.of_run(self.store, self.run.id)) if expects else None,
         )

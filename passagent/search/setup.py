@@ -9,6 +9,7 @@ from pathlib import Path
 from passagent import __version__
 from passagent.agent.distiller import open_distiller
 from passagent.agent.prompt import note_of, roles
+from passagent.agent.summariser import open_summariser
 from passagent.agent.validator import open_validator
 from passagent.cluster.opening import device_label, machine_of
 from passagent.config import Config, EvaluatorConfig, SearchConfig, validate
@@ -20,6 +21,7 @@ from passagent.models.ensemble import model_names
 from passagent.models.prices import check_budget, prices_of
 from passagent.models.types import Model
 from passagent.search import planting
+from passagent.search.run_memory import open_memory
 from passagent.search.sameness import marks_of
 from passagent.search.session import Evaluator, Session
 from passagent.store import Store, runs
@@ -29,14 +31,23 @@ from passagent.tasks import Task, load_task
 Diagnose = Callable[[Evaluation], Diagnosis]
 
 
-def new_run(store: Store, task: Task, config: Config, trial: int | None = None) -> Run:
+def new_run(
+    store: Store,
+    task: Task,
+    config: Config,
+    trial: int | None = None,
+    known: tuple[dict[str, str], str] | None = None,
+) -> Run:
     """A stored run of `task`, its islands' roles given in turn, and what `search.seed_dir` holds as a seed.
 
     trial: which one it is of a collection's trials of this task, from 0.
+    known: files of a pass that is the seed without a `seed_dir`, and where they are from (Memory.seed).
     Raises UsageError for an unknown role, and for a directory that holds no pass.
     """
     search = config.search
-    seed = given_seed(config)
+    seed, origin = given_seed(config), f"directory {search.seed_dir}"
+    if seed is None and known is not None:
+        seed, origin = Candidate(known[0]), known[1]
     check_roles(search)
     with store.transaction():
         run = runs.create_run(
@@ -63,7 +74,7 @@ def new_run(store: Store, task: Task, config: Config, trial: int | None = None) 
                 note=note_of(seed.files),
                 marks=marks_of(seed.files, seed.key),
                 number=-search.expert_seeds,
-                model=f"directory {search.seed_dir}",
+                model=origin,
             )
     return run
 
@@ -103,8 +114,8 @@ def check_money(config: Config, model: Model) -> None:
 
 def _names(config: Config, model: Model) -> list[str]:
     """The names of all models that are paid for."""
-    distiller = config.roles.hint_distiller
-    others = [config.validator.model, distiller.name if distiller else None]
+    roles = [config.roles.hint_distiller, config.roles.summariser]
+    others = [config.validator.model, *(role.name for role in roles if role)]
     return [*model_names(model), *(name for name in others if name)]
 
 
@@ -153,6 +164,8 @@ def open_session(
         prices=prices_of(config.model, _names(config, model)),
         validator=open_validator(config),
         distiller=open_distiller(config),
+        summariser=open_summariser(config),
+        memory=open_memory(config, task),
         machine=None if diagnose_with else machine_of(config.evaluator),
         waits_for_eager=config.search.deterministic,
     )

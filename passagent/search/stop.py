@@ -30,6 +30,8 @@ class Progress:
     """Episodes since the run's best AS last rose by `search.min_gain`."""
     gain_per_hour: float | None = None
     """Relative gain in AS that an hour more is expected to bring; None: not known yet."""
+    at_light: bool = False
+    """All islands are at the speed of light, as far as they leave their episodes to others for that."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +102,12 @@ def until(bound: float) -> StopRule:
     return rule
 
 
+def speed_of_light(margin: float) -> StopRule:
+    """Every island has a candidate within `margin` of the speed of light."""
+    reason = f"all islands are within {margin:.0%} of the speed of light"
+    return lambda progress: reason if progress.at_light else None
+
+
 def any_of(rules: list[StopRule]) -> StopRule:
     """Stop as soon as one of `rules` does; the first one's reason."""
     return lambda progress: next((reason for rule in rules if (reason := rule(progress))), None)
@@ -122,6 +130,8 @@ def rules_of(config: SearchConfig) -> StopRule:
         rules.append(stagnation(config.max_stagnation, config.min_gain))
     if config.until is not None:
         rules.append(until(config.until))
+    if config.until_sol is not None:
+        rules.append(speed_of_light(config.until_sol))
     rules += [extend.make(path, "search.stop", config) for path in config.stop]
     return any_of(rules)
 

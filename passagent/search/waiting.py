@@ -25,14 +25,17 @@ def is_ready(store: Store, run: Run, config: SearchConfig, model: Model, episode
         return True
     before = Position(episode.number, run.islands).round
     scope = None if is_draft(config, episode.number) else policy_of(config).scope
+    islands = runs.islands(store, run.id)
+    resting = sum(other.rests_from is not None for other in islands)
     if scope == "tree" and before:
         last = before * run.islands
-        if episodes.begun(store, run.id, last - run.islands + 1, last) < run.islands:
+        if episodes.begun(store, run.id, last - run.islands + 1, last) < run.islands - resting:
             return False
-    islands = runs.islands(store, run.id)
     looks_back = (
         isinstance(model, Ensemble)
         or scope == "tree"
         or (scope == "islands" and islands[episode.island].stagnant >= config.stagnation)
     )
-    return not looks_back or all(other.episodes >= before - 1 for other in islands)
+    return not looks_back or all(
+        other.episodes >= before - 1 or other.rests_from is not None for other in islands
+    )

@@ -99,7 +99,9 @@ def _take(
     number = last.number + step if last else first
     if island == SEEDS:
         number = max(number, first)
-    if number > end:
+    if island != SEEDS and not _is_its_own(store, run, island, number, end):
+        return None
+    if island == SEEDS and number > end:
         return None
     if island == SEEDS and not _may_seed(store, run):
         return None
@@ -115,6 +117,39 @@ def _take(
             "seed": episode_seed(run.seed, number),
             "at": now(),
         },
+    )
+
+
+def _is_its_own(store: Store, run: Run, island: int, number: int, iters: int) -> bool:
+    """Whether the island may make episode `number`: one of `iters`, or one that a resting island left to it.
+
+    What is left follows on the last number, round by round, to those that do not rest. Raises Held while
+    another island may still come to rest.
+    """
+    rows = store.rows(
+        "SELECT island, episodes, rests_from FROM islands WHERE run_id = :run AND island != :seeds",
+        {"run": run.id, "seeds": SEEDS},
+    )
+    rests = {row["island"]: row["rests_from"] for row in rows if row["rests_from"] is not None}
+    if island in rests or number <= iters or not rests:
+        return island not in rests and number <= iters
+    if any(
+        row["episodes"] < len(range(row["island"] + 1, iters + 1, run.islands))
+        for row in rows
+        if row["island"] not in rests
+    ):
+        raise Held
+    left = sum(len(range(rest + run.islands, iters + 1, run.islands)) for rest in rests.values())
+    more = sum((n - 1) % run.islands not in rests for n in range(iters + 1, number + 1))
+    return more <= left
+
+
+def rest(store: Store, episode: Episode) -> None:
+    """The island is at the speed of light with this episode."""
+    store.execute(
+        "UPDATE islands SET rests_from = coalesce(rests_from, :number) "
+        "WHERE run_id = :run AND island = :island",
+        {"number": episode.number, "run": episode.run_id, "island": episode.island},
     )
 
 

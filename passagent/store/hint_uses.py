@@ -75,22 +75,37 @@ def undistilled(store: Store, run_id: str, island: int) -> list[int]:
     return [row["episode_id"] for row in rows]
 
 
-def settle_distilled(store: Store, episode: Episode, hint: dict[str, Any] | None) -> None:
+def settle_distilled(
+    store: Store, episode: Episode, hint: dict[str, Any] | None, author: str, lesson: dict[str, Any] | None
+) -> None:
     """A reply about the episode has arrived, with a hint (as plain data, kept without secrets) or none.
+
+    `lesson`: all that the reply of `author` holds, with votes on other hints.
 
     To be called in the transaction that ends its call: the episode is not asked about again.
     """
     store.execute(
-        "UPDATE distilled_hints SET state = :state, hint_id = :hint_id, hint = :hint, written_at = :at "
-        "WHERE episode_id = :episode",
+        "UPDATE distilled_hints SET state = :state, hint_id = :hint_id, hint = :hint, author = :author, "
+        "lesson = :lesson, written_at = :at WHERE episode_id = :episode",
         {
             "state": "written" if hint else "none",
             "hint_id": hint["id"] if hint else None,
             "hint": json.dumps(redacted(hint)) if hint else None,
+            "author": author,
+            "lesson": json.dumps(redacted(lesson)) if lesson else None,
             "at": now() if hint else None,
             "episode": episode.id,
         },
     )
+
+
+def lessons(store: Store, run_id: str) -> list[tuple[int, str, str]]:
+    """Of the run's episodes that taught something: id, who was asked, and the lesson as JSON."""
+    sql = (
+        "SELECT episode_id, author, lesson FROM distilled_hints "
+        "WHERE run_id = :run AND lesson IS NOT NULL ORDER BY episode_id"
+    )
+    return [(row["episode_id"], row["author"], row["lesson"]) for row in store.rows(sql, {"run": run_id})]
 
 
 def distilled(store: Store) -> list[str]:

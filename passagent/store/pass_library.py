@@ -1,40 +1,25 @@
-"""The library of passes: what was found for a region is kept for the next model that holds the same region.
+"""Exemplars of the library: passes that were found for a region, kept for the next task that holds it.
 
-One SQLite file for a user. A pass is kept by the region's instance hash (operators, sizes, dtypes), the
-device's model and the version of torch; of two for the same the faster stays. Each write is one statement, so
-that a process that is killed leaves the library whole, and several may write at once.
+A pass is kept by the region's instance hash (operators, sizes, dtypes), the device's model, the version of
+torch and what it was measured against; of two for the same the faster stays.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from passagent.errors import UsageError
-from passagent.faults import os_fault
-from passagent.store.database import BUSY_TIMEOUT_S, now, sqlite_fault
-
-_PASSES = """
-CREATE TABLE IF NOT EXISTS passes (
-    instance TEXT NOT NULL, structure TEXT NOT NULL, device TEXT NOT NULL, torch TEXT NOT NULL,
-    operators TEXT NOT NULL, task TEXT NOT NULL, files TEXT NOT NULL, plan TEXT NOT NULL,
-    dispatch TEXT NOT NULL, reference TEXT NOT NULL, speedup REAL NOT NULL, as_score REAL NOT NULL,
-    as_low REAL, as_high REAL, run TEXT NOT NULL, model TEXT NOT NULL, licence TEXT NOT NULL,
-    kept_at TEXT NOT NULL, status TEXT NOT NULL, verified_at TEXT,
-    PRIMARY KEY (instance, device, torch))
-"""
-_STRUCTURES = "CREATE INDEX IF NOT EXISTS passes_by_structure ON passes (structure)"
+from passagent.store.database import now
+from passagent.store.library import Library
 
 
 @dataclass(frozen=True)
 class KeptPass:
-    """A pass of the library: a row of `passes`."""
+    """A pass of the library: a row of `exemplars`."""
 
     instance: str
     """Hash of the region with its sizes and dtypes."""
@@ -53,7 +38,7 @@ class KeptPass:
     """Key of the plan that was measured."""
     dispatch: str
     reference: str
-    """What it was measured against beside eager: `inductor`."""
+    """What it was measured against: `eager`, or `inductor` beside it."""
     speedup: float
     """Over the reference, on this region."""
     as_score: float
@@ -69,6 +54,8 @@ class KeptPass:
     status: str = "ok"
     """Of its last evaluation."""
     verified_at: str | None = None
+    shapes: str = ""
+    """The region's shape class: see exemplars.shape_class."""
 
     @property
     def sources(self) -> dict[str, str]:
@@ -89,59 +76,32 @@ class KeptPass:
 
 
 _COLUMNS = [field.name for field in fields(KeptPass)]
+_KEY = "instance = :instance AND device = :device AND torch = :torch AND reference = :reference"
 
 
-def default_path() -> Path:
-    """`$XDG_DATA_HOME/passagent/library.db`, else `~/.local/share/passagent/library.db`."""
-    base = os.environ.get("XDG_DATA_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "share") / "passagent" / "library.db"
-
-
-class PassLibrary:
-    """An open library."""
-
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
-        self.path, self._connection = path, connection
-
-    @classmethod
-    @contextmanager
-    def open(cls, path: str | Path | None = None, create: bool = True) -> Iterator[PassLibrary]:
-        """The library at `path` (default_path), made if `create`. Raises UsageError, InfrastructureError."""
-        place = Path(path) if path is not None else default_path()
-        if not create and not place.is_file():
-            raise UsageError(f"{place}: there is no library of passes; passagent optimize makes it")
-        try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise os_fault(error, place.parent, "--library") from error
-        with _explained(place):
-            connection = sqlite3.connect(place, timeout=BUSY_TIMEOUT_S, isolation_level=None)
-        try:
-            with _explained(place):
-                connection.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}")
-                connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute(_PASSES)
-                connection.execute(_STRUCTURES)
-            yield cls(place, connection)
-        finally:
-            connection.close()
+class PassLibrary(Library):
+    """The passes of an open library."""
 
     def keep(self, kept: KeptPass) -> bool:
         """Keep a pass, unless a faster one that holds is known for the same. Whether it was kept."""
         names = ", ".join(_COLUMNS)
         update = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS)
         sql = (
-            f"INSERT INTO passes ({names}) VALUES ({', '.join(f':{name}' for name in _COLUMNS)}) "
-            f"ON CONFLICT (instance, device, torch) DO UPDATE SET {update} "
-            "WHERE excluded.speedup > passes.speedup OR passes.status != 'ok'"
+            f"INSERT INTO exemplars ({names}) VALUES ({', '.join(f':{name}' for name in _COLUMNS)}) "
+            f"ON CONFLICT (instance, device, torch, reference) DO UPDATE SET {update} "
+            "WHERE excluded.speedup > exemplars.speedup OR exemplars.status != 'ok'"
         )
         given = asdict(kept) | {"kept_at": kept.kept_at or now()}
-        return self._run(sql, given).rowcount > 0
+        return self.run(sql, given).rowcount > 0
 
-    def find(self, instance: str, device: str, torch: str) -> KeptPass | None:
+    def find(self, instance: str, device: str, torch: str, reference: str) -> KeptPass | None:
         """The pass that is known for a region here; None if there is none, or it no longer held."""
-        where = "instance = :instance AND device = :device AND torch = :torch AND status = 'ok'"
-        found = self._rows(where, {"instance": instance, "device": device, "torch": torch})
+        where = (
+            "instance = :instance AND device = :device AND torch = :torch AND reference = :reference "
+            "AND status = 'ok'"
+        )
+        given = {"instance": instance, "device": device, "torch": torch, "reference": reference}
+        found = self._rows(where, given)
         return found[0] if found else None
 
     def like(self, structure: str) -> list[KeptPass]:
@@ -163,38 +123,23 @@ class PassLibrary:
 
     def note(self, kept: KeptPass, status: str) -> None:
         """Note what a pass's evaluation came to."""
-        self._run(
-            "UPDATE passes SET status = :status, verified_at = :at "
-            "WHERE instance = :instance AND device = :device AND torch = :torch AND plan = :plan",
+        self.run(
+            f"UPDATE exemplars SET status = :status, verified_at = :at WHERE {_KEY} AND plan = :plan",
             {"status": status, "at": now(), **self._key(kept), "plan": kept.plan},
         )
 
     def remove(self, passes: Sequence[KeptPass]) -> None:
         """Remove passes."""
-        for one in passes:
-            self._run(
-                "DELETE FROM passes WHERE instance = :instance AND device = :device AND torch = :torch",
-                self._key(one),
-            )
+        with self.transaction():
+            for one in passes:
+                self.run(f"DELETE FROM exemplars WHERE {_KEY}", self._key(one))
 
     def _key(self, kept: KeptPass) -> dict[str, str]:
-        return {"instance": kept.instance, "device": kept.device, "torch": kept.torch}
+        return {name: getattr(kept, name) for name in ("instance", "device", "torch", "reference")}
 
     def _rows(self, where: str, given: dict[str, Any]) -> list[KeptPass]:
-        sql = f"SELECT {', '.join(_COLUMNS)} FROM passes WHERE {where} ORDER BY speedup DESC, instance"
-        return [KeptPass(*row) for row in self._run(sql, given).fetchall()]
-
-    def _run(self, sql: str, given: dict[str, Any]) -> sqlite3.Cursor:
-        with _explained(self.path):
-            return self._connection.execute(sql, given)
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise (sqlite_fault(error, path) or error) from error
+        sql = f"SELECT {', '.join(_COLUMNS)} FROM exemplars WHERE {where} ORDER BY speedup DESC, instance"
+        return [KeptPass(*row) for row in self.rows(sql, given)]
 
 
 def licence_of(model: str) -> str:

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from passagent.errors import PassagentError, UsageError, closest
 from passagent.redaction import redact
-from passagent.store import similar
 from passagent.store.database import Store, now
 
 SEEDS = -1
@@ -97,6 +96,8 @@ class Island:
     """Finished."""
     nodes: int
     """Candidates judged."""
+    rests_from: int | None
+    """It was at the speed of light after this episode and leaves what follows to others; None: it is not."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,8 @@ class Standing:
     """Seeds included."""
     stagnant: int
     """Episodes since the run's best AS last rose."""
+    at_light: bool
+    """Whether every island rests."""
 
 
 def create_run(
@@ -132,7 +135,6 @@ def create_run(
         "created_at": now(),
     }
     with store.transaction():
-        similar.add_task(store, columns["task_key"], operators)
         store.execute(
             f"INSERT INTO runs ({', '.join(values)}) VALUES ({', '.join(':' + name for name in values)})",
             values,
@@ -196,7 +198,8 @@ def standing(store: Store, run_id: str) -> Standing:
         Standing,
         "SELECT wanted, stop_reason, evaluations, input_tokens + output_tokens AS tokens, cost, "
         "sum((island != :seeds) * islands.episodes) AS episodes, max(islands.best_as) AS best_as, "
-        "coalesce((SELECT stagnant FROM gains WHERE gains.run_id = runs.id), 0) AS stagnant "
+        "coalesce((SELECT stagnant FROM gains WHERE gains.run_id = runs.id), 0) AS stagnant, "
+        "min(island = :seeds OR rests_from IS NOT NULL) AS at_light "
         "FROM runs JOIN islands ON islands.run_id = runs.id WHERE runs.id = :run GROUP BY runs.id",
         {"run": run_id, "seeds": SEEDS},
     )

@@ -27,8 +27,8 @@ from passagent.faults import os_fault
 from passagent.machine_memory import memory_bytes, memory_kills
 from passagent.suites.outcomes import Answer, Reason, Row
 from passagent.suites.problem_child import Request
-from passagent.suites.problems import Problem
-from passagent.tasks.reader import FILES, GRAPH_LIST
+from passagent.suites.problems import PROBLEM, Problem
+from passagent.tasks.reader import ALLOWED, FILES, GRAPH_LIST, ComputeOps
 
 RECORD = "import.jsonl"
 _MOST_ANSWER = 256 << 20
@@ -46,10 +46,13 @@ class How:
     """Of a call's inputs; what is larger is cut, or left out."""
     timeout_s: float = 600.0
     jobs: int = 1
+    compute_ops: ComputeOps = ALLOWED
+    """Whether passes may replace matrix products and convolutions; kept in the tasks."""
 
     def key(self, problem: Problem) -> str:
         """sha256 of the problem and of what its task depends on."""
         text = f"{problem.model_dump_json()} {self.device.split(':', maxsplit=1)[0]} {self.most_bytes}"
+        text += "" if self.compute_ops == ALLOWED else f" {self.compute_ops}"
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -62,7 +65,7 @@ def import_problems(problems: Sequence[Problem], out: Path, how: How) -> Iterato
     new = []
     for problem in problems:
         row = known.get(problem.name)
-        if row is not None and row.source == how.key(problem) and _is_there(out, row):
+        if row is not None and row.stands and row.source == how.key(problem) and _is_there(out, row):
             yield row
         else:
             new.append(problem)
@@ -139,12 +142,12 @@ def _import(problem: Problem, out: Path, how: How, workers: _Workers) -> Row:
         file=problem.origin.file,
         source=how.key(problem),
         seconds=round(time.monotonic() - began, 2),
-        **answer.model_dump(exclude={"tasks"}),
+        **answer.model_dump(exclude={"tasks", "source"}),
     )
     names = [f"{problem.name}{task.suffix}" for task in answer.tasks]
     try:
         for name, task in zip(names, answer.tasks, strict=True):
-            _write(out, name, task.subgraphs)
+            _write(out, name, task.subgraphs, answer.source)
     except OSError as error:
         raise os_fault(error, out, "--out") from error
     return row.model_copy(update={"tasks": names})
@@ -162,7 +165,13 @@ def _ask(problem: Problem, how: How, workers: _Workers) -> Answer:
 
 def _ask_once(problem: Problem, how: How, workers: _Workers, most_bytes: int | None) -> Answer:
     server, kills = workers.mine(), memory_kills()
-    request = Request(problem=problem, device=how.device, threads=workers.threads, most_bytes=most_bytes)
+    request = Request(
+        problem=problem,
+        device=how.device,
+        threads=workers.threads,
+        most_bytes=most_bytes,
+        compute_ops=how.compute_ops,
+    )
     cuda = how.device.startswith("cuda")
     memory = 0 if cuda else memory_bytes() * 3 // 4 // how.jobs
     limits = Limits(memory=memory, scratch=1 << 30, threads=256)
@@ -193,7 +202,7 @@ def _refused(reason: Reason, message: str) -> Answer:
     return Answer(reason=reason, message=message)
 
 
-def _write(out: Path, name: str, subgraphs: dict[str, dict[str, str]]) -> None:
+def _write(out: Path, name: str, subgraphs: dict[str, dict[str, str]], source: str) -> None:
     """A task's directory, whole or not at all."""
     part, place = out / f".{name}.part", out / name
     for subgraph, files in subgraphs.items():
@@ -201,6 +210,8 @@ def _write(out: Path, name: str, subgraphs: dict[str, dict[str, str]]) -> None:
         for file, text in files.items():
             (part / subgraph / file).write_text(text, encoding="utf-8")
     (part / GRAPH_LIST).write_text("".join(f"{subgraph}\n" for subgraph in subgraphs), encoding="utf-8")
+    if source:
+        (part / PROBLEM).write_text(source, encoding="utf-8")
     if place.exists():
         shutil.rmtree(place)
     part.rename(place)

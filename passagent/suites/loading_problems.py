@@ -34,6 +34,8 @@ class Loaded:
     model: Model
     cut: dict[str, list[int]] = field(default_factory=dict)
     """What was made smaller: `{"batch_size": [4096, 64]}`, as written and as it is here."""
+    source: str = ""
+    """The text that was run, with what was cut (kernelbench, flashinfer)."""
 
 
 def load_problem(problem: Problem, place: Path, device: str, most_bytes: int | None) -> Iterator[Loaded]:
@@ -78,7 +80,8 @@ def _kernelbench(problem: Problem, place: Path, device: str, most_bytes: int | N
         model, inputs = _made(module, device)
     if most_bytes is not None and input_bytes(inputs) > most_bytes:
         raise Refused("too_large", f"{name}: its inputs take {input_bytes(inputs) >> 20} MiB")
-    yield Loaded(Model(problem.name, model.forward, tuple(inputs)), cut)
+    source = (place / name).read_text(encoding="utf-8")
+    yield Loaded(Model(problem.name, model.forward, tuple(inputs)), cut, source)
 
 
 def _made(module: ModuleType, device: str) -> tuple[torch.nn.Module, list[Any]]:
@@ -189,13 +192,16 @@ def _with_constant(text: str, name: str, value: int, equal: int | None) -> str:
         if is_it:
             node.value = ast.Constant(value)
         assert node.end_lineno is not None
+        before = lines[node.lineno - 1].encode()[: node.col_offset].decode()
+        after = lines[node.end_lineno - 1].encode()[node.end_col_offset :].decode()
         blank = "\n" * (node.end_lineno - node.lineno)
-        lines[node.lineno - 1 : node.end_lineno] = [f"{ast.unparse(node)}\n{blank}"]
+        lines[node.lineno - 1 : node.end_lineno] = [f"{before}{ast.unparse(node)}{after}{blank}"]
     return "".join(lines)
 
 
 def _opinfo(problem: Problem, _place: Path, device: str, most_bytes: int | None) -> Iterator[Loaded]:
-    """Each of torch's own sample inputs of an operator, in float32 (or a dtype that it has)."""
+    """Torch's own sample inputs of an operator, in float32 (or a dtype that it has)."""
+    most = next((one["samples"] for one in problem.arguments), MOST_SAMPLES)
     from torch.testing._internal.common_methods_invocations import op_db
 
     for info in (one for one in op_db if one.name == problem.origin.file):
@@ -203,7 +209,7 @@ def _opinfo(problem: Problem, _place: Path, device: str, most_bytes: int | None)
         dtype = torch.float32 if torch.float32 in kinds else next(iter(sorted(kinds, key=str)))
         seed_all()
         samples = info.sample_inputs(device, dtype)
-        for number, sample in enumerate(itertools.islice(samples, MOST_SAMPLES)):
+        for number, sample in enumerate(itertools.islice(samples, most)):
             given = (sample.input, *sample.args)
             if most_bytes is not None and input_bytes((given, sample.kwargs)) > most_bytes:
                 continue
@@ -239,7 +245,8 @@ def _flashinfer(problem: Problem, place: Path, device: str, most_bytes: int | No
         seed_all()
         inputs = [_drawn(spec, sizes, device) for spec in specs.values()]
         if most_bytes is None or input_bytes(inputs) <= most_bytes:
-            yield Loaded(Model(f"{problem.name}_{size}", module.run, tuple(inputs)))
+            source = problem.files["reference.py"]
+            yield Loaded(Model(f"{problem.name}_{size}", module.run, tuple(inputs)), {}, source)
 
 
 def _drawn(spec: dict[str, Any], sizes: dict[str, int], device: str) -> Any:

@@ -67,6 +67,8 @@ class Answer(Outcome):
     model_config = ConfigDict(extra="forbid")
 
     tasks: list[MadeTask] = []
+    source: str = ""
+    """The problem's text as it was run; kept beside its task's subgraphs."""
 
 
 class Row(Outcome):
@@ -79,3 +81,8 @@ class Row(Outcome):
     """sha256 of the problem and of how it was asked for."""
     tasks: list[str] = []
     seconds: float = 0.0
+
+    @property
+    def stands(self) -> bool:
+        """Whether the problem need not be run again: memory that was short may be there now."""
+        return self.reason != "memory"

@@ -15,8 +15,10 @@ from pydantic import BaseModel
 
 from passagent.confine.channel import Channel
 from passagent.confine.forking import serve
+from passagent.errors import MachineFault
 from passagent.suites.outcomes import Answer, MadeTask, Reason, Refused
 from passagent.suites.problems import Problem
+from passagent.tasks.reader import ComputeOps
 
 _PRELOADED = (
     "torch._dynamo",
@@ -27,8 +29,6 @@ _PRELOADED = (
 )
 _TOLERANCE = 1e-5
 """Between the model's call and what was captured of it; times the dtype's precision over float32's."""
-_TINY = 0.01
-"""robust-kbench's least range, and standard deviation, of outputs."""
 
 
 class Request(BaseModel):
@@ -38,6 +38,7 @@ class Request(BaseModel):
     device: str
     threads: int
     most_bytes: int | None
+    compute_ops: ComputeOps
 
 
 def main() -> None:
@@ -67,6 +68,7 @@ def make_tasks(request: Request, scratch: Path) -> Answer:
 
     from passagent.extraction.extracting import extract_model
     from passagent.suites.loading_problems import load_problem
+    from passagent.tasks.quality import spread
 
     torch.set_num_threads(request.threads)
     problem = request.problem
@@ -83,7 +85,14 @@ def make_tasks(request: Request, scratch: Path) -> Answer:
         if len(good) < len(extracted.graphs):
             answer.left_out += 1
             continue
-        facts = {"origin": problem.origin.model_dump(), "cut": loaded.cut, "group": problem.name}
+        facts = {
+            "origin": problem.origin.model_dump(),
+            "cut": loaded.cut,
+            "group": problem.name,
+            "compute_ops": request.compute_ops,
+            "returns": type(extracted.result).__name__,
+        }
+        answer.source = loaded.source
         for graph in good:
             suffix = graph.name.removeprefix(loaded.model.name)
             files = _texts(out / graph.name, facts)
@@ -91,7 +100,7 @@ def make_tasks(request: Request, scratch: Path) -> Answer:
             answer.operators += graph.operators
             answer.is_exact &= graph.validation.is_exact
         answer.cut |= loaded.cut
-        answer.weak = list(dict.fromkeys([*answer.weak, *_weak(expected)]))
+        answer.weak = list(dict.fromkeys([*answer.weak, *spread(expected)]))
     answer.tasks = [MadeTask(suffix=suffix, subgraphs=subgraphs) for suffix, subgraphs in whole.items()]
     if not answer.tasks:
         what: Reason = "differs" if "differs from the model" in first_problem else "not_captured"
@@ -136,22 +145,6 @@ def _compare(result: Any, expected: list[Any]) -> None:
             raise Refused("differs", f"output {number} of the captured graph differs from the model's")
 
 
-def _weak(outputs: list[Any]) -> list[str]:
-    """robust-kbench's filters on outputs."""
-    import torch
-
-    found = []
-    for one in outputs:
-        if not isinstance(one, torch.Tensor) or not one.is_floating_point() or one.numel() < 2:
-            continue
-        spread = float(one.float().max() - one.float().min())
-        if spread == 0:
-            found.append("constant output")
-        elif spread < _TINY or float(one.float().std()) < _TINY:
-            found.append("outputs close to each other")
-    return found
-
-
 def _texts(path: Path, facts: dict[str, Any]) -> dict[str, str]:
     """The files of a subgraph; its graph_net.json says where it comes from."""
     files = {file.name: file.read_text(encoding="utf-8") for file in sorted(path.iterdir())}
@@ -171,7 +164,11 @@ def _refusal(error: BaseException, scratch: Path, problem: Problem) -> Answer:
         return Answer(
             reason="missing_package", message=f"{where or problem.name}: needs the package {error.name}"
         )
-    if isinstance(error, MemoryError) or "can't allocate memory" in text or "out of memory" in text:
+    if (
+        isinstance(error, MemoryError | MachineFault)
+        or "can't allocate memory" in text
+        or "out of memory" in text
+    ):
         return Answer(reason="memory", message=told)
     if re.search(r"not compiled with CUDA|No CUDA GPUs|NVIDIA driver|Torch not compiled", text):
         return Answer(reason="needs_gpu", message=told)

@@ -15,6 +15,9 @@ from pydantic import BaseModel, ConfigDict
 from passagent.errors import UsageError, closest
 from passagent.faults import os_fault
 
+PROBLEM = "problem.py"
+"""In a task's directory: the text of the problem that it was made of (kernelbench, flashinfer)."""
+
 
 class Origin(BaseModel):
     """Where a problem comes from; it is kept in the task's graph_net.json."""

@@ -25,6 +25,7 @@ from passagent.tasks.inputs import make_inputs
 from passagent.tasks.meta import read_meta
 from passagent.tasks.meta_writer import meta_source
 from passagent.tasks.module import load_module, source_name
+from passagent.tasks.quality import dependence, spread
 from passagent.tasks.reader import Subgraph, find_forward, parameters, read_subgraph, subgraph_places
 from passagent.tasks.room import check_room
 
@@ -47,6 +48,8 @@ class CheckResult:
     analysable: bool
     """Dynamo captures it as one graph of known operators, which computes what the module computes."""
     problems: list[str] = field(default_factory=list)
+    weak: list[str] = field(default_factory=list)
+    """Why a result on it is worth little (quality.py). It may be in order all the same."""
 
     @property
     def ok(self) -> bool:
@@ -95,6 +98,9 @@ def check_subgraph(subgraph: Subgraph, device: str = "cpu") -> CheckResult:
     problems = [f"{file}: {problem}" for problem in _unequal(outputs, again, "two runs")]
     problems += [f"{file}: {problem}" for problem in _not_finite(outputs)]
     result.runnable = not problems
+    if result.runnable:
+        others = make_inputs(subgraph, device, SEED + 1)
+        result.weak = spread(outputs) + dependence(lambda given: _run(module, given), inputs, others, outputs)
     problems += (unknown := _analysable(module, inputs, outputs, file))
     result.analysable = not unknown
     result.problems += problems

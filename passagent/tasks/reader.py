@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Literal, get_args
 
 from passagent.errors import TaskError, UsageError, closest
 from passagent.tasks.examples import locate
@@ -28,6 +30,10 @@ FILES = (
     "graph_hash.txt",
 )
 """The files of a subgraph that `Task.key` covers, in this order."""
+
+ComputeOps = Literal["allowed", "library-only"]
+COMPUTE_OPS: tuple[ComputeOps, ...] = get_args(ComputeOps)
+ALLOWED = COMPUTE_OPS[0]
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,18 @@ class Subgraph:
     def source_key(self) -> str:
         """sha256 of model.py."""
         return hashlib.sha256(self.source.encode()).hexdigest()
+
+    @cached_property
+    def compute_ops(self) -> ComputeOps:
+        """Whether a pass may replace matrix products and convolutions (graph_net.json). Raises TaskError."""
+        file = self.path / "graph_net.json"
+        try:
+            found = json.loads(read_text(file)).get("compute_ops", ALLOWED) if file.is_file() else ALLOWED
+        except ValueError as error:
+            raise TaskError(f"{file}: is not JSON: {error}") from error
+        if found not in COMPUTE_OPS:
+            raise TaskError(f"{file}: compute_ops is {found!r}; write {' or '.join(COMPUTE_OPS)}")
+        return found  # type: ignore[no-any-return]
 
     @property
     def home(self) -> str:

@@ -18,11 +18,13 @@ from passagent.config import EvaluatorConfig
 from passagent.confine import tools
 from passagent.errors import InfrastructureError
 from passagent.evaluator.hardware.leases import DeviceLease
+from passagent.evaluator.judging import speed_of_light
 from passagent.evaluator.judging.agreement import judge_sets
 from passagent.evaluator.judging.comparisons import Comparisons
 from passagent.evaluator.judging.eager_worker import EagerAhead, EagerWorker
 from passagent.evaluator.judging.effort import dispatch_of, has_room, held_bytes, lanes_of, pairs_of, part_of
 from passagent.evaluator.judging.loaded_worker import LoadedWorker, NextPair
+from passagent.evaluator.judging.plan_figures import fill_plan_figures
 from passagent.evaluator.judging.recorder import Prepared
 from passagent.evaluator.judging.references_ahead import ReferencesAhead
 from passagent.evaluator.judging.replies import Watched
@@ -282,7 +284,10 @@ class Judging:
     ) -> None:
         """Outputs on every input set, in audited calls; whether they agree with eager's is judged aside."""
         reference = ahead.get(subgraph)
-        result.moved_bytes, result.narrowed = reference.moved_bytes, reference.narrowed
+        result.moved_bytes, result.flops = reference.moved_bytes, reference.flops
+        result.narrowed = reference.narrowed
+        if self._prepared is not None:
+            fill_plan_figures(result, self._prepared.plans)
         outputs = loaded.take(reference, result)
         if self._next is not None:
             self._next.warm(reference)
@@ -304,12 +309,13 @@ class Judging:
     ) -> None:
         """Time the subject against eager; raises Failed and Refused.
 
-        What a clock audit finds may be the machine's doing: all is measured again, once, by new workers.
+        What is wrong with a time may be the machine's doing: all is measured again, once, by new workers.
         """
         reference, timing = self._measured(loaded, subgraph, result)
-        if timing.hidden is not None and self._is_candidate:
+        fault = self._fault(reference, result, timing) if self._is_candidate else None
+        if fault is not None:
             if is_repeat:
-                raise Refused([clocks.refusal(timing.hidden)])
+                raise Refused([fault])
             lane = self._lanes[subgraph.name]
             self._put_aside(lane)
             assert self._eager is not None
@@ -321,6 +327,13 @@ class Judging:
             reference.pace_ns = pace.keep(subgraph, self.config.device, self.dispatch, eager_ns)
         self._paces[result.name] = reference.pace_ns
         self._timings.setdefault(result.name, []).append(timing)
+
+    def _fault(self, reference: Reference, result: GraphResult, timing: Timing) -> Violation | None:
+        """What is wrong with a candidate's time: another clock saw more of it, or no device is so fast."""
+        if timing.hidden is not None:
+            return clocks.refusal(timing.hidden)
+        found = speed_of_light.beyond_light(reference, result, timing, self.config.device)
+        return None if found is None else speed_of_light.refusal(found)
 
     def _compare(self, loaded: LoadedWorker, subgraph: Subgraph, result: GraphResult) -> None:
         """Time the subject against the compiler that is the reference; raises Failed and Refused.

@@ -20,6 +20,7 @@ from passagent.evaluator import captures
 from passagent.evaluator.candidate import PLAN
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.integrity.filenames import check_files
+from passagent.evaluator.judging.library_operators import taken_from_the_library
 from passagent.evaluator.judging.verdict import Failed, Refused
 from passagent.evaluator.reference.baseline import Baseline
 from passagent.evaluator.result import Candidate, Violation
@@ -103,7 +104,7 @@ class Recorder:
             answer = self._record(candidate, seen, device)
             recorded = answer.recording
         built, failed = dict[str, Built](), {one.subgraph: _failed(one.why) for one in answer.failed}
-        refused: list[Violation] = []
+        refused = taken_from_the_library(subgraphs, recorded)
         unbuilt, texts = set[tuple[int, int]](), list[str]()
         for (number, place), outcome in self._built(recorded, interpreted):
             file = recorded.passes[number].file

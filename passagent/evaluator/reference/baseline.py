@@ -29,7 +29,9 @@ from passagent.evaluator.correctness.inplace import States
 from passagent.evaluator.correctness.sets import BEYOND_SET, SETS
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.reference import beyond, keeping, pace
+from passagent.evaluator.reference import reference as of_reference
 from passagent.evaluator.reference.eager import EagerGraph, Output
+from passagent.evaluator.reference.flop_count import count_flops
 from passagent.evaluator.reference.reference import Reference, describe, load_request, of_eager, run_request
 from passagent.evaluator.runner import endings, hostless, worker_messages
 from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, last_line
@@ -257,6 +259,7 @@ class Baseline:
         made.operators = reply.operators
         made.dispatches, made.operator_ns = reply.dispatches, reply.operator_ns
         made.moved_bytes = input_bytes(subgraph)
+        made.flops = count_flops(made.nodes, made.order, subgraph)
         mutated: set[int] = set()
         found: list[tuple[list[torch.Tensor], list[Fact]]] = []
         first = made.rotation.first()
@@ -274,6 +277,7 @@ class Baseline:
                 ]
                 new = [item.new for item in kept.outputs]
                 made.moved_bytes += sum(tensor.nbytes for tensor in itertools.compress(eager, new))
+                made.written_bytes = sum(map(of_reference.own_bytes, itertools.compress(made.outputs, new)))
                 is_small = is_small and sum(tensor.numel() for tensor in eager) <= keeping.SMALL
             mutated |= set(kept.mutated)
             found.append((eager, facts))

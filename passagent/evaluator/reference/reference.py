@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
@@ -43,6 +44,10 @@ class Reference:
     operators: int = 0
     moved_bytes: int = 0
     """Of inputs and outputs, see GraphResult."""
+    written_bytes: int = 0
+    """Of outputs with memory of their own, each element that is not repeated once: what a call must write."""
+    flops: int | None = None
+    """See GraphResult."""
     pace_ns: float | None = None
     """What eager took when it was first timed here (pace.py); None before that."""
     repeats: int = 0
@@ -174,3 +179,14 @@ def describe(values: list[Any], subgraph: Subgraph, arena: Arena) -> list[Given]
         else:
             described.append(Given(value=value))
     return described
+
+
+def own_bytes(output: Output) -> int:
+    """Of the elements that lie at places of their own: fewer than all where it is expanded, or overlaps."""
+    if 0 in output.shape:
+        return 0
+    pairs = list(zip(output.shape, output.strides, strict=True))
+    apart = math.prod(size for size, stride in pairs if stride)
+    reach = 1 + sum((size - 1) * stride for size, stride in pairs)
+    itemsize: int = getattr(torch, output.dtype).itemsize
+    return min(apart, reach) * itemsize

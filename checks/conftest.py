@@ -1,0 +1,10 @@
+"""Shared by all checks: what they run keeps its experience apart from the user's library."""
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_library(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        yield

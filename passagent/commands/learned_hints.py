@@ -1,0 +1,129 @@
+"""`passagent hints`: what models noted after episodes, and what showing it gains."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from passagent.errors import UsageError
+from passagent.experience.hint_library import Entry, HintLibrary
+from passagent.experience.hint_trials import Uplift, uplift
+from passagent.faults import os_fault
+from passagent.report.text import percent, printable, table
+
+
+def list_hints(path: str | None, as_json: bool) -> None:
+    """Print the learned hints of the library at `path`, the oldest first. Raises UsageError."""
+    with HintLibrary.open(path, create=False) as library:
+        found = [_data(library, entry) for entry in library.entries()]
+    if as_json:
+        print(json.dumps({"library": str(library.path), "hints": found}))
+        return
+    rows = [
+        [
+            one["id"],
+            one["state"],
+            f"{one['uplift']['shown']} + {one['uplift']['held']}",
+            _interval(one["uplift"]),
+            printable(one["advice"]),
+        ]
+        for one in found
+    ]
+    print(table(["hint", "state", ">shown + held out", ">uplift (95%)", "advice"], rows))
+
+
+def show(hint: str, path: str | None, as_json: bool) -> None:
+    """Print all that is known of a hint. Raises UsageError."""
+    with HintLibrary.open(path, create=False) as library:
+        entry = library.entry(hint)
+        found = _data(library, entry)
+        rows = library.rows(
+            "SELECT run, episode, task, label, family, device, shown, propensity, used, gain, low, high "
+            "FROM outcomes WHERE hint = :hint ORDER BY rowid",
+            {"hint": hint},
+        )
+    outcomes = [dict(row) for row in rows]
+    if as_json:
+        print(json.dumps(found | {"outcomes": outcomes}))
+        return
+    for name, value in found.items():
+        if name != "uplift":
+            print(f"{name + ':':<12}{printable(str(value))}")
+    one = found["uplift"]
+    print(f"uplift:     {_interval(one)}, {one['shown']} episodes with it, {one['held']} held out")
+    cells = [
+        [
+            row["run"].rpartition(" ")[2],
+            str(row["episode"]),
+            row["label"],
+            row["family"],
+            "shown" if row["shown"] else "held out",
+            f"{row['propensity']:.2f}",
+            percent(row["gain"]) if row["gain"] is not None else "under way",
+        ]
+        for row in outcomes
+    ]
+    if cells:
+        print(table(["run", ">episode", "diagnosis", "operators", "", ">propensity", ">gain"], cells))
+
+
+def export(out: str, path: str | None, as_json: bool) -> None:
+    """Write the hints to a file. Raises UsageError."""
+    with HintLibrary.open(path, create=False) as library:
+        found = library.export()
+    try:
+        Path(out).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise os_fault(error, Path(out), "--out") from error
+    print(json.dumps({"out": out, "hints": len(found)}) if as_json else f"{out}: {len(found)} hints")
+
+
+def take(file: str, path: str | None, as_json: bool) -> None:
+    """Add the hints of a file. Raises UsageError for what is none."""
+    try:
+        given = json.loads(Path(file).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise os_fault(error, Path(file)) from error
+    except ValueError as error:
+        raise UsageError(f"{file}: not valid JSON; give a file that passagent hints export wrote") from error
+    with HintLibrary.open(path) as library:
+        new = library.take(given, Path(file).name)
+    of = len(given)
+    print(json.dumps({"new": new, "of": of}) if as_json else f"{new} of {of} hints are new, on probation")
+
+
+def retire(hint: str, path: str | None, as_json: bool) -> None:
+    """Take a hint out of use. Raises UsageError."""
+    with HintLibrary.open(path, create=False) as library:
+        library.retire(hint, "by a person")
+    print(json.dumps({"hint": hint, "state": "retired"}) if as_json else f"{hint}: retired")
+
+
+def _data(library: HintLibrary, entry: Entry) -> dict[str, Any]:
+    hint, source = entry.learned.hint, entry.source
+    found: Uplift = uplift(library.trials(hint.id))
+    return {
+        "id": hint.id,
+        "state": entry.learned.state,
+        "why": entry.why,
+        "advice": hint.advice,
+        "trigger": hint.trigger,
+        "context": hint.context.model_dump(),
+        "confidence": entry.learned.confidence,
+        "helps": entry.learned.helps,
+        "harms": entry.learned.harms,
+        "author": source.author,
+        "source": hint.source,
+        "version": entry.version,
+        "written": entry.created_at,
+        "uplift": found._asdict(),
+    }
+
+
+def _interval(found: dict[str, Any]) -> str:
+    if found["estimate"] is None:
+        return "not known yet"
+    if found["low"] is None:
+        return percent(found["estimate"])
+    return f"{percent(found['estimate'])} ({percent(found['low'])} to {percent(found['high'])})"

@@ -1,0 +1,180 @@
+"""What the machine can do, measured: bandwidth, peak of a matrix product, cost of issuing an operator."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from passagent.cache import cache_dir, write_whole
+from passagent.confine.environment import device_name, import_path
+from passagent.errors import InfrastructureError
+
+SIZES = (2**20, 2**24, 2**27)
+"""Working sets whose bandwidth is measured, bytes: in cache, at its border, in memory."""
+PRODUCTS = {"cpu": (256, 1024), "cuda": (1024, 8192)}
+"""Rows of the square matrices whose product is timed; the larger ones if the smaller take little."""
+_LITTLE_S = 2e-3
+"""The larger product takes at least 64 times as long as this."""
+_ROUNDS, _LEAST_S = 5, 0.1
+"""A figure is the best of so many rounds, and of those in so many seconds: the machine may be busy."""
+KEPT_S = 24 * 3600.0
+"""So long what was measured is not measured again, s: it takes torch, whose import takes seconds."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Measured or given."""
+
+    issue_s: float
+    """From one operator on a tiny tensor to the next, s."""
+    bandwidths: tuple[tuple[int, float], ...]
+    """(bytes read and written, bytes/s) of a copy, by rising size."""
+    flops: tuple[tuple[str, float], ...] = ()
+    """(dtype, FLOP/s) of a matrix product."""
+
+    @property
+    def best_bandwidth(self) -> float:
+        """Bytes/s of a copy at the size that suits the machine best."""
+        return max(rate for _, rate in self.bandwidths)
+
+    def light_s(self, moved_bytes: int, flops: int, dtype: str) -> float:
+        """Speed of light: what moving the bytes takes, or the FLOPs at the peak of `dtype`, if that is more.
+
+        FLOPs of a dtype that was not measured count nothing.
+        """
+        moving = moved_bytes / self.bandwidth(moved_bytes)
+        peak = dict(self.flops).get(dtype)
+        return max(moving, flops / peak if peak else 0.0)
+
+    def bandwidth(self, size: int) -> float:
+        """Bytes/s for moving `size` bytes: interpolated in logarithms, beyond what was measured the nearest.
+
+        The rate of a smaller size alone would be that of a cache which the working set does not fit in.
+        """
+        for (small, one), (large, other) in pairwise(self.bandwidths):
+            if size < large:
+                share = math.log(max(size, small) / small) / math.log(large / small)
+                return float(one * (other / one) ** share)
+        return self.bandwidths[-1][1]
+
+
+def read_machine(found: dict[str, Any]) -> Machine:
+    """What `asdict` made of one. Raises KeyError, TypeError or ValueError for anything else."""
+    return Machine(
+        float(found["issue_s"]),
+        tuple((int(size), float(rate)) for size, rate in found["bandwidths"]),
+        tuple((str(dtype), float(rate)) for dtype, rate in found["flops"]),
+    )
+
+
+@functools.cache
+def measure_machine(device: str) -> Machine:
+    """The figures of `device` (`cpu`, `cuda:0`), measured at its first use in a day in about 1 s."""
+    kept = kept_machine(device)
+    if kept is not None:
+        return kept
+    measured = _measure(device)
+    with suppress(OSError):
+        write_whole(_path(device), json.dumps(asdict(measured)))
+    return measured
+
+
+def kept_machine(device: str) -> Machine | None:
+    """What was measured of `device` within a day."""
+    path = _path(device)
+    with suppress(OSError, ValueError, KeyError, TypeError):  # what cannot be read is measured
+        if time.time() - path.stat().st_mtime < KEPT_S:
+            return read_machine(json.loads(path.read_text()))
+    return None
+
+
+def measured_now(device: str) -> Machine:
+    """The figures of `device`, measured anew by a process of their own. Raises InfrastructureError."""
+    done = subprocess.run(
+        [sys.executable, "-m", "passagent.evaluator.hardware.machine", device],
+        capture_output=True,
+        text=True,
+        env=os.environ | import_path(),
+        stdin=subprocess.DEVNULL,
+        timeout=120,
+        check=False,
+    )
+    try:
+        return read_machine(json.loads(done.stdout))
+    except (ValueError, KeyError, TypeError) as error:
+        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise InfrastructureError(f"the rates of {device} could not be measured: {said[-1][:300]}") from error
+
+
+def _path(device: str) -> Path:
+    what = [device, device_name(device), os.cpu_count(), SIZES, PRODUCTS]
+    name = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
+    return cache_dir() / "machine" / f"{name}.json"
+
+
+def _measure(device: str) -> Machine:
+    """Each figure is the best of several rounds: what the machine can do, whatever else it does meanwhile.
+
+    On a CPU of one thread and of all: on a busy machine threads wait for each other.
+    """
+    import torch
+
+    is_gpu, threads = device.startswith("cuda"), torch.get_num_threads()
+    synchronise = torch.cuda.synchronize if is_gpu else lambda: None
+    tiny = torch.ones(16, device=device)
+
+    def seconds(call: Callable[[], object], calls: int) -> float:
+        """Of the best round; with all threads, too, if these are several."""
+        times: list[float] = []
+        for count in {threads} if is_gpu else {1, threads}:
+            torch.set_num_threads(count)
+            begun, rounds = time.perf_counter(), 0
+            while rounds < _ROUNDS or time.perf_counter() - begun < _LEAST_S:
+                synchronise()
+                start = time.perf_counter()
+                for _ in range(calls):
+                    call()
+                synchronise()
+                times.append((time.perf_counter() - start) / calls)
+                rounds += 1
+        return min(times)
+
+    try:
+        with torch.no_grad():
+            issue = seconds(lambda: torch.neg(tiny), 200)
+            bandwidths = []
+            for size in SIZES:
+                source = torch.ones(size // 8, device=device)
+                target = torch.empty_like(source)
+                calls = max(1, 2**26 // size) if is_gpu else 1
+                rate = size / seconds(functools.partial(target.copy_, source), calls)
+                bandwidths.append((size, rate))
+            flops = []
+            for dtype in (torch.float32, torch.float16, torch.bfloat16):
+                rate = 0.0
+                for rows in PRODUCTS[torch.device(device).type]:
+                    one = torch.ones(rows, rows, device=device, dtype=dtype)
+                    took = seconds(functools.partial(torch.mm, one, one), 1)
+                    rate = max(rate, 2 * rows**3 / took)
+                    if took > _LITTLE_S:
+                        break
+                flops.append((str(dtype).removeprefix("torch."), rate))
+    finally:
+        torch.set_num_threads(threads)
+    return Machine(issue, tuple(bandwidths), tuple(flops))
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(_measure(sys.argv[1]))))

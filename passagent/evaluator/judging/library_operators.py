@@ -1,0 +1,33 @@
+"""`compute_ops: library-only`: matrix products and convolutions stay the library's; a pass fuses around."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from passagent.evaluator.result import Violation
+from passagent.plan.model import Recording
+from passagent.tasks.reader import ALLOWED, Subgraph
+
+_COMPUTING = re.compile(
+    r"conv(_transpose)?[123]d|convolution|linear|bilinear|matmul|__matmul__|mm|bmm|mv|dot|addmm|addmv|addbmm"
+    r"|baddbmm|einsum|tensordot|inner|outer|chain_matmul|scaled_dot_product_attention"
+    r"|multi_head_attention_forward|lstm|gru|rnn_tanh|rnn_relu"
+)
+
+
+def taken_from_the_library(subgraphs: Sequence[Subgraph], recording: Recording) -> list[Violation]:
+    """A violation for each pass that replaces such an operator where it is left to the library."""
+    kept = {one.name for one in subgraphs if one.compute_ops != ALLOWED}
+    numbers = {call.number for one in recording.subgraphs if one.name in kept for call in one.calls}
+    found = []
+    for number in sorted(numbers):
+        one = recording.passes[number]
+        targets = (re.split(r"[:.]", node.target)[-1] for node in one.pattern if node.op.startswith("call"))
+        if taken := [name for name in targets if _COMPUTING.fullmatch(name)]:
+            message = (
+                f"replaces {taken[0]}, which this task leaves to the library (compute_ops: library-only); "
+                "match only what comes before or after it"
+            )
+            found.append(Violation(rule="compute_ops", file=one.file, line=0, message=message))
+    return found

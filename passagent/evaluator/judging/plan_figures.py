@@ -1,0 +1,57 @@
+"""What a candidate's plans say of each subgraph before anything runs: launches, bytes, compilers' figures."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from passagent.evaluator.result import GraphResult, KernelUse
+from passagent.evaluator.runner.planned import Plans
+from passagent.kernels.resource_usage import resource_usage
+from passagent.plan.model import Alloc, Choice, Launch, Plan, Step
+from passagent.plan.show import moved
+
+
+def fill_plan_figures(result: GraphResult, plans: Plans) -> None:
+    """The figures of the result's subgraph; nothing where no pass is called there."""
+    calls = next((one.calls for one in plans.recording.subgraphs if one.name == result.name), ())
+    if not calls:
+        return
+    counts: Counter[str] = Counter()
+    uses: dict[str, KernelUse] = {}
+    result.plan_bytes = result.launches = 0
+    for call in calls:
+        plan = plans.recording.passes[call.number].plans[call.plan]
+        bytes_ = moved(plan)
+        result.plan_bytes += bytes_.read + bytes_.written
+        for step in _heaviest(plan):
+            result.launches += 1
+            if isinstance(step, Launch):
+                counts[step.kernel] += 1
+                uses.setdefault(step.kernel, _use(plan, step, plans))
+    result.kernels = [use.model_copy(update={"launches": counts[key]}) for key, use in uses.items()]
+
+
+def _heaviest(plan: Plan) -> list[Step]:
+    """The steps of a call that use the device; of a choice those of the alternative that moves most."""
+    found: list[Step] = []
+    left = list(plan.steps)
+    while left:
+        step = left.pop(0)
+        if isinstance(step, Choice):
+            each = [plan.model_copy(update={"steps": one.steps}) for one in step.of]
+            left[:0] = max(each, key=lambda one: sum(vars(moved(one)).values())).steps
+        elif not isinstance(step, Alloc):
+            found.append(step)
+    return found
+
+
+def _use(plan: Plan, step: Launch, plans: Plans) -> KernelUse:
+    kernel, built = plan.kernels[step.kernel], plans.built.get(step.kernel)
+    use = KernelUse(name=kernel.entry, kind=kernel.kind)
+    if kernel.kind == "cpp" or built is None:
+        return use
+    taken = resource_usage(built.path)
+    if taken is not None:
+        use.registers, use.stack_bytes = taken.registers, taken.stack_bytes
+        use.shared_bytes = max(taken.shared_bytes + step.shared, built.shared)
+    return use

@@ -1,0 +1,226 @@
+"""Exemplars: passes that worked, and which of them serve a task (Kernel Foundry 3.2, KernelEvolve 3.2.2).
+
+The same instance: a seed, which is evaluated. The same structure: a worked example. Many of the same
+operators on inputs of the same class of shapes: an excerpt. Each says why it was taken.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import json
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from passagent import resources
+from passagent.store.pass_library import KeptPass
+from passagent.tasks.meta import TensorMeta
+from passagent.tasks.reader import Task
+
+SHIPPED = "knowledge/exemplars/*.jsonl.gz"
+LIKENESS = 0.5
+"""Of two multisets of operators, from which on an exemplar is worth being shown."""
+SIZES = ((1 << 14, "small"), (1 << 20, "medium"))
+"""Elements of the largest input below which a region is so called; above: large."""
+Relation = Literal["instance", "structure", "operators"]
+
+
+@dataclass(frozen=True)
+class Exemplar:
+    """A pass, and the regions that it was found for."""
+
+    task: str
+    """Its name, or the run that it comes from."""
+    instances: frozenset[str]
+    structures: frozenset[str]
+    operators: tuple[str, ...]
+    shapes: frozenset[str]
+    files: dict[str, str]
+    target: str
+    """`cpu` or `cuda`."""
+    device: str
+    as_score: float | None
+    """None: not measured."""
+    as_low: float | None
+    as_high: float | None
+    author: str
+    licence: str
+    source: str
+    """`library` or `shipped`."""
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What a task is found by."""
+
+    instances: frozenset[str]
+    structures: frozenset[str]
+    operators: tuple[str, ...]
+    shapes: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Match:
+    """An exemplar that serves a task, and why."""
+
+    exemplar: Exemplar
+    relation: Relation
+    likeness: float
+    """1 for the same structure; else of the operators, 0 to 1."""
+    why: str
+
+    def data(self) -> dict[str, Any]:
+        """As plain data, without the files' text."""
+        one = self.exemplar
+        return {
+            "relation": self.relation,
+            "likeness": round(self.likeness, 4),
+            "why": self.why,
+            "task": one.task,
+            "operators": list(one.operators),
+            "device": one.device,
+            "as_score": one.as_score,
+            "as_low": one.as_low,
+            "as_high": one.as_high,
+            "author": one.author,
+            "licence": one.licence,
+            "source": one.source,
+            "files": sorted(one.files),
+        }
+
+
+@dataclass(frozen=True)
+class Found:
+    """What serves a task."""
+
+    seed: Match | None = None
+    examples: list[Match] = field(default_factory=list)
+
+
+def shape_class(inputs: Iterable[TensorMeta]) -> str:
+    """Rank and size of the largest input, such as `3d medium`; `scalar` without tensors."""
+    shapes = [one.shape for one in inputs if not one.is_python_scalar]
+    if not shapes:
+        return "scalar"
+    largest = max(shapes, key=math.prod)
+    size = next((name for bound, name in SIZES if math.prod(largest) < bound), "large")
+    return f"{len(largest)}d {size}"
+
+
+def fingerprint(task: Task, structures: Collection[str], instances: Collection[str]) -> Fingerprint:
+    """Of a task whose hashes are known."""
+    shapes = frozenset(shape_class(one.inputs) for one in task.subgraphs)
+    return Fingerprint(frozenset(instances), frozenset(structures), tuple(task.operators), shapes)
+
+
+def likeness(one: Sequence[str], other: Sequence[str]) -> float:
+    """Jaccard's index of two multisets of operators, 0 to 1."""
+    first, second = Counter(one), Counter(other)
+    either = (first | second).total()
+    return (first & second).total() / either if either else 0.0
+
+
+def retrieve(
+    own: Fingerprint,
+    exemplars: Iterable[Exemplar],
+    target: str,
+    limit: int,
+    without: Collection[str] = (),
+) -> Found:
+    """The seed and the `limit` examples for a task on `target`; `without` those with one of these hashes.
+
+    Worked examples come first, then the more alike, then the faster. A structure is shown once.
+    """
+    barred = frozenset(without)
+    matches = [
+        match
+        for one in exemplars
+        if one.target == target and not barred & (one.instances | one.structures)
+        if (match := _match(own, one)) is not None
+    ]
+    matches.sort(key=lambda match: _rank(own, match))
+    seed = matches[0] if matches and matches[0].relation == "instance" else None
+    examples: list[Match] = []
+    shown = seed.exemplar.structures if seed else frozenset[str]()
+    for match in matches:
+        if len(examples) < limit and not match.exemplar.structures & shown:
+            examples.append(match)
+            shown |= match.exemplar.structures
+    return Found(seed, examples)
+
+
+def _match(own: Fingerprint, one: Exemplar) -> Match | None:
+    if same := own.instances & one.instances:
+        why = f"the same operators, sizes and dtypes in {len(same)} of {len(own.instances)} graphs"
+        return Match(one, "instance", 1.0, why)
+    if same := own.structures & one.structures:
+        why = f"the same structure in {len(same)} of {len(own.structures)} graphs, of other sizes or dtypes"
+        return Match(one, "structure", 1.0, why)
+    alike = likeness(own.operators, one.operators)
+    if alike < LIKENESS or not (classes := own.shapes & one.shapes):
+        return None
+    why = f"{alike:.0%} of the operators, inputs of the same class ({', '.join(sorted(classes))})"
+    return Match(one, "operators", alike, why)
+
+
+def _rank(own: Fingerprint, match: Match) -> tuple[Any, ...]:
+    one = match.exemplar
+    place = ("instance", "structure", "operators").index(match.relation)
+    score = -(one.as_score or 0.0)
+    return place, -len(own.instances & one.instances), -match.likeness, score, one.task
+
+
+def kept(passes: Iterable[KeptPass]) -> list[Exemplar]:
+    """The exemplars of a library's passes that hold: a pass that serves several regions is one."""
+    groups: dict[tuple[str, str], list[KeptPass]] = {}
+    for one in passes:
+        if one.status == "ok" and one.as_score > 1:
+            groups.setdefault((one.device, one.files), []).append(one)
+    return [_kept(group) for group in groups.values()]
+
+
+def _kept(group: list[KeptPass]) -> Exemplar:
+    first = group[0]
+    return Exemplar(
+        task=first.run,
+        instances=frozenset(one.instance for one in group),
+        structures=frozenset(one.structure for one in group),
+        operators=tuple(first.operators.split(", ")),
+        shapes=frozenset(one.shapes for one in group),
+        files=first.sources,
+        target=target_of_files(first.sources),
+        device=first.device,
+        as_score=first.as_score,
+        as_low=first.as_low,
+        as_high=first.as_high,
+        author=first.model,
+        licence=first.licence,
+        source="library",
+    )
+
+
+def target_of_files(files: dict[str, str]) -> str:
+    """`cuda` for kernels in Triton and CUDA C++, else `cpu`."""
+    text = "\n".join(files.values())
+    return "cuda" if "triton" in text or "cuda_kernel" in text else "cpu"
+
+
+def shipped() -> list[Exemplar]:
+    """The exemplars that come with passagent, and those of the user's own directory."""
+    return _read(tuple(path for _, path in resources.glob(SHIPPED)))
+
+
+@functools.lru_cache(maxsize=4)
+def _read(paths: tuple[Path, ...]) -> list[Exemplar]:
+    found = []
+    for path in paths:
+        for line in gzip.decompress(path.read_bytes()).decode("utf-8").splitlines():
+            fields = json.loads(line)
+            for name in ("instances", "structures", "shapes"):
+                fields[name] = frozenset(fields[name])
+            found.append(Exemplar(**fields | {"operators": tuple(fields["operators"]), "source": "shipped"}))
+    return found

@@ -1,0 +1,62 @@
+"""Which loops of a C++ kernel GCC made vector code of, and why not the others: its own report."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from passagent.kernels import build, toolchain
+from passagent.kernels.build import Signature
+from passagent.kernels.toolchain import FLAGS
+
+_LINE = re.compile(
+    r"^(?P<file>[^:\n]*):(?P<line>\d+):\d+: (?P<kind>optimized|missed): +(?P<text>.*)$", re.MULTILINE
+)
+_VECTOR = "loop vectorized"
+_SCALAR = "couldn't vectorize loop"
+_REASON = "not vectorized: "
+
+
+class VectorReport(NamedTuple):
+    """Of one kernel."""
+
+    vector_loops: int
+    scalar_loops: int
+    missed: list[str]
+    """`line N: reason` of loops that stayed scalar, each once."""
+
+
+def vector_report(written: str, name: str, signature: Signature) -> VectorReport:
+    """What GCC says of kernel `name` in the source `written`, which has been built before.
+
+    Raises KernelRefused and KernelBuildError as `build.build`.
+    """
+    text, prelude = build.program(written, name, signature), build.prepared()
+    with tempfile.TemporaryDirectory() as directory:
+        scratch = Path(directory)
+        (scratch / "kernel.cpp").write_bytes(text.encode())
+        command = [toolchain.compiler(), *FLAGS, "-fopt-info-vec-optimized-missed=report", "-w"]
+        command += ["-include", str(prelude), "-c", "kernel.cpp", "-o", "kernel.o"]
+        toolchain.run(command, name, scratch, read=(prelude, Path(f"{prelude}.gch")))
+        report = scratch / "report"
+        return read_report(report.read_text(errors="replace") if report.exists() else "", f"{name}.cpp")
+
+
+def read_report(text: str, file: str) -> VectorReport:
+    """What the report says of the loops in `file`, by their lines; one that was vectorised once is vector."""
+    vector, scalar, reasons = set[int](), set[int](), dict[int, str]()
+    for found in _LINE.finditer(text):
+        if found["file"] != file:
+            continue
+        line = int(found["line"])
+        if found["kind"] == "optimized" and found["text"].startswith(_VECTOR):
+            vector.add(line)
+        elif found["text"].startswith(_SCALAR):
+            scalar.add(line)
+        elif found["text"].startswith(_REASON):
+            reasons.setdefault(line, found["text"].removeprefix(_REASON).rstrip("."))
+    left = sorted(scalar - vector)
+    missed = [f"line {line}: {reasons.get(line, 'no reason is given')}" for line in left]
+    return VectorReport(len(vector), len(left), missed)

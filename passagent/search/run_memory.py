@@ -1,0 +1,318 @@
+"""Memory across runs: what a run takes from the library and what it leaves there (docs/experience.md).
+
+The run's own database comes first: what it holds is carried over to the library, at once or by the next
+process after one that was killed in between. So each episode counts there exactly once.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from passagent.agent.context import HintView
+from passagent.config import Config
+from passagent.errors import PassagentError
+from passagent.evaluator.result import Evaluation, GraphResult
+from passagent.evaluator.target import kind_of, target_of
+from passagent.experience import exemplars
+from passagent.experience.exemplars import Found, Match
+from passagent.experience.hint_library import HintLibrary, Lesson, Offer, Outcome, Source
+from passagent.experience.hint_trials import Arm, Learned, choose, family_of
+from passagent.experience.hints import fitness
+from passagent.experience.retrievers import retriever_of
+from passagent.store import Store, confirmations, episodes, evaluations, hint_uses, nodes
+from passagent.store.episodes import Episode
+from passagent.store.library import library_path
+from passagent.store.nodes import Node
+from passagent.store.pass_library import KeptPass, PassLibrary, licence_of
+from passagent.store.runs import Run
+from passagent.tasks import Task, load_task
+from passagent.tasks.reader import Subgraph
+from passagent.tasks.tasklist import find_tasks
+
+CPU = "cpu"
+PASSAGES = 2
+"""Sections of the knowledge documents that are named where no exemplar serves."""
+MAX_KNOWN = 8
+"""Learned hints that a distiller judges, at most."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The library, as a task sees it."""
+
+    path: Path
+    task: Task
+    hashes: tuple[tuple[str, str] | None, ...]
+    """Structure and instance of each subgraph; None: it is not one graph."""
+    excluded: frozenset[str]
+    """Hashes and keys of the tasks of `experience.exclude`."""
+    config: Config
+
+    @property
+    def marks(self) -> frozenset[str]:
+        """All that this task is known by."""
+        found = [one for pair in self.hashes if pair for one in pair]
+        return frozenset([*found, self.task.key, *(one.source_key for one in self.task.subgraphs)])
+
+    @property
+    def is_excluded(self) -> bool:
+        """Whether nothing of this task may be stored."""
+        return bool(self.marks & self.excluded)
+
+    def find(self) -> Found:
+        """The seed and the worked examples for the task."""
+        with PassLibrary.open(self.path) as library:
+            known = exemplars.kept(library.all())
+        pairs = [pair for pair in self.hashes if pair]
+        own = exemplars.fingerprint(self.task, [p[0] for p in pairs], [p[1] for p in pairs])
+        target = kind_of(self.config.evaluator.device)
+        limit = self.config.experience.examples
+        return exemplars.retrieve(own, [*known, *exemplars.shipped()], target, limit, self.excluded)
+
+    def seed(self) -> tuple[dict[str, str], str] | None:
+        """The files of the pass that is known for this very task, and where they are from, if any is."""
+        found = self.find().seed if self.config.experience.seeds else None
+        return (found.exemplar.files, f"library, {found.exemplar.task}") if found else None
+
+    def offer(self, store: Store, run: Run, episode: Episode, arm: Arm) -> HintView | None:
+        """The learned hint that the episode sees, if any. What it was offered once it is offered again.
+
+        An excluded task may be helped by what others taught; it leaves no trace in the library. Nor does an
+        episode without an id, which is only asked about.
+        """
+        leaves_trace = bool(episode.id) and not self.is_excluded
+        name = run_name(store, run)
+        with HintLibrary.open(self.path) as library:
+            offer = library.offered(name, episode.id) if leaves_trace else None
+            if offer is None:
+                offer = self._drawn(library, name, episode, arm)
+                if offer is not None and leaves_trace:
+                    library.offer(offer)
+            if offer is None or not offer.shown:
+                return None
+            advice = library.entry(offer.hint).learned.hint.advice
+            return HintView(offer.hint, advice, is_learned=True)
+
+    def _drawn(self, library: HintLibrary, name: str, episode: Episode, arm: Arm) -> Offer | None:
+        propensity = self.config.experience.learned
+        works, rng = target_of(self.config.evaluator), random.Random(f"learned:{episode.seed}")
+        known = [entry.learned for entry in library.entries(self.excluded)]
+        learned = choose(
+            [one for one in known if works.admits(one.hint.advice)],
+            arm,
+            self.task.operators,
+            {subgraph.dtype for subgraph in self.task.subgraphs},
+            kind_of(self.config.evaluator.device),
+            library.tallies(self.excluded),
+            rng,
+        )
+        if learned is None:
+            return None
+        shown = int(rng.random() < propensity)
+        return Offer(name, episode.id, learned.hint.id, self.task.key, *arm, shown, propensity)
+
+    def known(self, label: str) -> tuple[Learned, ...]:
+        """Learned hints in use for a diagnosis on this task, the newest first, at most MAX_KNOWN."""
+        used, kinds = set(self.task.operators), {subgraph.dtype for subgraph in self.task.subgraphs}
+        target = kind_of(self.config.evaluator.device)
+        with HintLibrary.open(self.path) as library:
+            found = [entry.learned for entry in library.entries(self.excluded)]
+        fitting = [
+            one for one in found if one.state != "retired" and fitness(one.hint, label, used, target, kinds)
+        ]
+        return tuple(fitting[::-1][:MAX_KNOWN])
+
+    def settle(self, store: Store, run: Run) -> None:
+        """Carry over what came of the run's episodes that were offered a hint and have ended."""
+        if self.is_excluded:
+            return
+        name = run_name(store, run)
+        with HintLibrary.open(self.path) as library:
+            for number in library.unsettled(name):
+                episode = episodes.get_episode(store, number)
+                offer = library.offered(name, number)
+                if episode.state == "done" and offer is not None:
+                    library.settle(name, number, _outcome(store, episode, offer))
+
+    def learn(self, store: Store, run: Run) -> None:
+        """Carry over what distillers made of the run's episodes."""
+        if self.is_excluded:
+            return
+        name = run_name(store, run)
+        with HintLibrary.open(self.path) as library:
+            for episode_id, author, text in hint_uses.lessons(store, run.id):
+                lesson = Lesson.model_validate_json(text)
+                library.learn(lesson, Source(name, episode_id, self.task.key, author))
+
+    def remember(self, store: Store, run: Run, device_name: str) -> int:
+        """Keep the run's best pass as an exemplar of each graph; how many were kept."""
+        best = confirmations.winner(store, run.id)
+        if self.is_excluded or best is None or best.evaluation_id is None or (best.as_score or 0.0) <= 1:
+            return 0
+        found = Evaluation.model_validate(evaluations.get_evaluation(store, best.evaluation_id))
+        files, origin = nodes.get_files(store, best), run_name(store, run)
+        author = episodes.get_episode(store, best.episode_id).model or run.model
+        kept = 0
+        with PassLibrary.open(self.path) as library, library.transaction():
+            for one, pair, graph in zip(self.task.subgraphs, self.hashes, found.graphs, strict=True):
+                if pair is not None and graph.speedup is not None:
+                    made = kept_pass(one, pair, graph, found, files, origin, author)
+                    operators = ", ".join(self.task.operators)
+                    kept += library.keep(replace(made, operators=operators, device=device_name))
+        return kept
+
+
+def open_memory(config: Config, task: Task) -> Memory | None:
+    """The library as a run of `task` sees it; None where it is off. Raises UsageError, also for `exclude`."""
+    path = library_path(config.experience.library)
+    if path is None:
+        return None
+    excluded: set[str] = set()
+    for place in find_tasks(config.experience.exclude) if config.experience.exclude else []:
+        other = load_task(place)
+        excluded |= Memory(path, other, known_hashes(path, other), frozenset(), config).marks
+    return Memory(path, task, known_hashes(path, task), frozenset(excluded), config)
+
+
+@dataclass(frozen=True)
+class Used:
+    """What a search of a task would use of what earlier ones left."""
+
+    task: str
+    target: str
+    library: str | None
+    excluded: bool
+    seed: Match | None
+    examples: list[Match]
+    knowledge: list[str]
+    """Sections of the documents, where there is no exemplar."""
+
+    def data(self) -> dict[str, Any]:
+        """As plain data, without the files' text."""
+        given = {name: getattr(self, name) for name in ("task", "target", "library", "excluded", "knowledge")}
+        seed = self.seed.data() if self.seed else None
+        return given | {"seed": seed, "examples": [one.data() for one in self.examples]}
+
+
+def used_for(task: Task, config: Config) -> Used:
+    """What is used for a task, and why. Raises UsageError, PassagentError where no hash can be computed."""
+    memory, works = open_memory(config, task), target_of(config.evaluator)
+    found = memory.find() if memory else Found()
+    seed = found.seed if config.experience.seeds else None
+    knowledge: list[str] = []
+    if seed is None and not found.examples:
+        retriever = retriever_of(config.experience.retriever)
+        passages = retriever.search("fusion", task.operators, limit=PASSAGES, target=works)
+        knowledge = [f"{one.path}: {one.heading}" for one in passages]
+    return Used(
+        task.name,
+        works.name,
+        str(memory.path) if memory else None,
+        memory.is_excluded if memory else False,
+        seed,
+        found.examples,
+        knowledge,
+    )
+
+
+def known_hashes(path: Path, task: Task) -> tuple[tuple[str, str] | None, ...]:
+    """Structure and instance of each of the task's subgraphs, computed once for each library."""
+    with HintLibrary.open(path) as library:
+        known = library.hashes(task.key)
+        if known is None:
+            known = [text or "" for pair in _hashed(task) for text in (pair or ("", ""))]
+            library.keep_task(task.key, task.name, known)
+    pairs = list(zip(known[::2], known[1::2], strict=True))
+    return tuple(pair if all(pair) else None for pair in pairs)
+
+
+def _hashed(task: Task) -> list[tuple[str, str] | None]:
+    """The hashes, computed here if torch is there already, else in a process that imports it."""
+    if "torch" in sys.modules:
+        from passagent.extraction.task_hashes import hashes_of
+
+        return hashes_of(task)
+    words = [sys.executable, "-m", "passagent.extraction.task_hashes", str(task.path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        why = (done.stderr.strip() or "its process ended").splitlines()[-1]
+        raise PassagentError(f"{task.path}: cannot be hashed ({why}); --library off does without")
+    return [tuple(pair) if pair else None for pair in json.loads(done.stdout.splitlines()[-1])]
+
+
+def arm_of(label: str, task: Task, device: str, device_name: str) -> Arm:
+    """What a learned hint is judged by in an episode on `task`."""
+    return Arm(label, family_of(task.operators), CPU if kind_of(device) == CPU else device_name)
+
+
+def run_name(store: Store, run: Run) -> str:
+    """What a run is called in the library: `RUNS_DIR RUN`."""
+    return f"{store.runs_dir.resolve()} {run.id}"
+
+
+def kept_pass(
+    subgraph: Subgraph,
+    hashes: tuple[str, str],
+    graph: GraphResult,
+    evaluation: Evaluation,
+    files: dict[str, str],
+    origin: str,
+    model: str,
+) -> KeptPass:
+    """A pass as the library keeps it for one of the graphs that it was measured on."""
+    texts = {
+        file.name: file.read_text(encoding="utf-8")
+        for file in sorted(subgraph.path.iterdir())
+        if file.is_file()
+    }
+    over = graph.vs_reference or graph.speedup
+    return KeptPass(
+        instance=hashes[1],
+        structure=hashes[0],
+        device=evaluation.device,
+        torch=str(evaluation.environment.get("torch", "")),
+        operators="",
+        shapes=exemplars.shape_class(subgraph.inputs),
+        task=json.dumps(texts),
+        files=json.dumps(files),
+        plan=evaluation.plans or "",
+        dispatch=evaluation.dispatch,
+        reference=evaluation.reference,
+        speedup=over.e2e if over else 1.0,
+        as_score=evaluation.as_score or 0.0,
+        as_low=evaluation.as_low,
+        as_high=evaluation.as_high,
+        run=origin,
+        model=model,
+        licence=licence_of(model),
+    )
+
+
+def _outcome(store: Store, episode: Episode, offer: Offer) -> Outcome:
+    """What an episode came to, with the interval of its gain from those of both scores."""
+    right = [node for node in nodes.of_episode(store, episode.id) if node.status == "ok" and node.as_score]
+    best = max(right, key=lambda node: (node.as_score or 0.0, -node.id), default=None)
+    parent = None if episode.parent_id is None else nodes.get_node(store, episode.parent_id)
+    low, high = None, None
+    if best is not None:
+        after = _interval(store, best)
+        before = _interval(store, parent) if parent and parent.status == "ok" else (1.0, 1.0)
+        if after and before:
+            low, high = math.log(after[0] / before[1]), math.log(after[1] / before[0])
+    said = [str(m["content"]) for m in episodes.conversation(store, episode.id) if m["role"] == "assistant"]
+    used = True if any(offer.hint in text for text in said) else None
+    return Outcome(best.id if best else None, used, episode.gain or 0.0, low, high)
+
+
+def _interval(store: Store, node: Node) -> tuple[float, float] | None:
+    """The ends of the 95% interval of a node's AS, if it was measured so."""
+    found = evaluations.get_evaluation(store, node.evaluation_id) if node.evaluation_id is not None else {}
+    low, high = found.get("as_low"), found.get("as_high")
+    return (low, high) if low and high else None

@@ -1,0 +1,153 @@
+"""The library: what a user's runs found and learned, for all later runs. One SQLite file, `library.db`.
+
+Many runs write to it at the same time. Each write is one transaction, so that a process that is killed leaves
+the library whole, and whatever a run writes it may write again: a row that is there stays as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from passagent.errors import UsageError
+from passagent.faults import os_fault
+from passagent.store.database import BUSY_TIMEOUT_S, sqlite_fault
+
+SCHEMA = 2
+"""Of TABLES (`PRAGMA user_version`)."""
+OFF = "off"
+"""In place of a path: there is no library."""
+TABLES = """
+CREATE TABLE exemplars (
+    instance TEXT NOT NULL, structure TEXT NOT NULL, device TEXT NOT NULL, torch TEXT NOT NULL,
+    operators TEXT NOT NULL, shapes TEXT NOT NULL, task TEXT NOT NULL, files TEXT NOT NULL,
+    plan TEXT NOT NULL, dispatch TEXT NOT NULL, reference TEXT NOT NULL, speedup REAL NOT NULL,
+    as_score REAL NOT NULL, as_low REAL, as_high REAL, run TEXT NOT NULL, model TEXT NOT NULL,
+    licence TEXT NOT NULL,
+    kept_at TEXT NOT NULL, status TEXT NOT NULL, verified_at TEXT,
+    PRIMARY KEY (instance, device, torch, reference));
+CREATE INDEX exemplars_by_structure ON exemplars (structure);
+CREATE TABLE tasks (
+    key TEXT PRIMARY KEY, name TEXT NOT NULL, hashes TEXT NOT NULL);
+CREATE TABLE hints (
+    id TEXT PRIMARY KEY, hint TEXT NOT NULL, state TEXT NOT NULL, task TEXT NOT NULL, run TEXT NOT NULL,
+    episode INTEGER NOT NULL, author TEXT NOT NULL, version TEXT NOT NULL, created_at TEXT NOT NULL,
+    why TEXT NOT NULL DEFAULT '', changed_at TEXT,
+    CHECK (state IN ('probation', 'active', 'retired')));
+CREATE TABLE votes (
+    run TEXT NOT NULL, episode INTEGER NOT NULL, hint TEXT NOT NULL REFERENCES hints (id),
+    helps INTEGER NOT NULL, PRIMARY KEY (run, episode, hint));
+CREATE TABLE outcomes (
+    run TEXT NOT NULL, episode INTEGER NOT NULL, hint TEXT NOT NULL REFERENCES hints (id),
+    task TEXT NOT NULL, label TEXT NOT NULL, family TEXT NOT NULL, device TEXT NOT NULL,
+    shown INTEGER NOT NULL, propensity REAL NOT NULL, node INTEGER, used INTEGER,
+    gain REAL, low REAL, high REAL, offered_at TEXT NOT NULL,
+    PRIMARY KEY (run, episode));
+CREATE INDEX outcomes_by_hint ON outcomes (hint)
+"""
+
+
+def default_path() -> Path:
+    """`$XDG_DATA_HOME/passagent/library.db`, else `~/.local/share/passagent/library.db`."""
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "passagent" / "library.db"
+
+
+def library_path(given: str | None) -> Path | None:
+    """The file of a setting: `given`, else `$PASSAGENT_LIBRARY`, else the user's; None for `off`."""
+    named = given or os.environ.get("PASSAGENT_LIBRARY") or str(default_path())
+    return None if named == OFF else Path(named)
+
+
+class Library:
+    """An open library; see `open`."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path, self._connection = path, connection
+
+    @classmethod
+    @contextmanager
+    def open(cls, path: str | Path | None = None, create: bool = True) -> Iterator[Self]:
+        """The library at `path` (see library_path), made if `create`.
+
+        Raises UsageError where there is none, and for a file of another version; InfrastructureError.
+        """
+        place = Path(path) if path is not None else library_path(None)
+        if place is None or str(place) == OFF:
+            raise UsageError("the library is off; name a file with --library, or unset PASSAGENT_LIBRARY")
+        if not create and not place.is_file():
+            raise UsageError(f"{place}: there is no library here; passagent run and optimize make it")
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise os_fault(error, place.parent, "--library") from error
+        with _explained(place):
+            connection = sqlite3.connect(place, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+        try:
+            with _explained(place):
+                connection.row_factory = sqlite3.Row
+                connection.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}")
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = NORMAL")
+            library = cls(place, connection)
+            library._create_or_check()
+            yield library
+        finally:
+            connection.close()
+
+    def _create_or_check(self) -> None:
+        if self._version() == SCHEMA:
+            return
+        with self.transaction():
+            if self._version() == SCHEMA:  # another process made it meanwhile
+                return
+            names = {row["name"] for row in self.rows("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            if names - {"passes"}:
+                raise UsageError(
+                    f"{self.path}: was written by another version of passagent; move it away, or name "
+                    "another file with --library"
+                )
+            for statement in TABLES.split(";\n"):
+                self.run(statement)
+            if names:  # a library of passes alone, as passagent optimize made it
+                kept = [row["name"] for row in self.rows("PRAGMA table_info(passes)")]
+                columns = ", ".join(kept)
+                self.run(f"INSERT INTO exemplars ({columns}, shapes) SELECT {columns}, '' FROM passes")
+                self.run("DROP TABLE passes")
+            self.run(f"PRAGMA user_version = {SCHEMA}")
+
+    def _version(self) -> int:
+        return int(self.run("PRAGMA user_version").fetchone()[0])
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """One write: all of it or nothing; other writers wait."""
+        self.run("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.run("COMMIT")
+        except BaseException:
+            with _explained(self.path):
+                self._connection.rollback()
+            raise
+
+    def rows(self, sql: str, given: dict[str, Any] | None = None) -> list[sqlite3.Row]:
+        """The rows of a question."""
+        return self.run(sql, given).fetchall()
+
+    def run(self, sql: str, given: dict[str, Any] | None = None) -> sqlite3.Cursor:
+        """Run a statement. Raises UsageError and InfrastructureError for what SQLite cannot do."""
+        with _explained(self.path):
+            return self._connection.execute(sql, given or {})
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise (sqlite_fault(error, path) or error) from error

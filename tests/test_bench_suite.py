@@ -1,0 +1,152 @@
+"""KernelBench's table of a benchmark, and where a compiler loses, from results as they are stored."""
+
+import json
+import math
+
+import pytest
+from test_bench_summary import evaluation
+
+from passagent.benchmark.kernelbench import LEVELS_P, Place, default_compilers, lines, place_of
+from passagent.benchmark.losses import category, cause, losses
+from passagent.benchmark.results import Row
+from passagent.errors import UsageError
+from passagent.evaluator.result import GraphResult, Speedup
+from passagent.report.bench_more import losses_text, suite_data, suite_text
+from passagent.tasks.reader import Task
+
+TIMES = {"a": (1.0, 0.8, 0.4), "b": (2.0, 1.0, 1.6), "c": (4.0, 8.0, 2.0), "d": (3.0, 1.5, None)}
+"""By problem: what eager, inductor and the expert take, ms; None: it is wrong."""
+PLACES = {
+    "a": Place("level1", "a"),
+    "b": Place("level2", "b"),
+    "c0": Place("level2", "c"),
+    "c1": Place("level2", "c"),
+    "d": Place("level2", "d"),
+}
+
+
+def graph(eager, own, **more):
+    right = own is not None
+    speedup = Speedup(e2e=eager / own) if right else None
+    given = {"status": "ok" if right else "wrong_result", "passes_from_t": -10 if right else 2}
+    given |= {"speedup": speedup, "eager_ms": eager, "moved_bytes": 1000, "nodes_before": 4}
+    return GraphResult(name="g", dtype="float32", **given | more)
+
+
+def row(task, compiler, graphs, error=None):
+    judged = None if error else evaluation(graphs)
+    return Row(
+        task=task,
+        task_key=task,
+        compiler=compiler,
+        subject="s",
+        identity={},
+        at="",
+        error=error,
+        evaluation=judged,
+    )
+
+
+@pytest.fixture
+def rows():
+    found = []
+    for key, place in PLACES.items():
+        parts = 2 if place.problem == "c" else 1
+        eager, inductor, expert = TIMES[place.problem]
+        for compiler, own in (("inductor", inductor), ("expert", expert)):
+            found.append(row(key, compiler, [graph(eager / parts, own if own is None else own / parts)]))
+    return found
+
+
+def fast_p(is_correct, baseline, actual, p):
+    """KernelBench's formula (score.py): over all problems, strictly faster."""
+    ratios = [b / a for ok, b, a in zip(is_correct, baseline, actual, strict=True) if ok]
+    return sum(ratio > p for ratio in ratios) / len(baseline)
+
+
+@pytest.mark.parametrize(("base", "column"), [("eager", 0), ("inductor", 1)])
+def test_the_figures_are_those_of_kernelbench_s_formulas(rows, base, column):
+    found = lines(PLACES, rows, ["inductor", "expert"], lambda _: 1e9, 0.1, 0.0)
+    [line] = [one for one in found if (one.compiler, one.base, one.level) == ("expert", base, "all")]
+    times = list(TIMES.values())
+    right, actual = [one[2] is not None for one in times], [one[2] or 1.0 for one in times]
+    baseline = [one[column] for one in times]
+    for p in LEVELS_P:
+        assert line.fast[p].value == pytest.approx(fast_p(right, baseline, actual, p))
+    ratios = [b / a for ok, b, a in zip(right, baseline, actual, strict=True) if ok]
+    assert line.gmean.value == pytest.approx(math.prod(ratios) ** (1 / len(ratios)))
+    assert line.gmean.low < line.gmean.value < line.gmean.high
+    assert line.problems == 4 and [one.problems for one in found if one.level == "level1"] == [1, 1, 1]
+    least = [1e-3 if name != "c" else 2e-3 for name in "abc"]
+    shares = [low / own for low, own in zip(least, actual, strict=False)]
+    assert line.light.value == pytest.approx(math.prod(shares) ** (1 / 3))
+    assert "fast_1.2" in suite_text(found) and suite_data(found)[0]["fast"]["1.2"]["value"] is not None
+
+
+def test_a_problem_that_the_other_is_wrong_on_or_was_not_measured_is_not_compared(rows):
+    rows = [one for one in rows if one.compiler == "expert"]
+    rows += [row("a", "inductor", [graph(1.0, None)]), row("b", "inductor", [], "no memory")]
+    found = lines(PLACES, rows, ["inductor", "expert"], None, 0.1, 0.0)
+    assert [one for one in found if one.base == "inductor"] == []
+    assert [one.problems for one in found if one.compiler == "inductor"] == [1, 1]
+    assert all(one.light.value is None for one in found)
+
+
+def test_a_suite_has_compilers_of_its_own():
+    assert default_compilers(None, "cuda") == ["eager", "inductor"]
+    assert default_compilers("kernelbench", None) == ["inductor", "expert"]
+    assert default_compilers("kernelbench", "cuda:0")[1] == "torch:inductor:reduce-overhead"
+
+
+def test_tasks_of_others_have_no_place_in_the_suite(tmp_path):
+    def task(facts):
+        (tmp_path / "graph_net.json").write_text(json.dumps(facts))
+        return Task("t", tmp_path, (type("Subgraph", (), {"path": tmp_path})(),))
+
+    origin = {"suite": "kernelbench", "file": "KernelBench/level3/1_X.py"}
+    assert place_of(task({"origin": origin, "group": "level3_1_X"})) == Place("level3", "level3_1_X")
+    with pytest.raises(UsageError, match="passagent tasks import kernelbench"):
+        place_of(task({}))
+
+
+@pytest.mark.parametrize(
+    ("device", "nodes", "eager", "told"),
+    [
+        (1.2, 3, 1.0, "small graph: cost of a call"),
+        (1.2, 20, 1.0, "fast graph: cost of a call"),
+        (1.2, 20, 3.0, "other"),
+        (0.9, 3, 1.0, "slower kernels"),
+        (None, 3, 1.0, "small graph: cost of a call"),
+        (None, 20, 1.0, "device time unknown"),
+    ],
+)
+def test_the_root_cause_is_found_as_in_the_paper(device, nodes, eager, told):
+    speedup = Speedup(e2e=0.8, device=device)
+    assert cause(graph(eager, eager / 0.8, speedup=speedup, nodes_before=nodes)) == told
+
+
+def test_operators_decide_on_the_category():
+    assert category(["conv2d", "relu", "mean"]) == "convolution"
+    assert category(["layer_norm", "sum"]) == "norm"
+    assert category(["sum"]) == "reduction" and category(["cumsum"]) == "scan"
+    assert category(["add", "mul"]) == "elementwise"
+
+
+def test_where_a_compiler_loses_is_counted():
+    def task(name, operators):
+        made = Task(name, None, ())
+        vars(made)["operators"] = operators
+        return made
+
+    tasks = {"a": task("a", ("conv2d",)), "b": task("b", ("add",))}
+    timed = [graph(1.0, 2.0, speedup=Speedup(e2e=0.5, device=1.5)), graph(1.0, None)]
+    more = [graph(1.0, 0.5, speedup=Speedup(e2e=2.0, device=2.5), max_abs_diff=0.01)]
+    found = losses(tasks, [row("a", "inductor", timed), row("b", "inductor", more)], "inductor")
+    assert found.is_kernel and found.ranges == (0, 0, 1, 1) and found.inexact == 1
+    assert [(one.name, one.subgraphs, one.median) for one in found.causes] == [
+        ("small graph: cost of a call", 1, 0.5)
+    ]
+    told = [(one.name, one.subgraphs, one.slower, one.wrong) for one in found.categories]
+    assert told == [("convolution", 2, 1, 1), ("elementwise", 1, 0, 0)]
+    assert "1.2-2x" in losses_text(found)
+    assert losses(tasks, [row("a", "inductor", [graph(1.0, None)])], "inductor") is None

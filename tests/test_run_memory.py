@@ -1,0 +1,218 @@
+"""Memory across runs: what a run leaves in the library, what later ones take, what `--exclude` keeps out."""
+
+import gzip
+import json
+import sqlite3
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import tiny_search
+from test_cli import call, one_line  # noqa: F401
+from test_distiller import Teacher
+from test_pass_library import GELU
+from test_search import finish
+
+from passagent.config import load_config
+from passagent.errors import UsageError
+from passagent.experience import exemplars
+from passagent.experience.exemplars import Exemplar, Fingerprint, likeness, retrieve, shape_class
+from passagent.experience.hint_library import HintLibrary
+from passagent.search.conducting import open_memory
+from passagent.search.setup import new_run, open_session
+from passagent.store import Store, confirmations, episodes, nodes
+from passagent.store.pass_library import PassLibrary
+from passagent.tasks import load_task
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    return tmp_path / "library.db"
+
+
+def task_of(place: Path, shape: list[int], dtype: str = "float32") -> Path:
+    """relu on one tensor: the same structure for all shapes of a rank."""
+    return tiny_search.write_task(place) if shape == [4, 8] else written(place, shape)
+
+
+def written(place: Path, shape: list[int]) -> Path:
+    task = tiny_search.write_task(place)
+    for meta in task.rglob("weight_meta.py"):
+        text = meta.read_text()
+        old = next(line for line in text.splitlines() if line.strip().startswith("shape"))
+        meta.write_text(text.replace(old, f"\tshape = {shape}"))
+    return task
+
+
+def searched(tmp_path: Path, task: Path, library: Path, teacher=None, **settings):
+    """A tiny run with the library; the run, and the store's directory."""
+    chosen = tiny_search.settings(6, 1, 3) | {"experience.library": str(library), "experience.learned": 1.0}
+    config, loaded = load_config(None, chosen | settings), load_task(task)
+    memory = open_memory(config, loaded)
+    with Store.open(tmp_path / "runs") as store:
+        run = new_run(store, loaded, config, known=memory.seed() if memory else None)
+        parts = tiny_search.PacedModel(), tiny_search.FastEvaluator(), tiny_search.diagnose
+        session = open_session(store, run, loaded, config, lambda event: None, *parts)
+        session.distiller = teacher
+        finish(session)
+        prompts = {
+            row["number"]: episodes.conversation(store, row["id"])[1]["content"]
+            for row in store.rows("SELECT id, number FROM episodes WHERE run_id = :r", {"r": run.id})
+            if episodes.conversation(store, row["id"])
+        }
+        seeds = [nodes.get_files(store, one) for one in nodes.of_number(store, run.id, 0)]
+        winner = confirmations.winner(store, run.id)
+        return run, prompts, seeds, nodes.get_files(store, winner) if winner else {}
+
+
+def test_a_later_run_starts_from_what_an_earlier_one_found(tmp_path, path):
+    task = tiny_search.write_task(tmp_path / "task")
+    _, prompts, seeds, best = searched(tmp_path, task, path)
+    assert seeds == [] and "was found for another task" not in prompts[1]
+    with PassLibrary.open(path) as library:
+        (kept,) = library.all()
+    assert kept.sources == best and kept.as_score > 1 and kept.operators == "relu"
+
+    _, prompts, seeds, _ = searched(tmp_path, task, path)
+    assert seeds == [best] and "a seed of this run" in prompts[1]
+    _, _, seeds, _ = searched(tmp_path, task, path, **{"experience.seeds": False})
+    assert seeds == []
+    larger = written(tmp_path / "larger", [64, 96])
+    _, prompts, seeds, _ = searched(tmp_path, larger, path)
+    assert seeds == [] and "A pass that was found for another task, of relu (the same structure" in prompts[1]
+    _, prompts, _, _ = searched(tmp_path, larger, tmp_path / "other.db", **{"experience.examples": 0})
+    assert "was found for another task" not in prompts[1]
+
+
+def test_nothing_of_an_excluded_task_is_stored_or_taken(tmp_path, path):
+    task, larger = tiny_search.write_task(tmp_path / "task"), written(tmp_path / "larger", [64, 96])
+    out = {"experience.exclude": [str(task)]}
+    run, *_ = searched(tmp_path, task, path, Teacher(), **out)
+    with sqlite3.connect(path) as connection:
+        for table in ("exemplars", "hints", "votes", "outcomes"):
+            assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,), table
+        text = "\n".join(connection.iterdump())
+    connection.close()
+    assert run.id not in text
+
+    searched(tmp_path, task, path, Teacher())  # as if somebody had stored it before
+    with HintLibrary.open(path) as library:
+        assert library.entries()
+    # the larger one has the structure of the excluded one: it is of the evaluation, too
+    for other in (task, larger):
+        _, prompts, seeds, _ = searched(tmp_path, other, path, **out)
+        assert seeds == [] and "was found for another task" not in "".join(prompts.values())
+        assert "A model noted this" not in "".join(prompts.values())
+
+
+def test_what_a_killed_process_left_is_carried_over_once(tmp_path, path):
+    """The library loses what a run told it; the run's next process tells it again."""
+    task = tiny_search.write_task(tmp_path / "task")
+    run, *_ = searched(tmp_path, task, path, Teacher())
+
+    def content() -> list[tuple]:
+        with HintLibrary.open(path) as library:
+            hints = [(one.learned, one.source) for one in library.entries()]
+            return [*hints, *map(tuple, library.rows("SELECT run, episode, hint, shown, gain FROM outcomes"))]
+
+    before = content()
+    assert any(isinstance(one[-1], float) for one in before)
+    with HintLibrary.open(path) as library:
+        library.run("UPDATE outcomes SET gain = NULL, low = NULL, high = NULL, node = NULL")
+        library.run("DELETE FROM votes")
+        assert content() != before
+    config, loaded = load_config(None, {"experience.library": str(path)}), load_task(task)
+    memory = open_memory(config, loaded)
+    with Store.open(tmp_path / "runs") as store:
+        for _ in range(2):
+            memory.learn(store, run)
+            memory.settle(store, run)
+            assert content() == before
+
+
+def exemplar(name: str, **fields) -> Exemplar:
+    given = {
+        "task": name, "instances": frozenset([f"i-{name}"]), "structures": frozenset([f"s-{name}"]),
+        "operators": ("add", "layer_norm"), "shapes": frozenset(["3d medium"]), "files": {"P.py": name},
+        "target": "cpu", "device": "a CPU", "as_score": 1.5, "as_low": 1.4, "as_high": 1.6,
+        "author": "expert", "licence": "Apache-2.0", "source": "shipped",
+    }  # fmt: skip
+    return Exemplar(**given | fields)
+
+
+OWN = Fingerprint(frozenset(["i-one"]), frozenset(["s-one"]), ("add", "layer_norm"), frozenset(["3d medium"]))
+
+
+def names(found) -> list[tuple[str, str]]:
+    return [(one.exemplar.task, one.relation) for one in found.examples]
+
+
+def test_what_serves_a_task_and_why():
+    same = exemplar("same", instances=frozenset(["i-one"]), structures=frozenset(["s-one"]))
+    shape = exemplar("shape", structures=frozenset(["s-one"]))
+    near, far = exemplar("near"), exemplar("far", operators=("softmax", "mul", "add"))
+    slow, other = exemplar("slow", as_score=1.1), exemplar("other size", shapes=frozenset(["3d large"]))
+    gpu = exemplar("gpu", instances=frozenset(["i-one"]), target="cuda")
+    everything = [far, other, gpu, slow, near, shape, same]
+    found = retrieve(OWN, everything, "cpu", 3)
+    assert found.seed.exemplar is same and "the same operators, sizes and dtypes" in found.seed.why
+    assert names(found) == [("near", "operators"), ("slow", "operators")], "its own structure is the seed's"
+    assert "100% of the operators" in found.examples[0].why
+    found = retrieve(OWN, [far, near, shape], "cpu", 1)
+    assert found.seed is None and names(found) == [("shape", "structure")]
+    assert retrieve(OWN, everything, "cuda", 2).seed.exemplar is gpu
+    barred = retrieve(OWN, everything, "cpu", 9, without=["i-one", "s-one"])
+    assert barred.seed is None and "shape" not in [name for name, _ in names(barred)]
+    assert likeness(["add", "add"], ["add"]) == 0.5 and likeness([], []) == 0
+
+
+def test_shape_classes(tmp_path):
+    small, large = task_of(tmp_path / "a", [4, 8]), written(tmp_path / "b", [4096, 4096])
+    of = [shape_class(load_task(one).subgraphs[0].inputs) for one in (small, large)]
+    assert of == ["2d small", "2d large"] and shape_class([]) == "scalar"
+
+
+def test_the_shipped_exemplars_are_small_and_whole():
+    found = exemplars.shipped()
+    assert len(found) >= 10
+    for one in found:
+        assert one.files and one.instances and one.structures and one.operators and one.licence
+        assert one.target == exemplars.target_of_files(one.files)
+        assert one.as_score is None or one.as_low > 1
+    places = [path for _, path in exemplars.resources.glob(exemplars.SHIPPED)]
+    assert sum(path.stat().st_size for path in places) < 1_000_000
+    text = b"".join(gzip.decompress(path.read_bytes()) for path in places)
+    assert b"GraphModule" not in text, "passes, and nothing of the tasks"
+
+
+def test_similar_says_what_would_be_used(call, tmp_path, path):  # noqa: F811
+    task = tiny_search.write_task(tmp_path / "task")
+    _, _, _, best = searched(tmp_path, task, path)
+    code, out, _ = call("similar", task, "--library", path, "--json")
+    found = json.loads(out)
+    assert code == 0 and found["seed"]["files"] == sorted(best) and found["seed"]["source"] == "library"
+    code, out, _ = call("similar", task, "--library", path)
+    assert code == 0 and "seed" in out and "operators," in out
+    code, out, _ = call("similar", task, "--library", path, "--exclude", task)
+    assert code == 0 and "no exemplar serves it; knowledge: " in out and "the task is excluded" in out
+    code, _, err = call("similar", task, "--library", path, "--exclude", tmp_path / "none")
+    assert code == 2 and "none" in one_line(err)
+
+
+def test_a_library_of_passes_alone_is_taken_over(path):
+    columns = [name for name in asdict(GELU) if name != "shapes"]
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"CREATE TABLE passes ({', '.join(columns)})")
+        connection.execute(
+            f"INSERT INTO passes VALUES ({', '.join('?' for _ in columns)})",
+            [getattr(GELU, name) for name in columns],
+        )
+    connection.close()
+    for _ in range(2):
+        with PassLibrary.open(path) as library:
+            assert library.all() == [GELU]
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(UsageError, match="another version"), PassLibrary.open(path):
+        pass
