@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import tiny_search
 
 from passagent import api as pa
+from passagent import cli
 from passagent.agent.taskfiles import ToolError
 from passagent.commands import running, showing
 from passagent.config import load_config
@@ -123,3 +125,21 @@ def test_a_line_is_a_line() -> None:
 def test_presets_with_tools_of_their_own_have_no_intents() -> None:
     assert "plan_intent" not in load_config("passnet").agent.tools
     assert "plan_intent" in load_config().agent.tools
+
+
+def test_the_command_line_shows_them(
+    searched: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["passagent", "show", "last", "--runs-dir", str(searched), *words])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        told = capsys.readouterr()
+        return int(ended.value.code or 0), told.out + told.err
+
+    capsys.readouterr()
+    code, text = said("--intents", "--json")
+    assert code == 0 and json.loads(text) == pa.Run.find("last", searched).intents()
+    assert said("--memory", "--json") == (0, "[]\n")
+    code, text = said("1", "--intents")
+    assert code == 2 and "give one of EPISODE, --intents and --memory" in text

@@ -60,7 +60,10 @@ def show(
 ) -> None:
     """Show the tree and summary of RUN, or one EPISODE of it. An episode is shown by its messages."""
     from passagent.commands import showing
+    from passagent.errors import UsageError
 
+    if (episode is not None) + intents + memory > 1:
+        raise UsageError("show: give one of EPISODE, --intents and --memory")
     if intents:
         showing.show_intents(run, runs_dir, json)
     elif memory:

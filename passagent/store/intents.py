@@ -8,6 +8,9 @@ from passagent.store.database import Store, now
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 
+RECENT = 200
+"""Intents of an island that are looked through for untried ones."""
+
 
 @dataclass(frozen=True)
 class Intent:
@@ -103,14 +106,16 @@ def of_run(store: Store, run_id: str) -> list[Intent]:
 
 
 def untried(store: Store, run_id: str, island: int) -> list[Intent]:
-    """Of an island those that nobody has tried, the most promising first."""
+    """Of an island's last RECENT those that nobody has tried, the most promising first."""
     query = _QUERY.format(
-        and_where="AND intents.island = :island AND NOT EXISTS (SELECT 1 FROM intents_tried AS any_one "
+        and_where="AND intents.id IN (SELECT id FROM intents AS recent WHERE recent.run_id = :run "
+        "AND recent.island = :island ORDER BY recent.id DESC LIMIT :recent) "
+        "AND NOT EXISTS (SELECT 1 FROM intents_tried AS any_one "
         "WHERE any_one.intent_id = intents.id) AND NOT EXISTS (SELECT 1 FROM intents AS later "
         "WHERE later.taken_from = intents.id)",
         order="expected DESC, intents.id DESC",
     )
-    return store.all(Intent, query, {"run": run_id, "island": island})
+    return store.all(Intent, query, {"run": run_id, "island": island, "recent": RECENT})
 
 
 def of_nodes(store: Store, run_id: str) -> dict[int, int]:
