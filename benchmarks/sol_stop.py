@@ -69,7 +69,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("place", type=Path)
-    parser.add_argument("--margin", type=float, nargs="*", default=[0.1, 0.5, 1.0])
+    parser.add_argument("--margin", type=float, nargs="*", default=[0.1, 0.5, 1.0, 2.0, 3.0])
     parser.add_argument("--tasks", type=int, default=20)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()

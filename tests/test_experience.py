@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from passagent.errors import UsageError
+from passagent.evaluator.hardware import machine as hardware
 from passagent.evaluator.hardware.machine import Machine, measure_machine
 from passagent.evaluator.result import Evaluation, GraphResult, Mismatch, Speedup, Violation, Worst
 from passagent.experience import diagnose, knowledge, read, search
@@ -133,6 +134,8 @@ def test_failures_name_where_and_how():
 
 def test_the_machine_is_measured_once_a_day(tmp_path, monkeypatch):
     monkeypatch.setenv("PASSAGENT_CACHE", str(tmp_path))
+    monkeypatch.setattr(hardware, "_LEAST_S", 0.0)
+    monkeypatch.setattr(hardware, "PRODUCTS", {"cpu": (64, 64)})
     measure_machine.cache_clear()
     machine = measure_machine("cpu")
     assert 0 < machine.issue_s < 1 and all(0 < rate < 1e14 for _, rate in machine.bandwidths)

@@ -14,7 +14,7 @@ from passagent.agent import toolbox
 from passagent.agent.episode import answer
 from passagent.agent.observe import observation, used_evaluation
 from passagent.agent.taskfiles import TaskFiles
-from passagent.agent.toolbox import CHECK, CODE, EDITOR, EVALUATOR, KNOWLEDGE, Tool
+from passagent.agent.toolbox import CHECK, CODE, EDITOR, EVALUATOR, KNOWLEDGE, PROFILE, Tool
 from passagent.agent.workspace import Workspace
 from passagent.config import load_config
 from passagent.errors import PassagentError, UsageError
@@ -25,6 +25,7 @@ from passagent.rl.instructions import task_text
 from passagent.rl.reward import reward_of
 from passagent.rl.shared import SharedEvaluator, shared
 from passagent.search.gain import log_gain
+from passagent.search.profiling_nodes import limits_text
 from passagent.tasks import Task, load_task
 
 Reward = Literal["as", "log_gain"]
@@ -209,6 +210,17 @@ class PassEnv:
         """
         return self._call(CODE, query=query, kind=kind, cursor=cursor)
 
+    def profile(self, deep: bool | None = None) -> str:
+        """Say what limits your pass directory, which must have been evaluated. Uses no evaluation.
+
+        Args:
+            deep: Read hardware counters, too, where there are some.
+
+        Returns:
+            Each limit with the figure that shows it and its threshold, and what was not measured.
+        """
+        return self._call(PROFILE, deep=deep)
+
     def _call(self, name: str, **arguments: Any) -> str:
         """A tool's answer, or the model's mistake in words. Raises what is not the policy's fault."""
         if not self._tools:
@@ -242,6 +254,10 @@ class PassEnv:
         async def outline(files: dict[str, str]) -> Evaluation | list[str]:
             return await evaluator.outline(task, Candidate(files))
 
+        async def limits(files: dict[str, str], deep: bool) -> str:
+            candidate = Candidate(files)
+            return await limits_text(task, candidate, self._seen.get(candidate.key), config, deep)
+
         retriever = retriever_of(self._config.experience.retriever)
         opened = [
             toolbox.file_editor(workspace),
@@ -252,6 +268,7 @@ class PassEnv:
                 partial(retriever.read, target=target),
             ),
             toolbox.search_code(target),
+            toolbox.profile(workspace, limits),
         ]
         return {tool.spec.name: tool for tool in opened}
 

@@ -1,4 +1,4 @@
-"""What limits a candidate of the search, for its author: a profile between evaluations, never beside one."""
+"""What limits a candidate, for its author: a profile between evaluations, never beside one."""
 
 from __future__ import annotations
 
@@ -6,30 +6,41 @@ import asyncio
 
 from passagent.agent.taskfiles import ToolError
 from passagent.cluster.opening import LOCAL
+from passagent.config import EvaluatorConfig
 from passagent.errors import PassagentError
 from passagent.evaluator.candidate import Candidate
+from passagent.evaluator.result import Evaluation
 from passagent.evaluator.service.known import recall
 from passagent.search.session import Session
+from passagent.tasks import Task
 
 
 async def limits_of(session: Session, files: dict[str, str], deep: bool) -> str:
-    """At most 12 lines on a candidate that was evaluated on this machine. Raises ToolError for another one.
+    """At most 12 lines on a candidate of the search. Raises ToolError for one that was not evaluated."""
+    candidate = Candidate(files)
+    known = recall(session.store, session.task, candidate, session.environment, unstable=True, bar=0.0)
+    evaluation = known.evaluation if known else None
+    work = limits_text(session.task, candidate, evaluation, session.config.evaluator, deep)
+    return await session.in_time(work)
+
+
+async def limits_text(
+    task: Task, candidate: Candidate, evaluation: Evaluation | None, config: EvaluatorConfig, deep: bool
+) -> str:
+    """At most 12 lines on an evaluated candidate. Raises ToolError where there is nothing to profile.
 
     The device is leased meanwhile: what is timed, by this program or another, waits.
     """
-    config, candidate = session.config.evaluator, Candidate(files)
     if config.pool != LOCAL:
         raise ToolError("profile: the device is on another machine; go by what pass_evaluator tells")
-    known = recall(session.store, session.task, candidate, session.environment, unstable=True, bar=0.0)
-    if known is None:
+    if evaluation is None:
         raise ToolError("profile: these files were not evaluated yet; call pass_evaluator first")
     from passagent.evaluator.hardware.devices import first_device
     from passagent.profiling.profiler import profile_evaluated
 
-    work = asyncio.to_thread(
-        profile_evaluated, session.task, candidate, known.evaluation, first_device(config.device), deep
-    )
     try:
-        return (await session.in_time(work)).text()
+        device = first_device(config.device)
+        found = await asyncio.to_thread(profile_evaluated, task, candidate, evaluation, device, deep)
     except PassagentError as error:
         raise ToolError(f"profile: {error}") from error
+    return found.text()

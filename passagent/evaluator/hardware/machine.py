@@ -27,7 +27,7 @@ PRODUCTS = {"cpu": (256, 1024), "cuda": (1024, 8192)}
 """Rows of the square matrices whose product is timed; the larger ones if the smaller take little."""
 _LITTLE_S = 2e-3
 """The larger product takes at least 64 times as long as this."""
-_ROUNDS, _LEAST_S = 5, 0.1
+_ROUNDS, _LEAST_S = 5, 0.05
 """A figure is the best of so many rounds, and of those in so many seconds: the machine may be busy."""
 KEPT_S = 24 * 3600.0
 """So long what was measured is not measured again, s: it takes torch, whose import takes seconds."""
