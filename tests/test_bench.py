@@ -48,7 +48,9 @@ COLUMNS = {
 def call(monkeypatch, capsys, tmp_path):
     """`call("bench", ...)` gives exit code, stdout, stderr of `passagent bench ...` in an empty directory."""
     monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith("PASSAGENT_")]:
+    for name in [
+        name for name in os.environ if name.startswith("PASSAGENT_") and name != "PASSAGENT_LIBRARY"
+    ]:
         monkeypatch.delenv(name)
 
     def run(*words: object) -> tuple[int, str, str]:
@@ -384,7 +386,11 @@ def program(tmp_path: Path, *words: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={name: value for name, value in os.environ.items() if not name.startswith("PASSAGENT_")}
+        env={
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("PASSAGENT_") or name == "PASSAGENT_LIBRARY"
+        }
         | {"PYTHONPATH": os.pathsep.join([str(Path(cli.__file__).parents[1]), *filter(None, sys.path)])},
     )
 

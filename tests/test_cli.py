@@ -31,9 +31,12 @@ NOT_SETTINGS = ("help", "version", "install_completion", "show_completion")
 def call(monkeypatch, capsys, tmp_path):
     """`call("run", ...)` gives exit code, stdout, stderr of `passagent run ...` in an empty directory."""
     monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith("PASSAGENT_") or name.endswith("_API_KEY")]:
+    for name in [
+        name
+        for name in os.environ
+        if (name.startswith("PASSAGENT_") and name != "PASSAGENT_LIBRARY") or name.endswith("_API_KEY")
+    ]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("PASSAGENT_LIBRARY", "off")
 
     def run(*words: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["passagent", *map(str, words)])

@@ -67,7 +67,9 @@ def _loaded() -> Iterator[None]:
 def call(monkeypatch, capsys, tmp_path):
     """`call("collect", ...)` gives exit code, stdout, stderr of the command in an empty directory."""
     monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith("PASSAGENT_")]:
+    for name in [
+        name for name in os.environ if name.startswith("PASSAGENT_") and name != "PASSAGENT_LIBRARY"
+    ]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
     real = collecting.collect

@@ -58,7 +58,9 @@ def runs(home, tmp_path) -> Path:
 def call(monkeypatch, capsys, tmp_path, home):
     """`call("export", ...)` gives exit code, stdout, stderr of the command in an empty directory."""
     monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith("PASSAGENT_")]:
+    for name in [
+        name for name in os.environ if name.startswith("PASSAGENT_") and name != "PASSAGENT_LIBRARY"
+    ]:
         monkeypatch.delenv(name)
 
     def run(*words: object) -> tuple[int, str, str]:

@@ -63,7 +63,9 @@ def small(tmp_path):
 def call(monkeypatch, capfd, tmp_path):
     """`call("eval", ...)` gives exit code, stdout and the last line of stderr, run in an empty directory."""
     monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith("PASSAGENT_")]:
+    for name in [
+        name for name in os.environ if name.startswith("PASSAGENT_") and name != "PASSAGENT_LIBRARY"
+    ]:
         monkeypatch.delenv(name)
     for module in (candidates, measure):
         monkeypatch.setattr(module, "RETRY_AFTER_S", (0.0,))

@@ -35,7 +35,11 @@ from passagent.store import Store, episodes, evaluations, files, nodes, particip
 def call(monkeypatch, capsys, place):
     """`call("why", ...)` gives exit code, stdout, stderr of `passagent why ...` where `place` is."""
     monkeypatch.chdir(place)
-    for name in [name for name in os.environ if name.startswith("PASSAGENT_") or name.endswith("_API_KEY")]:
+    for name in [
+        name
+        for name in os.environ
+        if (name.startswith("PASSAGENT_") and name != "PASSAGENT_LIBRARY") or name.endswith("_API_KEY")
+    ]:
         monkeypatch.delenv(name)
 
     def run(*words: object) -> tuple[int, str, str]:

@@ -50,8 +50,9 @@ def memory(
         found = conduct(experiment)
     except KeyboardInterrupt as error:
         raise Interrupted("interrupted; what was run is kept, the same command goes on") from error
+    names = [Path(path).name for path in protocol.tasks]
     data = {
-        "protocol": asdict(protocol) | {"config": json.loads(protocol.config)},
+        "protocol": asdict(protocol) | {"tasks": names, "config": json.loads(protocol.config)},
         "environment": describe(config.evaluator.device, config.evaluator.threads or 0),
         "compared": [asdict(one) for one in found],
         "courses": [one._asdict() for one in experiment.courses],
