@@ -260,20 +260,8 @@ def bench(
     options = {"device": device, "pool": pool, "token_file": token_file, "dispatch": dispatch}
     given = settings_of(options | {"model": model}, settings)
     compilers = compiler or default_compilers(suite, device)
-    request = Request(
-        tasks,
-        compilers,
-        config,
-        given,
-        iters,
-        pass_dir,
-        root,
-        out,
-        fresh,
-        hold_out_shapes,
-        suite,
-        explain,
-    )
+    how = (iters, pass_dir, root, out, fresh, hold_out_shapes, suite, explain)
+    request = Request(tasks, compilers, config, given, *how)
     thread = LoopThread("passagent-bench")
     try:
         return Bench(thread.run(measured(request, lambda _: Unwatched())))

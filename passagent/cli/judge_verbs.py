@@ -6,6 +6,7 @@ import typer
 
 from passagent.cli import dataset_options as of_data
 from passagent.cli import options as opt
+from passagent.cli import result_options as of_result
 
 commands = typer.Typer()
 tasks_app = typer.Typer(help="Look at tasks, and export them.", no_args_is_help=True, rich_markup_mode=None)
@@ -76,8 +77,8 @@ def bench(
     out: opt.BenchOut = None,
     fresh: opt.BenchFresh = False,
     hold_out_shapes: opt.HoldOut = None,
-    suite: opt.SuiteTable = None,
-    explain: opt.Explain = False,
+    suite: of_result.SuiteTable = None,
+    explain: of_result.Explain = False,
     plots: opt.Plots = None,
     config: opt.Config = None,
     set_: opt.Set = None,

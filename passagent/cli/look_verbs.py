@@ -6,6 +6,7 @@ import typer
 
 from passagent.cli import model_options as own
 from passagent.cli import options as opt
+from passagent.cli import result_options as of_result
 from passagent.cli import server_options as serve
 
 commands = typer.Typer()
@@ -95,14 +96,14 @@ def best(
     force: opt.Force = False,
     measure: opt.Measure = True,
     standalone: opt.Standalone = False,
-    format_: opt.BestFormatOption = opt.BestFormat.review,
+    format_: of_result.BestFormatOption = of_result.BestFormat.review,
     runs_dir: opt.RunsDir = "runs",
     json: opt.Json = False,
 ) -> None:
     """Write RUN's best pass to a directory that a person can review: with a test, a README and its plan."""
     from passagent.commands import delivering
 
-    if format_ is opt.BestFormat.review:
+    if format_ is of_result.BestFormat.review:
         delivering.best(run, out, runs_dir, force, measure, json, standalone)
     else:
         delivering.best_for_suite(run, out, runs_dir, force, measure, json, format_.value)

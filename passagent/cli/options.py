@@ -43,20 +43,6 @@ class By(enum.StrEnum):
     step = "step"
 
 
-class BestFormat(enum.StrEnum):
-    """In what form `best` writes a pass."""
-
-    review = "review"
-    kernelbench = "kernelbench"
-    flashinfer = "flashinfer"
-
-
-class BenchSuite(enum.StrEnum):
-    """Whose own table `bench` can print."""
-
-    kernelbench = "kernelbench"
-
-
 class FormatName(enum.StrEnum):
     """The forms of docs/formats.md."""
 
@@ -289,10 +275,6 @@ HoldOut = Annotated[
         metavar="SHARE",
     ),
 ]
-SuiteTable = Annotated[
-    BenchSuite | None, option("--suite", "Print this suite's table, too; TASKS were imported from it.")
-]
-Explain = Annotated[bool, option("--explain", "Say where each compiler loses: root causes, categories.")]
 Plots = Annotated[
     str | None,
     option("--plots", "Draw ES(t), S(t) and the speedups (needs passagent[report]).", metavar="DIR"),
@@ -352,12 +334,6 @@ Measure = Annotated[
     ),
 ]
 Standalone = Annotated[bool, option("--standalone", "Write it so that it runs without passagent.")]
-BestFormatOption = Annotated[
-    BestFormat,
-    option(
-        "--format", "A directory to review, a ModelNew for KernelBench, or a Solution for flashinfer-bench."
-    ),
-]
 Yes = Annotated[bool, option("--yes", "Do not ask.", "-y")]
 DryRun = Annotated[bool, option("--dry-run", "Say what would go, remove nothing.")]
 
