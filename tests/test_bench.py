@@ -290,6 +290,7 @@ class GraphModule(torch.nn.Module):
 """
 
 
+@pytest.mark.long
 def test_the_expert_beside_others(call, tmp_path):
     tiny.write_task(tmp_path / "tasks/silu_mul")
     tiny.write_subgraph(tmp_path / "tasks/matmul", [4, 4], model=MATMUL)

@@ -101,6 +101,7 @@ def server(monkeypatch) -> Iterator[WireServer]:
         yield one
 
 
+@pytest.mark.long
 def test_killed_at_random_moments_and_gone_on_with(tmp_path: Path) -> None:
     lost = collect_with_kills(tmp_path, write_tasks(tmp_path / "tasks", 4), count=2, kills=3, seed=1)
     assert 0 < lost <= 3 * 4

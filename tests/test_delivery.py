@@ -33,6 +33,7 @@ def pytest_in(path: Path) -> subprocess.CompletedProcess[str]:
     return ran(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=path)
 
 
+@pytest.mark.long
 def test_the_test_of_a_pass_finds_a_wrong_kernel(recorder, tmp_path):
     """A bias left out, which is all zeros in the task; and on another GPU-less machine nothing is skipped."""
     task = load_task(examples()["add_layer_norm"])

@@ -117,6 +117,7 @@ def test_unary(functions, dtype):
     drop=st.tuples(*[st.sampled_from(["keep", "one"])] * 4),
     dtype=st.sampled_from([torch.float32, torch.float16, torch.bfloat16]),
 )
+@pytest.mark.long
 def test_binary_broadcasts(shape, drop, dtype):
     other = [1 if how == "one" else n for n, how in zip(shape, drop, strict=False)]
     equal_to_eager(BINARY, [r(*shape, dtype=dtype), r(*other, dtype=dtype, seed=1)])

@@ -71,6 +71,7 @@ def test_an_episode_is_shown_whole(tmp_path: Path, capsys: pytest.CaptureFixture
         "pass_evaluator",
         "search_knowledge",
         "search_code",
+        "profile",
         "plan_intent",
     ]
     replies = [turn for turn in found.messages if turn.message["role"] == "assistant"]

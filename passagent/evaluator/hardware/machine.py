@@ -102,15 +102,18 @@ def kept_machine(device: str) -> Machine | None:
 
 def measured_now(device: str) -> Machine:
     """The figures of `device`, measured anew by a process of their own. Raises InfrastructureError."""
-    done = subprocess.run(
-        [sys.executable, "-m", "passagent.evaluator.hardware.machine", device],
-        capture_output=True,
-        text=True,
-        env=os.environ | import_path(),
-        stdin=subprocess.DEVNULL,
-        timeout=120,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "passagent.evaluator.hardware.machine", device],
+            capture_output=True,
+            text=True,
+            env=os.environ | import_path(),
+            stdin=subprocess.DEVNULL,
+            timeout=120,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise InfrastructureError(f"the rates of {device} could not be measured within 120 s") from error
     try:
         return read_machine(json.loads(done.stdout))
     except (ValueError, KeyError, TypeError) as error:
