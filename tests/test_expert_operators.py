@@ -54,6 +54,7 @@ STATISTICS: list[Callable[[Any], Any]] = [
     lambda x: torch.var_mean(x, -1)[0], lambda x: torch.std_mean(x, 0)[1],
     lambda x: F.instance_norm(x[None]), lambda x: F.rms_norm(x, (x.shape[-1],), None, 1e-6),
     lambda x: F.glu(torch.cat([x, x + 1], -1)), lambda x: F.batch_norm(x, None, None, training=True),
+    lambda x: (x * 1000.0).logsumexp(-1),
 ]  # fmt: skip
 IMAGES: list[Callable[[Any], Any]] = [
     lambda x: F.pixel_shuffle(x, 2), lambda x: F.pixel_unshuffle(x, 2), lambda x: F.channel_shuffle(x, 2),

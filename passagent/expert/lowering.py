@@ -133,7 +133,8 @@ class Call:
 
     def e(self, op: str, *args: Expr | float) -> Expr:
         """A scalar operation on expressions and numbers of one compute type."""
-        dtype = next(a.dtype for a in args if isinstance(a, Expr))
+        chosen = args[1:] if op == "where" else args  # a choice has the type of what is chosen
+        dtype = next(a.dtype for a in chosen if isinstance(a, Expr))
         exprs = [a if isinstance(a, Expr) else self.number(a, dtype) for a in args]
         return self.trace.op(op, exprs, "bool" if op in COMPARISONS else exprs[-1].dtype)
 
