@@ -59,11 +59,12 @@ def local_tree(tmp_path_factory):
 
 
 def search(task_path: Path, runs: Path, name: str, token: str = "") -> subprocess.Popen[str]:
-    """A process that searches."""
+    """A process that searches, and takes nothing from what an earlier one found."""
     program = [sys.executable, str(TESTS / "pool_search.py")]
     log = open(runs.with_suffix(".log"), "a")  # noqa: SIM115
     command = [*program, str(task_path), str(runs), str(ITERS), "4", name, token]
-    return subprocess.Popen(command, stdout=log, stderr=log, text=True)
+    env = os.environ | {"PASSAGENT_LIBRARY": "off"}
+    return subprocess.Popen(command, stdout=log, stderr=log, text=True, env=env)
 
 
 def wait(condition, what: str) -> None:

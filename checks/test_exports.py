@@ -34,8 +34,10 @@ KINDS = ("whole", "steps")
 
 @pytest.fixture(scope="module")
 def runs_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with the episodes of real runs."""
-    return episodes.build(tmp_path_factory.mktemp("database"))
+    """A database with the episodes of real runs, none of which starts from what another one found."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PASSAGENT_LIBRARY", "off")
+        return episodes.build(tmp_path_factory.mktemp("database"))
 
 
 @pytest.fixture(scope="module")

@@ -223,6 +223,7 @@ ARGUMENTS = {
     "wait": {"job": 1},
     "cancel": {"job": 1},
     "explain_mismatch": {"job": 1},
+    "profile": {"job": 1},
     "search_knowledge": {"query": "softmax"},
     "similar": {"task": "tiny"},
     "read_document": {"path": "index.md"},
