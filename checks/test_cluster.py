@@ -59,12 +59,11 @@ def local_tree(tmp_path_factory):
 
 
 def search(task_path: Path, runs: Path, name: str, token: str = "") -> subprocess.Popen[str]:
-    """A process that searches, and takes nothing from what an earlier one found."""
+    """A process that searches."""
     program = [sys.executable, str(TESTS / "pool_search.py")]
     log = open(runs.with_suffix(".log"), "a")  # noqa: SIM115
     command = [*program, str(task_path), str(runs), str(ITERS), "4", name, token]
-    env = os.environ | {"PASSAGENT_LIBRARY": "off"}
-    return subprocess.Popen(command, stdout=log, stderr=log, text=True, env=env)
+    return subprocess.Popen(command, stdout=log, stderr=log, text=True)
 
 
 def wait(condition, what: str) -> None:

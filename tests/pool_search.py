@@ -25,7 +25,7 @@ def main() -> None:
     """The program."""
     task, runs_dir, iters, islands, name, token = sys.argv[1:]
     settings = tiny_search.settings(int(iters), int(islands), 7)
-    settings |= {"evaluator.pool": name, "search.deterministic": True}
+    settings |= {"evaluator.pool": name, "search.deterministic": True, "experience.library": "off"}
     settings |= {"evaluator.token_file": token} if token else {}
     pool.PAUSES_S = (0.5, 2.0)
     evaluator: Any = None
