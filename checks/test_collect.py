@@ -13,6 +13,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 import paid_collection  # noqa: E402
+import pytest  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("no_library")
 
 TASKS, TRIALS, KILLS = 30, 2, 10
 

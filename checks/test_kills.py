@@ -14,6 +14,8 @@ import test_queue  # noqa: E402
 from many import forks  # noqa: E402, F401
 from test_ledger import _loaded  # noqa: E402, F401
 
+pytestmark = pytest.mark.usefixtures("no_library")
+
 
 @pytest.mark.usefixtures("forks")
 def test_fifty_kills_leave_the_same_tree(tmp_path: Path) -> None:

@@ -161,8 +161,10 @@ class Memory:
         author = episodes.get_episode(store, best.episode_id).model or run.model
         kept = 0
         with PassLibrary.open(self.path) as library, library.transaction():
-            for one, pair, graph in zip(self.task.subgraphs, self.hashes, found.graphs, strict=True):
-                if pair is not None and graph.speedup is not None:
+            graphs = {graph.name: graph for graph in found.graphs}
+            for one, pair in zip(self.task.subgraphs, self.hashes, strict=True):
+                graph = graphs.get(one.name)
+                if pair is not None and graph is not None and graph.speedup is not None:
                     made = kept_pass(one, pair, graph, found, files, origin, author)
                     operators = ", ".join(self.task.operators)
                     kept += library.keep(replace(made, operators=operators, device=device_name))
