@@ -17,8 +17,7 @@ MOVES = frozenset({"pad", "roll", "flip", "repeat", "tile", "index_select", "gat
 MOST_RECOMPUTED = 9
 """Elements of a window up to which what it reads is computed in the same kernel, once for each."""
 LARGE_IMAGE = 1 << 22
-"""Elements from which an image that is enlarged is computed before, and not for each neighbour: 40 us
-against 55 for 16 million of float16 on an H200."""
+"""Elements from which an image that is enlarged is computed before, and not for each neighbour."""
 
 
 def reads_often(node: fx.Node, source: fx.Node) -> bool:
