@@ -304,11 +304,21 @@ SPOIL = {
 }
 
 
+DOUBLE = (
+    "UPDATE nodes SET (evaluation_id, as_score, candidate_key, canonical_key) = "
+    "(SELECT evaluation_id, as_score, candidate_key, canonical_key FROM nodes WHERE id = :node) "
+    "WHERE id = (SELECT id FROM nodes WHERE status = 'ok' AND id != :node LIMIT 1)"
+)
+"""Another node of the same program."""
+
+
 @pytest.mark.parametrize("how", SPOIL)
 def test_a_tampered_node_does_not_go_out(call, runs, tmp_path, how):
     assert call("export", "--format", "trl", "--out", "before", "--runs-dir", runs)[0] == 0
     with Store.open(runs) as store:
         [row] = store.rows("SELECT id FROM nodes WHERE status = 'ok' AND place = 1 LIMIT 1 OFFSET 3")
+        if how == "another's files":
+            store.execute(DOUBLE, {"node": row["id"]})
         store.execute(SPOIL[how], {"node": row["id"]} if ":node" in SPOIL[how] else {})
         if how == "both":
             store.execute("UPDATE nodes SET as_score = 9.0 WHERE status = 'ok'", {})

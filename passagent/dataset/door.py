@@ -15,6 +15,7 @@ from passagent.dataset.columns import Revision
 from passagent.errors import PassagentError
 from passagent.evaluator.score import aggregate
 from passagent.redaction import redact
+from passagent.search.canonical import canonical_key
 from passagent.store import evaluations, files
 from passagent.store.database import Store
 
@@ -61,13 +62,12 @@ def check_node(store: Store, name: str, revision: Revision) -> dict[str, str]:
             raise _tampered(name, revision, "it counts as correct without an evaluation")
         return found
     stored = store.row(
-        "SELECT v.candidate_key AS key, v.status, v.as_score, n.canonical_key AS program FROM evaluations v "
-        "JOIN nodes n ON n.evaluation_id = v.id WHERE v.id = :evaluation AND n.id = :node",
-        {"evaluation": revision.evaluation_id, "node": revision.node},
+        "SELECT candidate_key AS key, status, as_score FROM evaluations WHERE id = :evaluation",
+        {"evaluation": revision.evaluation_id},
     )
     if stored is None:
         raise _tampered(name, revision, "its evaluation is gone")
-    if stored["key"] != revision.files and not _same_program(store, stored):
+    if stored["key"] != revision.files and not _same_program(store, found, revision.files, stored["key"]):
         raise _tampered(name, revision, "its evaluation is another candidate's")
     if stored["status"] != revision.status or revision.as_score not in (None, stored["as_score"]):
         raise _tampered(name, revision, "its status or AS is not that of its evaluation")
@@ -78,15 +78,9 @@ def check_node(store: Store, name: str, revision: Revision) -> dict[str, str]:
     return found
 
 
-def _same_program(store: Store, stored: dict[str, Any]) -> bool:
-    """Whether the evaluation is of a candidate that differs in comments and formatting only."""
-    return bool(
-        store.row(
-            "SELECT 1 FROM nodes WHERE candidate_key = :key "
-            "AND substr(canonical_key, 1, 16) = substr(:program, 1, 16) AND +canonical_key = :program",
-            stored,
-        )
-    )
+def _same_program(store: Store, found: dict[str, str], key: str, measured: str) -> bool:
+    """Whether the files `found`, of `key`, are the candidate `measured` but for comments and formatting."""
+    return canonical_key(found, key) == canonical_key(files.get(store, measured), measured)
 
 
 def _equal(one: float | None, other: float | None) -> bool:
