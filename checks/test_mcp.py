@@ -24,6 +24,9 @@ from mcp.client.stdio import StdioServerParameters, stdio_client  # noqa: E402
 from wire_server import Said, WireServer  # noqa: E402
 
 from passagent.agent.tool_specs import SERVED  # noqa: E402
+from passagent.store import Store  # noqa: E402
+from passagent.store.nodes import get_node  # noqa: E402
+from passagent.store.profiles import profiles_of  # noqa: E402
 
 PASSAGENT = [sys.executable, "-m", "passagent"]
 QUICK = ("--set", "evaluator.budget_s=0.2")
@@ -254,6 +257,8 @@ def test_the_inspector_calls_every_tool(programs, place):
     with ThreadPoolExecutor(3) as pool:
         for name, answer in zip(names, pool.map(use, names), strict=True):
             assert not answer.get("isError") and answer["structuredContent"], (name, answer)
+    with Store.open(place / "runs", create=False) as store:  # for the page, and `why`
+        assert "what limits it:" in profiles_of(store, get_node(store, 1))[0].text
 
 
 def test_a_coding_agents_command_line_evaluates_a_file(programs, place, tmp_path):

@@ -19,10 +19,14 @@ from browser import ROOT, answers, browser, served, until
 sys.path.insert(0, str(ROOT / "tests"))
 
 import tiny_search
+from test_hint_library import hint, source
+from test_pass_library import GELU
 
 from passagent.benchmark.results import FILE, Row
 from passagent.evaluator.result import Candidate
-from passagent.store import Store, confirmations, files, nodes, participants, runs
+from passagent.experience.hint_library import HintLibrary, Lesson
+from passagent.store import Store, confirmations, files, nodes, participants, profiles, runs
+from passagent.store.pass_library import PassLibrary
 
 MANY = 100_000
 EVIL = "</script><script>alert(1)</script>\x1b[31m\u202e<img src=x onerror=alert(1)>"
@@ -76,6 +80,8 @@ def finished(task, tmp_path_factory):
         store.execute(
             "UPDATE nodes SET candidate_key = :key, note = :note, diagnosis = :told WHERE id = 3", names
         )
+        text = f"task on a CPU, tier cheap\n  g (float32): 4.19 MB, 3 launches, {EVIL}"
+        profiles.keep_profile(store, nodes.get_node(store, 3).run_id, packed.key, False, text, "{}")
         store.execute("UPDATE nodes SET as_score = 9e999 WHERE id = 5", {})
         store.execute("UPDATE hints SET credited = 4, helped = 3, total_gain = 0.3", {})
     results = place / "bench/tiny-cpu" / FILE
@@ -181,12 +187,19 @@ def test_a_finished_run(chromium, finished):
     look_at_all(chromium, finished, "finished")
 
 
-def test_pages_of_many(chromium, finished):
+def test_pages_of_many(chromium, finished, tmp_path):
     run, _ = newest(finished)
+    library = tmp_path / "library.db"
+    with PassLibrary.open(library) as passes, HintLibrary.open(library) as hints:
+        passes.keep(GELU)
+        for name, advice in (("wide-loads", EVIL[:300]), ("one-pass", "Read each row once.")):
+            hints.learn(Lesson(hint=hint(name, advice=advice)), source())
     with Store.open(finished, create=False) as store:
         other = runs.list_runs(store)[1].id
-    with served(finished) as at:
-        for name in ("hints", "collect", "bench", "bench/tiny-cpu", f"compare?a={run.id}&b={other}"):
+    with served(finished, "--library", library) as at:
+        kept = f"library/{GELU.instance.partition(':')[2][:12]}"
+        compared = f"compare?a={run.id}&b={other}"
+        for name in ("library", kept, "hints", "collect", "bench", "bench/tiny-cpu", compared):
             chromium.look(f"{at}/{name}", name.partition("?")[0].replace("/", "-"))
         chromium.look(f"{at}/node/3", "hostile", "text=evil.py")
         chromium.look(f"{at}/node/5", "infinite")
@@ -236,6 +249,9 @@ def test_buttons_act_on_a_live_run(chromium, live):
         page.click("text=Resume")
         page.wait_for_selector("text=Pause")
         assert wanted() == "run"
+        page.fill("input[name=text]", "The second island is worth a look.")
+        page.click("text=Keep the note")
+        page.wait_for_selector("li:has-text('worth a look')")
         page.click("text=Stop")
         until(lambda: live.process.poll() is not None or wanted() == "stop", "it is asked to stop")
 

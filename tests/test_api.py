@@ -57,6 +57,7 @@ ONLY_IN_A_TERMINAL = {
     "export stats": "prints what export returns",
     "mcp": "serves other programs",
     "models": "its package has this name; prints which keys are set",
+    "note": "keeps a person's words",
     "pause": "acts on a run of another process",
     "plot": "draws a picture of a run into a file",
     "plan": "its package has this name; Node.plan is the recorded plan of a node",

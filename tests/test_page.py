@@ -17,9 +17,12 @@ from pathlib import Path
 import pytest
 import tiny_search
 from starlette.testclient import TestClient
+from test_hint_library import hint, source
+from test_pass_library import GELU
 
 from passagent.benchmark.results import FILE, Row, look
 from passagent.errors import InfrastructureError, PassagentError, UsageError
+from passagent.experience.hint_library import HintLibrary, Lesson
 from passagent.page.app import create_app
 from passagent.page.freshness import Freshness
 from passagent.page.guard import Access
@@ -30,6 +33,9 @@ from passagent.report.course import Made, Point
 from passagent.report.tree import node_row
 from passagent.store import Store, nodes, participants, runs
 from passagent.store.owner import _host, _started
+from passagent.store.pass_library import PassLibrary
+from passagent.store.profiles import keep_profile
+from passagent.store.run_notes import notes_of
 
 ORIGIN = "http://127.0.0.1:8640"
 
@@ -53,8 +59,8 @@ def copy(made, tmp_path):
     return Path(shutil.copytree(made, tmp_path / "runs"))
 
 
-def client(runs_dir, access=None, control=False):
-    app = create_app(Path(runs_dir), access or Access(), control)
+def client(runs_dir, access=None, control=False, library=None):
+    app = create_app(Path(runs_dir), access or Access(), control, library)
     return TestClient(app, base_url=ORIGIN, follow_redirects=False)
 
 
@@ -99,9 +105,26 @@ def crawl(page, start="/"):
     return seen
 
 
-def test_every_link_leads_to_a_page_without_inline_scripts_or_styles(made):
-    seen = crawl(client(made))
-    kinds = ("/run/", "/node/", "/tree", "/episode/", "/task/", "/diff/", "/figures", "/hints")
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """A library of one pass and one learned hint."""
+    path = tmp_path_factory.mktemp("library") / "library.db"
+    with PassLibrary.open(path) as passes, HintLibrary.open(path) as hints:
+        passes.keep(GELU)
+        hints.learn(Lesson(hint=hint("wide-loads")), source())
+    return path
+
+
+def test_every_link_leads_to_a_page_without_inline_scripts_or_styles(made, library):
+    before = library.read_bytes()
+    seen = crawl(client(made, library=library))
+    assert library.read_bytes() == before  # it was opened to look
+    short = GELU.instance.partition(":")[2][:12]
+    assert "wide-loads" in seen["/hints"].text and "not known yet" in seen["/hints"].text
+    assert GELU.operators in seen["/library"].text
+    assert all(name in seen[f"/library/{short}"].text for name in GELU.sources)
+    assert "/library" not in client(made).get("/").text
+    kinds = ("/run/", "/node/", "/tree", "/episode/", "/task/", "/diff/", "/figures", "/hints", "/library/")
     assert all(any(kind in address for address in seen) for kind in kinds)
     for address, answer in seen.items():
         assert "default-src 'self'" in answer.headers["content-security-policy"], address
@@ -234,6 +257,7 @@ def test_hostile_text_is_inert(copy):
             "UPDATE nodes SET note = :note, diagnosis = :told WHERE id = 1",
             {"note": evil.replace("\ud800", ""), "told": told},
         )
+        keep_profile(store, node.run_id, packed.key, False, evil.replace("\ud800", ""), "{}")
         store.execute("UPDATE nodes SET as_score = 9e999 WHERE id = 2", {})
         store.execute("UPDATE runs SET task = :note", {"note": evil.replace("\ud800", "")})
         run = newest(store)
@@ -250,6 +274,7 @@ def test_hostile_text_is_inert(copy):
         for _, attributes in Tags(text).found:
             if "data-chart" in attributes:
                 json.loads(attributes["data-chart"], parse_constant=pytest.fail)
+    assert "<h2>Profile</h2>" in page.get("/node/1").text
     assert "4,800,000 more characters are not shown" in page.get("/node/1").text
     whole = page.get("/node/1/file/big.txt")
     assert len(whole.content) == 5_000_000 and "attachment" in whole.headers["content-disposition"]
@@ -291,11 +316,16 @@ def test_buttons_do_what_the_commands_do(copy):
     with Store.open(copy) as store:
         run = newest(store).id
 
-        def ask(what, headers=own, csrf=access.csrf, of=page):
-            answer = of.post(f"/run/{run}", data={"what": what, "csrf": csrf}, headers=headers)
+        def ask(what, headers=own, csrf=access.csrf, of=page, text=""):
+            data = {"what": what, "csrf": csrf, "text": text}
+            answer = of.post(f"/run/{run}", data=data, headers=headers)
             return answer.status_code, runs.get_run(store, run).wanted
 
         assert ask("pause") == (409, "run")  # no process works on it
+        assert ask("note") == (409, "run")  # it says nothing
+        assert ask("note", text="Größer <b>now</b>") == (303, "run")
+        assert [note.text for note in notes_of(store, run)] == ["Größer <b>now</b>"]
+        assert "Größer &lt;b&gt;now" in client(copy).get(f"/run/{run}").text
         participants.join(store, run)
         assert "<button name" in page.get(f"/run/{run}/now").text
         assert "<button name" not in client(copy).get(f"/run/{run}/now").text

@@ -160,14 +160,17 @@ def view(
     token: serve.Token = None,
     allow_host: serve.AllowHost = None,
     control: serve.Control = False,
+    library: own.Library = None,
 ) -> None:
     """Serve a page to look at runs in a browser, live. Needs passagent[web]; Ctrl-C ends it."""
     from pathlib import Path
 
     from passagent.commands import viewing
     from passagent.page.page_server import Request
+    from passagent.store.library import library_path
 
-    viewing.view(Request(Path(runs_dir), host, port, token, allow_host or (), control))
+    place = Path(runs_dir)
+    viewing.view(Request(place, host, port, token, allow_host or (), control, library_path(library)))
 
 
 @commands.command()

@@ -36,6 +36,16 @@ def runs_rm(
 
 
 @commands.command()
+def note(
+    run: opt.RunArgument, text: opt.NoteArgument, runs_dir: opt.RunsDir = "runs", json: opt.Json = False
+) -> None:
+    """Write a note of yours on RUN, live or not. status, report and the page show it; no model reads it."""
+    from passagent.commands import operating
+
+    operating.note(run, text, runs_dir, json)
+
+
+@commands.command()
 def pause(run: opt.RunArgument, runs_dir: opt.RunsDir = "runs", json: opt.Json = False) -> None:
     """Pause a live RUN until resume. What is under way is finished, and its processes stay."""
     from passagent.commands import operating

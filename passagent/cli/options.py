@@ -88,6 +88,7 @@ CollectArgument = Annotated[
 ]
 RunArgument = Annotated[str, argument("RUN", _A_RUN)]
 LiveRunArgument = Annotated[str | None, argument("[RUN]", _A_RUN, show_default="live runs")]
+NoteArgument = Annotated[str, argument("TEXT", "The note, in quotes.")]
 RunsArgument = Annotated[list[str], argument("RUN...", "Ids of runs, unique prefixes, or 'last'.")]
 EpisodeArgument = Annotated[int | None, argument("EPISODE", "An episode's number (a seed's: 0, -1, ...).")]
 NodeArgument = Annotated[int, argument("NODE", "A node's number.")]

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from passagent.errors import UsageError
-from passagent.experience.hint_library import Entry, HintLibrary
-from passagent.experience.hint_trials import Uplift, uplift
+from passagent.experience.hint_library import HintLibrary
 from passagent.faults import os_fault
+from passagent.report.learned_hints import hint_data, uplift_text
 from passagent.report.text import percent, printable, table
 
 
 def list_hints(path: str | None, as_json: bool) -> None:
     """Print the learned hints of the library at `path`, the oldest first. Raises UsageError."""
     with HintLibrary.open(path, create=False) as library:
-        found = [_data(library, entry) for entry in library.entries()]
+        found = [hint_data(library, entry) for entry in library.entries()]
     if as_json:
         print(json.dumps({"library": str(library.path), "hints": found}))
         return
@@ -25,7 +24,7 @@ def list_hints(path: str | None, as_json: bool) -> None:
             one["id"],
             one["state"],
             f"{one['uplift']['shown']} + {one['uplift']['held']}",
-            _interval(one["uplift"]),
+            uplift_text(one["uplift"]),
             printable(one["advice"]),
         ]
         for one in found
@@ -37,7 +36,7 @@ def show(hint: str, path: str | None, as_json: bool) -> None:
     """Print all that is known of a hint. Raises UsageError."""
     with HintLibrary.open(path, create=False) as library:
         entry = library.entry(hint)
-        found = _data(library, entry)
+        found = hint_data(library, entry)
         rows = library.rows(
             "SELECT run, episode, task, label, family, device, shown, propensity, used, gain, low, high "
             "FROM outcomes WHERE hint = :hint ORDER BY rowid",
@@ -51,7 +50,7 @@ def show(hint: str, path: str | None, as_json: bool) -> None:
         if name != "uplift":
             print(f"{name + ':':<12}{printable(str(value))}")
     one = found["uplift"]
-    print(f"uplift:     {_interval(one)}, {one['shown']} episodes with it, {one['held']} held out")
+    print(f"uplift:     {uplift_text(one)}, {one['shown']} episodes with it, {one['held']} held out")
     cells = [
         [
             row["run"].rpartition(" ")[2],
@@ -98,32 +97,3 @@ def retire(hint: str, path: str | None, as_json: bool) -> None:
     with HintLibrary.open(path, create=False) as library:
         library.retire(hint, "by a person")
     print(json.dumps({"hint": hint, "state": "retired"}) if as_json else f"{hint}: retired")
-
-
-def _data(library: HintLibrary, entry: Entry) -> dict[str, Any]:
-    hint, source = entry.learned.hint, entry.source
-    found: Uplift = uplift(library.trials(hint.id))
-    return {
-        "id": hint.id,
-        "state": entry.learned.state,
-        "why": entry.why,
-        "advice": hint.advice,
-        "trigger": hint.trigger,
-        "context": hint.context.model_dump(),
-        "confidence": entry.learned.confidence,
-        "helps": entry.learned.helps,
-        "harms": entry.learned.harms,
-        "author": source.author,
-        "source": hint.source,
-        "version": entry.version,
-        "written": entry.created_at,
-        "uplift": found._asdict(),
-    }
-
-
-def _interval(found: dict[str, Any]) -> str:
-    if found["estimate"] is None:
-        return "not known yet"
-    if found["low"] is None:
-        return percent(found["estimate"])
-    return f"{percent(found['estimate'])} ({percent(found['low'])} to {percent(found['high'])})"

@@ -25,7 +25,7 @@ from passagent.page.freshness import Freshness
 from passagent.page.guard import Access, Guard
 from passagent.page.rendering import HERE, Relative, environment
 from passagent.search import wishes
-from passagent.store import Store, nodes, runs
+from passagent.store import Store, nodes, run_notes, runs
 
 View = Callable[..., dict[str, Any]]
 
@@ -33,8 +33,9 @@ View = Callable[..., dict[str, Any]]
 class Site:
     """A runs directory as pages."""
 
-    def __init__(self, runs_dir: Path, access: Access, control: bool) -> None:
+    def __init__(self, runs_dir: Path, access: Access, control: bool, library: Path | None) -> None:
         self.runs_dir = runs_dir
+        self.library = library
         self.access = access
         self.control = control
         self.templates = environment()
@@ -79,7 +80,12 @@ class Site:
             "version": __version__,
             "place": str(self.runs_dir),
             "csrf": self.access.csrf if self.control else "",
-            "sections": {"collect": False, "hints": False, "bench": bool(bulk_views.benches(self.runs_dir))},
+            "sections": {
+                "collect": False,
+                "hints": False,
+                "bench": bool(bulk_views.benches(self.runs_dir)),
+                "library": bulk_views.has_library(self.library),
+            },
             "is_file": False,
         }
         try:
@@ -99,23 +105,27 @@ class Site:
         return self.templates.get_template(template).render(context).encode()
 
     async def ask(self, request: Request) -> Response:
-        """POST of a button: pause, resume, drain or stop a live run, as the commands do."""
-        form = {key: value[0] for key, value in parse_qs((await request.body()).decode("latin-1")).items()}
+        """POST of a button: pause, resume, drain or stop a live run, or a note on one, as the commands do."""
+        form = {
+            key: value[0] for key, value in parse_qs((await request.body()).decode(errors="replace")).items()
+        }
         if not self.control:
             return PlainTextResponse("nothing can be changed here: start passagent view with --control", 403)
         if not secrets.compare_digest(form.get("csrf", "").encode(), self.access.csrf.encode()):
             return PlainTextResponse("the form is of another start of passagent view: load it again", 403)
         what, name = form.get("what", ""), request.path_params["name"]
         try:
-            await run_in_threadpool(self._ask, name, what)
+            await run_in_threadpool(self._ask, name, what, form.get("text", ""))
         except UsageError as error:
             return PlainTextResponse(str(error), 409)
         return RedirectResponse(f"./{name}", 303)
 
-    def _ask(self, name: str, what: str) -> None:
+    def _ask(self, name: str, what: str, text: str) -> None:
         with Store.open(self.runs_dir, create=False) as store:
             run = runs.get_run(store, name)
-            if what == "resume":
+            if what == "note":
+                run_notes.add_note(store, run.id, text)
+            elif what == "resume":
                 if not wishes.lift_pause(store, run):
                     raise UsageError(f"run {name} is not paused; go on with passagent resume {name}")
             elif what in ("pause", "drain", "stop"):
@@ -148,9 +158,11 @@ def quoted(name: str) -> str:
     return quote(name, safe="", errors="replace")
 
 
-def create_app(runs_dir: Path, access: Access, control: bool = False) -> Starlette:
-    """The application; `control`: with buttons that act on live runs."""
-    site = Site(runs_dir, access, control)
+def create_app(
+    runs_dir: Path, access: Access, control: bool = False, library: Path | None = None
+) -> Starlette:
+    """The application; `control`: with buttons that act on live runs; `library`: the file of one."""
+    site = Site(runs_dir, access, control, library)
     page = site.page
     return Starlette(
         routes=[
@@ -168,7 +180,14 @@ def create_app(runs_dir: Path, access: Access, control: bool = False) -> Starlet
             Route("/task/{key}", page("task.html", views.task, of_files=True)),
             Route("/compare", page("compare.html", views.compare)),
             Route("/collect", page("collect.html", bulk_views.collect)),
-            Route("/hints", page("hints.html", bulk_views.hints)),
+            Route(
+                "/hints", page("hints.html", lambda store: bulk_views.hints(store, library), of_files=True)
+            ),
+            Route("/library", page("library.html", lambda store: bulk_views.library(library), of_files=True)),
+            Route(
+                "/library/{word}",
+                page("kept.html", lambda store, word: bulk_views.kept_pass(library, word), of_files=True),
+            ),
             Route("/bench", page("benches.html", bulk_views.all_benches, of_files=True)),
             Route("/bench/{name}", page("bench.html", bulk_views.bench, of_files=True)),
             Mount("/assets", StaticFiles(directory=HERE / "assets")),

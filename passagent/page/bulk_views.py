@@ -1,4 +1,4 @@
-"""What the pages of many show: a collection, benchmarks, hints."""
+"""What the pages of many show: a collection, benchmarks, hints, the library."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from typing import Any
 
 from passagent.collection import collection_figures, trials
 from passagent.errors import UsageError
+from passagent.experience import exemplars
+from passagent.experience.hint_library import HintLibrary
 from passagent.experience.hints import Hint, load_hints
 from passagent.page import charts
 from passagent.report import collect_table
+from passagent.report.learned_hints import hint_data, uplift_text
 from passagent.store import Store, hint_uses
+from passagent.store.pass_library import KeptPass, PassLibrary
 
 BENCHES = "bench"
 """In a runs directory: the results of `passagent bench`."""
@@ -39,8 +43,11 @@ def collect(store: Store) -> dict[str, Any]:
     }
 
 
-def hints(store: Store) -> dict[str, Any]:
-    """The hints that were shown, those that gained most first, and what was gained after them."""
+def hints(store: Store, library: Path | None) -> dict[str, Any]:
+    """The hints that were shown, those that gained most first, and what was gained after them.
+
+    Those that models wrote are in the library, with their uplift against episodes that they were held from.
+    """
     known = {hint.id: hint for hint in load_hints()}
     for text in hint_uses.distilled(store):
         distilled = Hint.model_validate_json(text)
@@ -53,7 +60,34 @@ def hints(store: Store) -> dict[str, Any]:
         row["advice"] = hint.advice if hint else ""
         row["source"] = hint.source if hint else ""
     rows.sort(key=lambda row: (row["gain"] is None, -(row["gain"] or 0.0), row["id"]))
-    return {"rows": rows}
+    learned: list[dict[str, Any]] = []
+    if has_library(library):
+        with HintLibrary.open(library, to_look=True) as found:
+            learned = [hint_data(found, entry) for entry in found.entries()]
+    learned.sort(key=lambda one: -(one["uplift"]["estimate"] or 0.0))
+    return {"rows": rows, "learned": learned, "uplift": uplift_text}
+
+
+def has_library(path: Path | None) -> bool:
+    """Whether there is a library to look at."""
+    return path is not None and path.is_file()
+
+
+def library(path: Path | None) -> dict[str, Any]:
+    """The passes that are kept for later runs, the fastest first, and those that come with passagent."""
+    kept: list[KeptPass] = []
+    if has_library(path):
+        with PassLibrary.open(path, to_look=True) as found:
+            kept = found.all()
+    return {"path": path, "kept": kept, "shipped": sorted(exemplars.shipped(), key=lambda one: one.task)}
+
+
+def kept_pass(path: Path | None, word: str) -> dict[str, Any]:
+    """A pass of the library, by the beginning of its region's hash."""
+    if not has_library(path):
+        raise UsageError("there is no library here")
+    with PassLibrary.open(path, to_look=True) as found:
+        return {"kept": found.named(word)}
 
 
 def benches(runs_dir: Path) -> list[str]:

@@ -24,6 +24,8 @@ class Request:
     allowed: Sequence[str] = ()
     """Other names by which the page is reached."""
     control: bool = False
+    library: Path | None = None
+    """The file of a library to show; None: none."""
 
 
 def serve(request: Request) -> None:
@@ -35,7 +37,8 @@ def serve(request: Request) -> None:
 
     token = request.token or (None if _is_loopback(request.host) else secrets.token_urlsafe(24))
     names = {name.lower() for name in (*request.allowed, request.host)}
-    app = create_app(request.runs_dir.absolute(), Access(token, frozenset(names)), request.control)
+    access = Access(token, frozenset(names))
+    app = create_app(request.runs_dir.absolute(), access, request.control, request.library)
     with _listening(request.host, request.port) as listener:
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2

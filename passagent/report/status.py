@@ -15,13 +15,14 @@ from passagent.report.run_summary import (
     score_data,
     shown_state,
 )
-from passagent.report.text import clock, interval, number, table, thousands
+from passagent.report.text import clock, interval, number, printable, table, thousands
 from passagent.search import attendance
 from passagent.search.attendance import UnderWay
 from passagent.search.device_report import are_worth_a_line, devices_of
 from passagent.search.going_on import resume_command
 from passagent.store import Store, confirmations, nodes, runs
 from passagent.store.participants import BEAT_S
+from passagent.store.run_notes import notes_of
 from passagent.store.runs import Run
 
 
@@ -79,6 +80,7 @@ def live_data(store: Store, run: Run) -> dict[str, Any]:
         "per_hour": _rates({name: now for name, (now, _) in used.items()}, paced_s),
         "eta_s": _eta_s(used, paced_s) if working else None,
         "best": _best(store, run),
+        "notes": [note.data() for note in notes_of(store, run.id)],
     }
 
 
@@ -145,6 +147,10 @@ def status_text(store: Store, data: dict[str, Any]) -> str:
         lines.append(f"per hour: {', '.join(rates)}")
     if data["eta_s"] is not None:
         lines.append(f"at this pace it ends in {clock(data['eta_s'])}")
+    lines += [
+        f"note of {note['at'][:16].replace('T', ' ')} UTC: {printable(note['text'])}"
+        for note in data["notes"]
+    ]
     lines.append(_island_table(data))
     if are_worth_a_line(data["devices"]):
         lines.append(_device_table(data["devices"]))

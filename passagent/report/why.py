@@ -16,7 +16,7 @@ from passagent.search.changes import Change, changes
 from passagent.search.drafts import is_first
 from passagent.search.going_on import runs_dir_flag
 from passagent.search.rounds import round_of
-from passagent.store import Store, confirmations, episodes, nodes, runs
+from passagent.store import Store, confirmations, episodes, nodes, profiles, runs
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS, Run
@@ -36,6 +36,10 @@ def why_data(store: Store, node: Node) -> dict[str, Any]:
         "is_best": best is not None and best.id == node.id,
         "best_node": best.id if best else None,
         "chain": _chain(store, run, node),
+        "profiles": [
+            {"deep": bool(one.deep), "text": one.text, "record": json.loads(one.record), "at": one.created_at}
+            for one in profiles.profiles_of(store, node)
+        ],
     }
 
 
@@ -163,6 +167,9 @@ def why_text(store: Store, data: dict[str, Any]) -> Text:
             _append_episode(text, step, data["run"])
         _append_step(text, step, before)
         before = step
+    for profile in data["profiles"][:1]:
+        text.append("\nits profile: ", "bold")
+        text.append(f"{printable(profile['text'])}\n")
     text.append(f"\nthe prompt:       passagent prompt {data['run']} {data['node']}{flag}\n", "dim")
     text.append(f"the conversation: passagent show {data['run']} {last['episode']['episode']}{flag}", "dim")
     if last["parent"] is not None:

@@ -25,7 +25,7 @@ from passagent.rl.instructions import task_text
 from passagent.rl.reward import reward_of
 from passagent.rl.shared import SharedEvaluator, shared
 from passagent.search.gain import log_gain
-from passagent.search.profiling_nodes import limits_text
+from passagent.search.profiling_nodes import profiled
 from passagent.tasks import Task, load_task
 
 Reward = Literal["as", "log_gain"]
@@ -256,7 +256,7 @@ class PassEnv:
 
         async def limits(files: dict[str, str], deep: bool) -> str:
             candidate = Candidate(files)
-            return await limits_text(task, candidate, self._seen.get(candidate.key), config, deep)
+            return (await profiled(task, candidate, self._seen.get(candidate.key), config, deep)).text()
 
         retriever = retriever_of(self._config.experience.retriever)
         opened = [

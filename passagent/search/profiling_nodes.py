@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from passagent.agent.taskfiles import ToolError
 from passagent.cluster.opening import LOCAL
@@ -12,22 +13,34 @@ from passagent.evaluator.candidate import Candidate
 from passagent.evaluator.result import Evaluation
 from passagent.evaluator.service.known import recall
 from passagent.search.session import Session
+from passagent.store import profiles
 from passagent.tasks import Task
+
+if TYPE_CHECKING:
+    from passagent.profiling.profiler import Profiled
 
 
 async def limits_of(session: Session, files: dict[str, str], deep: bool) -> str:
-    """At most 12 lines on a candidate of the search. Raises ToolError for one that was not evaluated."""
+    """At most 12 lines on a candidate of the search, whose profile is kept.
+
+    Raises ToolError for one that was not evaluated.
+    """
     candidate = Candidate(files)
     known = recall(session.store, session.task, candidate, session.environment, unstable=True, bar=0.0)
     evaluation = known.evaluation if known else None
-    work = limits_text(session.task, candidate, evaluation, session.config.evaluator, deep)
-    return await session.in_time(work)
+    work = profiled(session.task, candidate, evaluation, session.config.evaluator, deep)
+    found = await session.in_time(work)
+    from passagent.report.profile_text import profile_text
+
+    told = profile_text(found), found.as_json()
+    profiles.keep_profile(session.store, session.run.id, candidate.key, deep, *told)
+    return found.text()
 
 
-async def limits_text(
+async def profiled(
     task: Task, candidate: Candidate, evaluation: Evaluation | None, config: EvaluatorConfig, deep: bool
-) -> str:
-    """At most 12 lines on an evaluated candidate. Raises ToolError where there is nothing to profile.
+) -> Profiled:
+    """The profile of an evaluated candidate. Raises ToolError where there is nothing to profile.
 
     The device is leased meanwhile: what is timed, by this program or another, waits.
     """
@@ -40,7 +53,6 @@ async def limits_text(
 
     try:
         device = first_device(config.device)
-        found = await asyncio.to_thread(profile_evaluated, task, candidate, evaluation, device, deep)
+        return await asyncio.to_thread(profile_evaluated, task, candidate, evaluation, device, deep)
     except PassagentError as error:
         raise ToolError(f"profile: {error}") from error
-    return found.text()

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from passagent.errors import UsageError
 from passagent.faults import os_fault
-from passagent.store.database import BUSY_TIMEOUT_S, sqlite_fault
+from passagent.store.database import BUSY_TIMEOUT_S, read_only, sqlite_fault
 
 SCHEMA = 2
 """Of TABLES (`PRAGMA user_version`)."""
@@ -71,30 +71,38 @@ class Library:
 
     @classmethod
     @contextmanager
-    def open(cls, path: str | Path | None = None, create: bool = True) -> Iterator[Self]:
-        """The library at `path` (see library_path), made if `create`.
+    def open(
+        cls, path: str | Path | None = None, create: bool = True, to_look: bool = False
+    ) -> Iterator[Self]:
+        """The library at `path` (see library_path), made if `create`; nothing can be written `to_look`.
 
         Raises UsageError where there is none, and for a file of another version; InfrastructureError.
         """
         place = Path(path) if path is not None else library_path(None)
         if place is None or str(place) == OFF:
             raise UsageError("the library is off; name a file with --library, or unset PASSAGENT_LIBRARY")
-        if not create and not place.is_file():
+        if (to_look or not create) and not place.is_file():
             raise UsageError(f"{place}: there is no library here; passagent run and optimize make it")
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise os_fault(error, place.parent, "--library") from error
+        how = read_only(place) if to_look else ""
         with _explained(place):
-            connection = sqlite3.connect(place, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+            connection = sqlite3.connect(
+                f"{place.absolute().as_uri()}?{how}", uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None
+            )
         try:
-            with _explained(place):
-                connection.row_factory = sqlite3.Row
-                connection.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}")
-                connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA synchronous = NORMAL")
+            connection.row_factory = sqlite3.Row
             library = cls(place, connection)
-            library._create_or_check()
+            if to_look:
+                library._check()
+            else:
+                with _explained(place):
+                    connection.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}")
+                    connection.execute("PRAGMA journal_mode = WAL")
+                    connection.execute("PRAGMA synchronous = NORMAL")
+                library._create_or_check()
             yield library
         finally:
             connection.close()
@@ -107,10 +115,7 @@ class Library:
                 return
             names = {row["name"] for row in self.rows("SELECT name FROM sqlite_master WHERE type = 'table'")}
             if names - {"passes"}:
-                raise UsageError(
-                    f"{self.path}: was written by another version of passagent; move it away, or name "
-                    "another file with --library"
-                )
+                self._check()
             for statement in TABLES.split(";\n"):
                 self.run(statement)
             if names:  # a library of passes alone, as passagent optimize made it
@@ -119,6 +124,14 @@ class Library:
                 self.run(f"INSERT INTO exemplars ({columns}, shapes) SELECT {columns}, '' FROM passes")
                 self.run("DROP TABLE passes")
             self.run(f"PRAGMA user_version = {SCHEMA}")
+
+    def _check(self) -> None:
+        """Raise UsageError unless the library has the tables of this version."""
+        if self._version() != SCHEMA:
+            raise UsageError(
+                f"{self.path}: was written by another version of passagent; move it away, or name "
+                "another file with --library"
+            )
 
     def _version(self) -> int:
         return int(self.run("PRAGMA user_version").fetchone()[0])

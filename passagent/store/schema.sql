@@ -347,3 +347,22 @@ CREATE TABLE context_memory (
     CHECK ((state = 'written') = (page IS NOT NULL))
 );
 CREATE INDEX context_memory_of_island ON context_memory (run_id, island);
+
+CREATE TABLE profiles (
+    node_id INTEGER NOT NULL REFERENCES nodes (id),
+    run_id TEXT NOT NULL REFERENCES runs (id),
+    deep INTEGER NOT NULL,
+    text TEXT NOT NULL,
+    record TEXT NOT NULL,
+    created_at TEXT NOT NULL,
+    PRIMARY KEY (node_id, deep)
+) WITHOUT ROWID;
+CREATE INDEX profiles_of_run ON profiles (run_id);
+
+CREATE TABLE run_notes (
+    id INTEGER PRIMARY KEY,
+    run_id TEXT NOT NULL REFERENCES runs (id),
+    text TEXT NOT NULL,
+    created_at TEXT NOT NULL
+);
+CREATE INDEX run_notes_of_run ON run_notes (run_id);
