@@ -8,7 +8,7 @@ from pathlib import Path
 from passagent.errors import UsageError
 from passagent.experience.hint_library import HintLibrary
 from passagent.faults import os_fault
-from passagent.report.learned_hints import hint_data, uplift_text
+from passagent.report.hint_report import hint_data, uplift_text
 from passagent.report.text import percent, printable, table
 
 

@@ -12,7 +12,7 @@ from passagent.experience.hint_library import HintLibrary
 from passagent.experience.hints import Hint, load_hints
 from passagent.page import charts
 from passagent.report import collect_table
-from passagent.report.learned_hints import hint_data, uplift_text
+from passagent.report.hint_report import hint_data, uplift_text
 from passagent.store import Store, hint_uses
 from passagent.store.pass_library import KeptPass, PassLibrary
 

@@ -1,0 +1,205 @@
+"""What passes are worth in whole models that nobody here wrote: `passagent optimize`, then all sides in turn.
+
+    python benchmarks/whole_models.py --minutes 4 --work DIR
+    python benchmarks/whole_models.py --only bert_base:16 --work DIR    # one; the same call again goes on
+    python benchmarks/whole_models.py --device cpu --small --work DIR   # tiny models in float32: a trial
+
+Six models of transformers with random weights, in float16, with 128 tokens or images of 224x224, batch
+1 and 16. For each, in processes of its own: the expert's passes are searched for `--minutes` at most and
+packaged, with one library for all models. Then a fresh process times eager, eager in a CUDA graph, and
+Inductor's `reduce-overhead` with and without the package (`passagent measure`: blocks of calls take turns).
+What is done is kept in DIR, so a call that ends early can be repeated. Without a package the ratio is 1: the
+model is left to Inductor.
+
+Raw results go to benchmarks/results/whole-models-<device>-<date>.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from evaluator_repeatability import keep
+
+TOKENS, IMAGE = 128, 224
+BATCHES = (1, 16)
+MODELS = {
+    "bert_base": ("BertModel", {}),
+    "gpt2": ("GPT2Model", {}),
+    "t5_encoder": ("T5EncoderModel", {"d_model": 768, "d_ff": 3072, "num_layers": 12, "num_heads": 12}),
+    "vit_small": (
+        "ViTModel",
+        {"hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 12, "num_attention_heads": 6},
+    ),
+    "convnext_tiny": ("ConvNextModel", {}),
+    "swin_tiny": ("SwinModel", {}),
+}
+"""Of transformers: the class, and what of its configuration is not the default."""
+SMALL: dict[str, dict[str, Any]] = {
+    "bert_base": {"hidden_size": 192, "intermediate_size": 768, "num_hidden_layers": 2},
+    "gpt2": {"n_embd": 192, "n_layer": 2},
+    "t5_encoder": {"d_model": 192, "d_ff": 768, "num_layers": 2},
+    "vit_small": {"hidden_size": 192, "intermediate_size": 768, "num_hidden_layers": 2},
+    "convnext_tiny": {"hidden_sizes": [16, 32, 64, 128], "depths": [1, 1, 1, 1]},
+    "swin_tiny": {"embed_dim": 24, "depths": [1, 1, 1, 1]},
+}
+
+
+class _First(torch.nn.Module):
+    """A model whose answer is the last layer's states alone."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.model(x)[0]
+
+
+def model_of(name: str, batch: int, device: str, small: bool) -> tuple[Any, tuple[Any, ...]]:
+    """A model with random weights, and its inputs."""
+    import transformers
+
+    torch.manual_seed(0)
+    kind, sizes = MODELS[name]
+    made = getattr(transformers, kind)
+    config = made.config_class(**sizes | (SMALL[name] if small else {}))
+    config.use_cache = False
+    dtype = torch.float32 if device == "cpu" else torch.float16
+    module = _First(made(config)).eval().to(device, dtype)
+    if name in ("bert_base", "gpt2", "t5_encoder"):
+        return module, (torch.randint(0, 1000, (batch, TOKENS), device=device),)
+    return module, (torch.randn(batch, 3, IMAGE, IMAGE, device=device, dtype=dtype),)
+
+
+def optimize(given: argparse.Namespace, name: str, batch: int, place: Path) -> dict[str, Any]:
+    """What the search came to. Runs in a process of its own."""
+    import passagent as pa
+
+    module, inputs = model_of(name, batch, given.device, given.small)
+    begun = time.monotonic()
+    found = pa.optimize(
+        module, *inputs, out=place / "package", model_name="expert", max_time=60 * given.minutes,
+        state=place / "state", library=given.work / "library.db",
+        settings={"evaluator.device": given.device},
+        on_progress=lambda line: print(line, file=sys.stderr, flush=True),
+    )  # fmt: skip
+    return {
+        "seconds": round(time.monotonic() - begun, 1),
+        "package": str(found.package) if found.package else None,
+        "why_not": found.why_not,
+        "regions": [
+            {key: getattr(one, key) for key in ("name", "count", "outcome", "why", "inductor_us", "pass_us")}
+            for one in found.regions
+        ],
+    }
+
+
+def measure(given: argparse.Namespace, name: str, batch: int, package: str) -> dict[str, Any]:
+    """The sides' times and the package's gain. Runs in a process of its own."""
+    import passagent as pa
+
+    module, inputs = model_of(name, batch, given.device, given.small)
+    modes = ["default"] if given.device == "cpu" else ["reduce-overhead"]
+    return pa.measure(module, *inputs, passes=package, modes=modes, leave_out=False).data()
+
+
+def in_a_process(given: argparse.Namespace, step: str, key: str, *more: str) -> dict[str, Any]:
+    """What a step of one model prints last, as JSON; `error`: why it did not come to its end."""
+    words = [sys.executable, __file__, "--step", step, "--only", key, *more, "--work", str(given.work)]
+    words += [
+        "--device",
+        given.device,
+        "--minutes",
+        str(given.minutes),
+        *(["--small"] if given.small else []),
+    ]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return {"error": done.stderr.strip().split("\n")[-1]}
+    return dict(json.loads(done.stdout.split("\n")[-2]))
+
+
+def row_of(given: argparse.Namespace, key: str) -> dict[str, Any]:
+    """One model's figures; those that are there already are read."""
+    file = given.work / f"{key.replace(':', '-')}.json"
+    if file.exists():
+        return dict(json.loads(file.read_text()))
+    row: dict[str, Any] = {"model": key, "optimize": in_a_process(given, "optimize", key)}
+    if package := row["optimize"].get("package"):
+        row["measure"] = in_a_process(given, "measure", key, "--package", package)
+    if not any("error" in row.get(step, {}) for step in ("optimize", "measure")):
+        file.write_text(json.dumps(row))
+    return row
+
+
+def gain_of(row: dict[str, Any]) -> dict[str, float] | None:
+    """Inductor against Inductor with the package; None where something failed."""
+    if any("error" in row.get(step, {}) for step in ("optimize", "measure")):
+        return None
+    if "measure" not in row:
+        return {"ratio": 1.0, "low": 1.0, "high": 1.0}
+    return dict(next(iter(row["measure"]["gains"].values())))
+
+
+def table(rows: list[dict[str, Any]]) -> None:
+    """Print the rows, and what they come to."""
+    for row in rows:
+        gain, sides = gain_of(row), row.get("measure", {}).get("us", {})
+        shown = ", ".join(f"{side} {us / 1e3:.3f} ms" for side, us in sides.items())
+        said = (
+            row["optimize"].get("error") or row.get("measure", {}).get("error") or row["optimize"]["why_not"]
+        )
+        ratio = f"{gain['ratio']:.3f} ({gain['low']:.3f} to {gain['high']:.3f})" if gain else "failed"
+        print(f"{row['model']:<18} {ratio}  {shown or said}")
+    gains = [gain for row in rows if (gain := gain_of(row))]
+    if gains:
+        mean = math.exp(sum(math.log(gain["ratio"]) for gain in gains) / len(gains))
+        held = sum(gain["high"] >= 1 for gain in gains)
+        packed = sum(bool(row["optimize"].get("package")) for row in rows)
+        print(f"geometric mean {mean:.3f} of {len(gains)}; not slower {held}; with a package {packed}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--minutes", type=float, default=4, help="of search for each model")
+    parser.add_argument("--only", action="append", metavar="MODEL:BATCH")
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--out", type=Path, help="default: benchmarks/results")
+    parser.add_argument("--step", choices=["optimize", "measure"], help=argparse.SUPPRESS)
+    parser.add_argument("--package", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    given.work = given.work.absolute()
+    given.work.mkdir(parents=True, exist_ok=True)
+    keys = given.only or [f"{name}:{batch}" for name in MODELS for batch in BATCHES]
+    if given.step:
+        name, _, batch = keys[0].partition(":")
+        place = given.work / keys[0].replace(":", "-")
+        place.mkdir(exist_ok=True)
+        if given.step == "optimize":
+            print(json.dumps(optimize(given, name, int(batch), place)))
+        else:
+            print(json.dumps(measure(given, name, int(batch), given.package)))
+        return
+    before, rows = os.getloadavg()[0], []
+    for key in keys:
+        rows.append(row_of(given, key))
+        table(rows[-1:])
+    table(rows)
+    keep("whole-models", given.device, given.out, {"load_before": before, "small": given.small, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()
