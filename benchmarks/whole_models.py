@@ -4,10 +4,10 @@
     python benchmarks/whole_models.py --only bert_base:16 --work DIR    # one; the same call again goes on
     python benchmarks/whole_models.py --device cpu --small --work DIR   # tiny models in float32: a trial
 
-Six models of transformers with random weights, in float16, with 128 tokens or images of 224x224, batch
-1 and 16. For each, in processes of its own: the expert's passes are searched for `--minutes` at most and
-packaged, with one library for all models. Then a fresh process times eager, eager in a CUDA graph, and
-Inductor's `reduce-overhead` with and without the package (`passagent measure`: blocks of calls take turns).
+Six models of transformers with random weights, in float16, with 128 tokens (of which 16 are padding) or images
+of 224x224, batch 1 and 16. For each, in processes of its own: the expert's passes are searched for `--minutes`
+at most and packaged, with one library for all models. Then a fresh process times eager, eager in a CUDA graph,
+and Inductor's `reduce-overhead` with and without the package (`passagent measure`: blocks of calls take turns).
 What is done is kept in DIR, so a call that ends early can be repeated. Without a package the ratio is 1: the
 model is left to Inductor.
 
@@ -53,15 +53,15 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
-class _First(torch.nn.Module):
-    """A model whose answer is the last layer's states alone."""
+class _Called(torch.nn.Module):
+    """A model as it is deployed: with the mask of a batch that is padded; of its answer the states alone."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.model(x)[0]
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        return self.model(x)[0] if mask is None else self.model(x, attention_mask=mask)[0]
 
 
 def model_of(name: str, batch: int, device: str, small: bool) -> tuple[Any, tuple[Any, ...]]:
@@ -74,9 +74,11 @@ def model_of(name: str, batch: int, device: str, small: bool) -> tuple[Any, tupl
     config = made.config_class(**sizes | (SMALL[name] if small else {}))
     config.use_cache = False
     dtype = torch.float32 if device == "cpu" else torch.float16
-    module = _First(made(config)).eval().to(device, dtype)
+    module = _Called(made(config)).eval().to(device, dtype)
     if name in ("bert_base", "gpt2", "t5_encoder"):
-        return module, (torch.randint(0, 1000, (batch, TOKENS), device=device),)
+        mask = torch.ones(batch, TOKENS, dtype=torch.long, device=device)
+        mask[:, TOKENS - TOKENS // 8 :] = 0
+        return module, (torch.randint(0, 1000, (batch, TOKENS), device=device), mask)
     return module, (torch.randn(batch, 3, IMAGE, IMAGE, device=device, dtype=dtype),)
 
 
