@@ -4,12 +4,12 @@
     python benchmarks/whole_models.py --only bert_base:16 --work DIR    # one; the same call again goes on
     python benchmarks/whole_models.py --device cpu --small --work DIR   # tiny models in float32: a trial
 
-Six models of transformers with random weights, in float16, with 128 tokens (of which 16 are padding) or images
-of 224x224, batch 1 and 16. For each, in processes of its own: the expert's passes are searched for `--minutes`
-at most and packaged, with one library for all models. Then a fresh process times eager, eager in a CUDA graph,
-and Inductor's `reduce-overhead` with and without the package (`passagent measure`: blocks of calls take turns).
-What is done is kept in DIR, so a call that ends early can be repeated. Without a package the ratio is 1: the
-model is left to Inductor.
+Six models of transformers with random weights, in float16, with 128 tokens (of which 16 are padding) or
+images of 224x224, batch 1 and 16. For each, in processes of its own: the expert's passes are searched for
+`--minutes` at most and packaged, with one library for all models. Then a fresh process times eager, eager
+in a CUDA graph, and Inductor's `reduce-overhead` with and without the package (`passagent measure`: blocks
+of calls take turns). What is done is kept in DIR, so a call that ends early can be repeated. Without a
+package the ratio is 1: the model is left to Inductor.
 
 Raw results go to benchmarks/results/whole-models-<device>-<date>.json.
 """

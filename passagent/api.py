@@ -244,6 +244,8 @@ def bench(
     hold_out_shapes: float | None = None,
     suite: Literal["kernelbench"] | None = None,
     explain: bool = False,
+    shard: str | None = None,
+    merge: bool = False,
     config: str | None = None,
     settings: Settings | None = None,
 ) -> Bench:
@@ -255,12 +257,15 @@ def bench(
     from passagent.benchmark.kernelbench import default_compilers
     from passagent.benchmark.measure import Unwatched
     from passagent.benchmark.sweep import Request
+    from passagent.benchmark.sweep import merge as merged
     from passagent.benchmark.sweep import run as measured
 
+    if merge:
+        return Bench(merged(tasks, out))
     options = {"device": device, "pool": pool, "token_file": token_file, "dispatch": dispatch}
     given = settings_of(options | {"model": model}, settings)
     compilers = compiler or default_compilers(suite, device)
-    how = (iters, pass_dir, root, out, fresh, hold_out_shapes, suite, explain)
+    how = (iters, pass_dir, root, out, fresh, hold_out_shapes, suite, explain, shard)
     request = Request(tasks, compilers, config, given, *how)
     thread = LoopThread("passagent-bench")
     try:

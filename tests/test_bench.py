@@ -22,7 +22,7 @@ from test_bench_summary import evaluation, naive
 from passagent import cli
 from passagent.benchmark.held_out import held_out, unseen
 from passagent.benchmark.measure import EXPERT, plan
-from passagent.benchmark.results import Results, Row, open_results
+from passagent.benchmark.results import FILE, Results, Row, look, open_results
 from passagent.benchmark.summary import METRICS
 from passagent.config import load_config
 from passagent.errors import InfrastructureError, UsageError
@@ -97,6 +97,26 @@ def test_a_refusal_that_rests_on_a_measurement_is_measured_again_and_any_other_i
     assert not row(Violation(**rule), Violation(**rule, measured=measured)).stands
 
 
+def test_shards_of_two_machines_are_one_benchmark(call, tmp_path):
+    write_tasks(tmp_path, 2, with_passes=False)
+    words = ("task1", "task2", "--compiler", "eager", "--shard", "1/2")
+    code, out, err = call("bench", *words, "--out", "second", *QUICK)
+    assert code == 0 and "1 measurements" in out, err
+    [row] = look(Path("second"))
+    assert row.task == "task2"
+    first = row.model_copy(update={"task": "task1", "identity": row.identity | {"host": "another"}})
+    for name, other in (("first", first), ("third", first.model_copy(update={"identity": {"cpu": "b"}}))):
+        Path(name).mkdir()
+        Path(name, FILE).write_text(other.model_dump_json() + "\n")
+    code, out, _ = call("bench", "first", "second", "--merge", "--out", "both", "--json")
+    assert code == 0 and json.loads(out)["compilers"][0]["tasks"] == 2, out
+    assert {one.task for one in look(Path("both"))} == {"task1", "task2"}
+    code, _, err = call("bench", "first", "second", "--merge", "--out", "both")
+    assert code == 2 and "both: holds results" in one_line(err)
+    code, _, err = call("bench", "first", "third", "--merge", "--out", "new")
+    assert code == 2 and "under other conditions" in one_line(err)
+
+
 # Mistakes
 
 
@@ -123,6 +143,9 @@ def test_a_refusal_that_rests_on_a_measurement_is_measured_again_and_any_other_i
         (["task1", "--device", "gpu"], "--device gpu: write cpu, cuda"),
         (["task1", "--set", "evaluator.trails=10"], "did you mean 'evaluator.trials'?"),
         (["task1", "--out", "list.txt/x"], "cannot be written"),
+        (["task1", "--shard", "2/2"], "--shard 2/2: write I/N with I from 0 to N-1"),
+        (["task1", "--merge"], "--merge: name a new directory with --out"),
+        (["task1", "--merge", "--out", "new"], "results.jsonl"),
     ],
 )
 def test_usage_mistakes(call, tmp_path, words, told):

@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -145,6 +145,24 @@ def look(directory: Path) -> list[Row]:
         raise _fault(error, path) from error
     rows = _rows(path, content[: content.rfind(b"\n") + 1], None)
     return list({row.key: row for row in rows}.values())
+
+
+def merge(places: Sequence[Path], out: Path) -> list[Row]:
+    """Write the results in several directories as one new file in `out`: alike hosts share a benchmark.
+
+    Raises UsageError where they differ in more than the host's name, and where `out` holds results.
+    """
+    found = [(place, row) for place in places for row in look(place)]
+    same = found[0][1].identity if found else {}
+    for place, row in found:
+        _check_same(place / FILE, row.identity, same | {"host": row.identity.get("host")})
+    rows = list({row.key: row for _, row in found}.values())
+    with open_results(out, same) as results:
+        if results.rows:
+            raise UsageError(f"{out}: holds results; give a new --out")
+        for row in rows:
+            results.add(row)
+    return rows
 
 
 def _read(path: Path, same: dict[str, Any]) -> Iterator[Row]:

@@ -12,16 +12,17 @@ from passagent.benchmark.kernelbench import Line, place_of
 from passagent.benchmark.kernelbench import lines as suite_lines
 from passagent.benchmark.losses import Losses, losses
 from passagent.benchmark.measure import EXPERT, RUN, Watch, Work, measure, plan
-from passagent.benchmark.results import SEARCHES, Row, identity, open_results
+from passagent.benchmark.results import FILE, SEARCHES, Row, identity, open_results
+from passagent.benchmark.results import merge as merge_results
 from passagent.benchmark.summary import Summary, summarise
 from passagent.cluster.opening import check_devices, machine_of
 from passagent.config import Config, load_config
-from passagent.errors import PassagentError, TaskError
+from passagent.errors import PassagentError, TaskError, UsageError
 from passagent.models import open_model
 from passagent.search.runlog import run_log
 from passagent.store.library import OFF
 from passagent.tasks import Task, load_task
-from passagent.tasks.tasklist import find_tasks
+from passagent.tasks.tasklist import find_tasks, parse_shard
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class Request:
     """Whose table is made, too: `kernelbench`."""
     explains: bool = False
     """Say where each compiler loses."""
+    shard: str | None = None
+    """`I/N`: every Nth task from the Ith on."""
 
 
 @dataclass(frozen=True)
@@ -93,10 +96,13 @@ async def run(request: Request, watched: Callable[[Planned], Watch]) -> Measured
     if RUN in request.compilers:  # one that cannot be asked is an error before anything is measured
         await open_model(config.model).close()
     tasks, broken = _load(find_tasks(list(request.tasks), request.root))
+    if request.shard:
+        first, count = parse_shard(request.shard)
+        tasks = tasks[first::count]
     by_key = {task.key: task for task in tasks}
     places = {key: place_of(task) for key, task in by_key.items()} if request.suite else {}
     pass_dirs = Path(request.pass_dirs) if request.pass_dirs else None
-    directory = Path(request.out) if request.out else _default_out(request.tasks, config)
+    directory = Path(request.out) if request.out else _default_out(request, config)
     hold_out = None if request.hold_out is None else (request.hold_out, directory)
     works = plan(tasks, request.compilers, config, pass_dirs, bool(request.iters), hold_out)
     with (
@@ -150,10 +156,24 @@ def _load(paths: list[Path]) -> tuple[list[Task], list[dict[str, Any]]]:
     return tasks, broken
 
 
-def _default_out(words: Sequence[str], config: Config) -> Path:
-    """`runs/bench/NAME`, named after the first of the tasks, the device and the dispatch."""
+def merge(directories: Sequence[str], out: str | None) -> Measured:
+    """Put the results of several machines into `out`, a new directory. Raises UsageError."""
+    if out is None:
+        raise UsageError("--merge: name a new directory with --out")
+    rows = merge_results([Path(one) for one in directories], Path(out))
+    identity = rows[0].identity if rows else {}
+    failed = [{"task": row.task, "compiler": row.compiler, "reason": row.error} for row in rows if row.error]
+    compilers = [row.compiler for row in rows]
+    summaries = summaries_of(compilers, rows, identity.get("b", 0.1), identity.get("p", 0.0))
+    return Measured(summaries, rows, failed, Path(out) / FILE, identity)
+
+
+def _default_out(request: Request, config: Config) -> Path:
+    """`runs/bench/NAME`, named after the first of the tasks, the device, the dispatch and the shard."""
+    words = request.tasks
     more = f"+{len(words) - 1}" if len(words) > 1 else ""
     name = f"{Path(words[0]).resolve().stem}{more}-{config.evaluator.device}-{config.evaluator.dispatch}"
+    name += f"-{request.shard.replace('/', 'of')}" if request.shard else ""
     return Path("runs/bench") / "".join(c if c.isalnum() or c in "._+-" else "_" for c in name)
 
 

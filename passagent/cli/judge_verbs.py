@@ -79,6 +79,8 @@ def bench(
     hold_out_shapes: opt.HoldOut = None,
     suite: of_result.SuiteTable = None,
     explain: of_result.Explain = False,
+    shard: of_result.BenchShard = None,
+    merge: of_result.BenchMerge = False,
     plots: opt.Plots = None,
     config: opt.Config = None,
     set_: opt.Set = None,
@@ -106,8 +108,13 @@ def bench(
         opt.share_of(hold_out_shapes),
         suite,
         explain,
+        shard,
     )
-    benching.bench(request, plots, benching.form_of(json=json, csv=csv, markdown=markdown))
+    form = benching.form_of(json=json, csv=csv, markdown=markdown)
+    if merge:
+        benching.merge(tasks, out, form)
+    else:
+        benching.bench(request, plots, form)
 
 
 @tasks_app.command("check")

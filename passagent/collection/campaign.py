@@ -23,7 +23,7 @@ from passagent.search.beginning import Parts
 from passagent.search.runlog import run_log
 from passagent.search.setup import check_money, check_roles
 from passagent.store import Store
-from passagent.tasks.tasklist import find_tasks
+from passagent.tasks.tasklist import find_tasks, parse_shard
 
 log = logging.getLogger("passagent.collect")
 
@@ -107,7 +107,7 @@ def prepared(request: Request, parts: Parts | None = None) -> Iterator[Prepared]
     steps = request.max_steps
     limits = {} if steps is None else {"agent.max_steps": steps, "agent.max_evaluations": steps}
     settings = request.settings | limits
-    shard = trial_list.parse_shard(request.shard) if request.shard else (0, 1)
+    shard = parse_shard(request.shard) if request.shard else (0, 1)
     config = load_config(request.preset or PRESET, settings)
     config = trial_list.settings_of_trials(config, settings)
     check_roles(config.search)

@@ -102,16 +102,6 @@ def pairs_of(
     return pairs[shard[0] :: shard[1]]
 
 
-def parse_shard(text: str) -> tuple[int, int]:
-    """`0/4` as (0, 4). Raises UsageError."""
-    index, slash, count = text.partition("/")
-    if slash and index.isdecimal() and count.isdecimal() and int(index) < int(count):
-        return int(index), int(count)
-    raise UsageError(
-        f"--shard {text}: write I/N with I from 0 to N-1, such as 0/4 on the first of four machines"
-    )
-
-
 def settings_of_trials(config: Config, given: Iterable[str]) -> Config:
     """`config` with what is FIXED. Raises UsageError for a setting that is `given` another value there."""
     data = config.model_dump()

@@ -6,10 +6,12 @@ import asyncio
 import json
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
+from passagent.benchmark import sweep
 from passagent.benchmark.measure import NO_PASSES, PASS_DIR, Watch
 from passagent.benchmark.sweep import Measured, Planned, Request, run
 from passagent.commands.signals import Interrupted
@@ -56,6 +58,11 @@ def bench(request: Request, plots: str | None, form: Form) -> None:
             f"{len(measured.failed)} not measured, such as {first['task']}: {first['reason']}; "
             "the same command tries them again"
         )
+
+
+def merge(directories: Sequence[str], out: str | None, form: Form) -> None:
+    """Put the results of several machines into one new directory, and print the table. Raises UsageError."""
+    _print(form, sweep.merge(directories, out), sys.stdout if form == "table" else sys.stderr)
 
 
 def _measure(request: Request, stream: Any) -> Measured:

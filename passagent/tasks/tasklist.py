@@ -115,3 +115,13 @@ def _paths(listing: Path) -> Iterator[tuple[int, str]]:
     for number, line in lines:
         if line.strip() and not line.strip().startswith("#"):
             yield number, line.strip()
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """`0/4` as (0, 4). Raises UsageError."""
+    index, slash, count = text.partition("/")
+    if slash and index.isdecimal() and count.isdecimal() and int(index) < int(count):
+        return int(index), int(count)
+    raise UsageError(
+        f"--shard {text}: write I/N with I from 0 to N-1, such as 0/4 on the first of four machines"
+    )
