@@ -157,9 +157,9 @@ def merge(places: Sequence[Path], out: Path) -> list[Row]:
     for place, row in found:
         _check_same(place / FILE, row.identity, same | {"host": row.identity.get("host")})
     rows = list({row.key: row for _, row in found}.values())
+    if (out / FILE).exists():
+        raise UsageError(f"{out}: holds results; give a new --out")
     with open_results(out, same) as results:
-        if results.rows:
-            raise UsageError(f"{out}: holds results; give a new --out")
         for row in rows:
             results.add(row)
     return rows

@@ -28,9 +28,7 @@ SuiteTable = Annotated[
 Explain = Annotated[bool, option("--explain", "Say where each compiler loses: root causes, categories.")]
 BenchShard = Annotated[
     str | None,
-    option(
-        "--shard", "Measure every Nth task from the Ith (from 0) on: for N machines.", metavar="I/N"
-    ),
+    option("--shard", "Measure every Nth task from the Ith (from 0) on: for N machines.", metavar="I/N"),
 ]
 BenchMerge = Annotated[
     bool, option("--merge", "Put the results in the directories TASKS into --out, a new one.")
