@@ -192,7 +192,7 @@ def test_pages_of_many(chromium, finished, tmp_path):
     library = tmp_path / "library.db"
     with PassLibrary.open(library) as passes, HintLibrary.open(library) as hints:
         passes.keep(GELU)
-        for name, advice in (("wide-loads", EVIL[:300]), ("one-pass", "Read each row once.")):
+        for name, advice in (("wide-loads", EVIL[:300]), ("one-pass", "Read each row once, in wide loads.")):
             hints.learn(Lesson(hint=hint(name, advice=advice)), source())
     with Store.open(finished, create=False) as store:
         other = runs.list_runs(store)[1].id
