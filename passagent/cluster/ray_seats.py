@@ -139,7 +139,8 @@ class Seat:
         if self._actor is None:
             raise Unreachable("it has no node now")
         try:
-            return dict(await asyncio.wait_for(self._actor.call.remote(name, body), wait_s + ANSWER_S))
+            async with asyncio.timeout(wait_s + ANSWER_S):
+                return dict(await self._actor.call.remote(name, body))
         except TimeoutError as error:
             raise Silent(f"no answer within {wait_s + ANSWER_S:.0f} s") from error
         except ActorUnavailableError as error:

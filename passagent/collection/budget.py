@@ -115,7 +115,8 @@ class CollectionBudget:
                 self.end(reason)
                 raise Stopping(reason)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._freed.wait(), _LOOK_S)
+                async with asyncio.timeout(_LOOK_S):
+                    await self._freed.wait()
 
     def _held(self) -> Held:
         return Held(

@@ -282,7 +282,8 @@ class Tools:
     async def _soon(self, work: Awaitable[Any], otherwise: str) -> Any:
         """What `work` gives within an answer's time. Raises ToolError."""
         try:
-            return await asyncio.wait_for(work, self.service.max_wait_s)
+            async with asyncio.timeout(self.service.max_wait_s):
+                return await work
         except TimeoutError as error:
             raise ToolError(otherwise) from error
 

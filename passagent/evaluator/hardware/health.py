@@ -79,7 +79,8 @@ async def check(device: Device, quick: bool = False) -> str | None:
         start_new_session=True,
     )
     try:
-        out, err = await asyncio.wait_for(process.communicate(), CHECK_TIMEOUT_S)
+        async with asyncio.timeout(CHECK_TIMEOUT_S):
+            out, err = await process.communicate()
     except TimeoutError:
         return f"no answer to a health check within {CHECK_TIMEOUT_S:.0f} s"
     finally:

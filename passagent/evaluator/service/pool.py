@@ -308,7 +308,8 @@ class EvaluatorPool:
                     return slot
                 self._changed.clear()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), PAUSES_S[0])
+                    async with asyncio.timeout(PAUSES_S[0]):
+                        await self._changed.wait()
 
     def _reasons(self) -> str:
         """Of each quarantined device: since when, why, and when it is tried again."""

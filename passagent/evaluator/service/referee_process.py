@@ -76,7 +76,8 @@ class RefereeProcess:
         reader, writer = await asyncio.open_unix_connection(sock=started.socket, limit=_LINE_LIMIT)
         self._connection = started, reader, writer
         try:
-            ready = await asyncio.wait_for(self._exchange(started, reader, writer), _START_TIMEOUT_S)
+            async with asyncio.timeout(_START_TIMEOUT_S):
+                ready = await self._exchange(started, reader, writer)
             self._unwrap(ready)
         except TimeoutError as error:
             raise Lost(f"not ready within {_START_TIMEOUT_S:.0f} s", starting=True) from error
