@@ -124,6 +124,12 @@ def test_every_link_leads_to_a_page_without_inline_scripts_or_styles(made, libra
     assert GELU.operators in seen["/library"].text
     assert all(name in seen[f"/library/{short}"].text for name in GELU.sources)
     assert "/library" not in client(made).get("/").text
+    page = client(made, library=library)
+    tag = page.get("/hints").headers["etag"]
+    assert page.get("/hints", headers={"If-None-Match": tag}).status_code == 304
+    with HintLibrary.open(library) as hints:
+        hints.learn(Lesson(hint=hint("narrow-loads")), source(episode=2))
+    assert "narrow-loads" in page.get("/hints", headers={"If-None-Match": tag}).text
     kinds = ("/run/", "/node/", "/tree", "/episode/", "/task/", "/diff/", "/figures", "/hints", "/library/")
     assert all(any(kind in address for address in seen) for kind in kinds)
     for address, answer in seen.items():

@@ -42,11 +42,17 @@ class Site:
         self.freshness = Freshness(runs_dir)
 
     def page(
-        self, template: str, view: View, of_files: bool = False, is_part: bool = False
+        self,
+        template: str,
+        view: View,
+        of_files: bool = False,
+        of_library: bool = False,
+        is_part: bool = False,
     ) -> Callable[..., Any]:
         """The endpoint that shows `view`, a function of the store and of what the address names.
 
         of_files: it shows files beside the database, too, so that the database does not tell of a change.
+        of_library: it shows the library.
         is_part: of the page whose address is one level above: links are seen from there.
         """
         names = inspect.signature(view).parameters.keys() - {"store"}
@@ -54,7 +60,8 @@ class Site:
         async def endpoint(request: Request) -> Response:
             query = {key: value for key, value in request.query_params.items() if key in names}
             address, asked = str(request.url), request.headers.get("if-none-match")
-            version = None if of_files else await run_in_threadpool(self.freshness.version)
+            library = self.library if of_library else None
+            version = None if of_files else await run_in_threadpool(self.freshness.version, library)
             tag = self.freshness.known_tag(address, version)
             if tag is not None and tag == asked:
                 return Response(status_code=304, headers={"ETag": tag})
@@ -181,12 +188,14 @@ def create_app(
             Route("/compare", page("compare.html", views.compare)),
             Route("/collect", page("collect.html", bulk_views.collect)),
             Route(
-                "/hints", page("hints.html", lambda store: bulk_views.hints(store, library), of_files=True)
+                "/hints", page("hints.html", lambda store: bulk_views.hints(store, library), of_library=True)
             ),
-            Route("/library", page("library.html", lambda store: bulk_views.library(library), of_files=True)),
+            Route(
+                "/library", page("library.html", lambda store: bulk_views.library(library), of_library=True)
+            ),
             Route(
                 "/library/{word}",
-                page("kept.html", lambda store, word: bulk_views.kept_pass(library, word), of_files=True),
+                page("kept.html", lambda store, word: bulk_views.kept_pass(library, word), of_library=True),
             ),
             Route("/bench", page("benches.html", bulk_views.all_benches, of_files=True)),
             Route("/bench/{name}", page("bench.html", bulk_views.bench, of_files=True)),

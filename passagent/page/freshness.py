@@ -31,11 +31,14 @@ class Freshness:
         self._lock = threading.Lock()
         self._tags: OrderedDict[str, tuple[str, str]] = OrderedDict()
 
-    def version(self) -> str | None:
-        """Changes with every commit, and when a process that works on a run ends; None: nothing is there."""
+    def version(self, library: Path | None = None) -> str | None:
+        """Changes with every commit, and when a process that works on a run ends; None: nothing is there.
+
+        `library`: with every commit to it, too.
+        """
         with self._lock:
             try:
-                return self._version()
+                return f"{self._version()} {_stamps(library) if library else ''}"
             except PassagentError:
                 self._close()
                 return None
@@ -77,3 +80,9 @@ class Freshness:
         if self._store is not None:
             self._store.close()
             self._store = None
+
+
+def _stamps(database: Path) -> list[tuple[int, int]]:
+    """When a database and its log were written last, and their sizes."""
+    found = [path.stat() for path in (database, database.with_name(f"{database.name}-wal")) if path.exists()]
+    return [(one.st_mtime_ns, one.st_size) for one in found]

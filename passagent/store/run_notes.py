@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from passagent.errors import UsageError
+from passagent.redaction import redact
 from passagent.store.database import Store, now
 
 MAX_NOTE = 2000
@@ -26,8 +27,8 @@ class RunNote:
 
 
 def add_note(store: Store, run_id: str, text: str) -> None:
-    """Keep a note. Raises UsageError for an empty and a very long one."""
-    text = " ".join(text.split())
+    """Keep a note, without secrets. Raises UsageError for an empty and a very long one."""
+    text = redact(" ".join(text.split()))
     if not 0 < len(text) <= MAX_NOTE:
         raise UsageError(f"a note has 1 to {MAX_NOTE} characters, not {len(text)}")
     store.execute(
