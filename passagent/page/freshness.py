@@ -6,6 +6,7 @@ import hashlib
 import secrets
 import threading
 from collections import OrderedDict
+from contextlib import suppress
 from pathlib import Path
 
 from passagent.errors import PassagentError, UsageError
@@ -84,5 +85,9 @@ class Freshness:
 
 def _stamps(database: Path) -> list[tuple[int, int]]:
     """When a database and its log were written last, and their sizes."""
-    found = [path.stat() for path in (database, database.with_name(f"{database.name}-wal")) if path.exists()]
-    return [(one.st_mtime_ns, one.st_size) for one in found]
+    found = []
+    for path in (database, database.with_name(f"{database.name}-wal")):
+        with suppress(FileNotFoundError):  # the log goes when the last one who writes does
+            state = path.stat()
+            found.append((state.st_mtime_ns, state.st_size))
+    return found
