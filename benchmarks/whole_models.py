@@ -20,6 +20,7 @@ import argparse
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import time
@@ -126,8 +127,14 @@ def in_a_process(given: argparse.Namespace, step: str, key: str, *more: str) -> 
     ]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
-        return {"error": done.stderr.strip().split("\n")[-1]}
+        return {"error": _reason(done.stderr)}
     return dict(json.loads(done.stdout.split("\n")[-2]))
+
+
+def _reason(stderr: str) -> str:
+    """The line that names an error: the last one that is not indented and has a colon, else the last."""
+    lines = stderr.strip().split("\n")
+    return next((line for line in reversed(lines) if re.match(r"[\w.]+(Error|Exception): ", line)), lines[-1])
 
 
 def row_of(given: argparse.Namespace, key: str) -> dict[str, Any]:
@@ -179,7 +186,7 @@ def main() -> None:
     parser.add_argument("--only", action="append", metavar="MODEL:BATCH")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--out", type=Path, help="default: benchmarks/results")
+    parser.add_argument("--out", type=Path, help="the file of raw results; default: in benchmarks/results")
     parser.add_argument("--step", choices=["optimize", "measure"], help=argparse.SUPPRESS)
     parser.add_argument("--package", help=argparse.SUPPRESS)
     given = parser.parse_args()

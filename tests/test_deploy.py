@@ -263,6 +263,20 @@ def test_threads_do_not_share_scratch_memory(add_norm):
         torch.testing.assert_close(one, other, **TOLERANCE)
 
 
+@pytest.mark.gpu
+def test_a_package_runs_in_inductors_cuda_graphs(recorder, tmp_path):
+    """What a plan keeps must not be in the graph's pool, though it is made while Inductor warms up."""
+    model, inputs = models.encoder()
+    model, inputs = model.cuda(), tuple(one.cuda() for one in inputs)
+    packages.package_for(recorder, model, inputs, tmp_path / "p", device="cuda")
+    run = torch.compile(model, options={"triton.cudagraphs": True, **pa.inductor_options(tmp_path / "p")})
+    before = calls(tmp_path / "p")
+    with torch.no_grad():
+        for _ in range(4):
+            torch.testing.assert_close(run(*inputs), model(*inputs), rtol=1e-3, atol=1e-4)
+    assert grown(tmp_path / "p", before)[0] > 0
+
+
 @pytest.mark.long
 def test_a_second_process_takes_the_compiled_graph_from_the_cache(my_passes, tmp_path):
     script = f"""

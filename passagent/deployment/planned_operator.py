@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,11 +102,32 @@ class PlannedOperator:
         if key in self._failed:
             return None
         try:
-            return self._replay(self.calls[key], tensors)
+            return self._lasting(lambda: self._replay(self.calls[key], tensors))
         except PassagentError as error:  # no compiler, another GPU
             self._failed.add(key)
             log.warning("a pass runs as eager does: %s", str(error).splitlines()[0])
             return None
+
+    def _lasting(self, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+        """What `make` returns, whose memory outlives this call.
+
+        While Inductor warms up for a CUDA graph, a thread's memory comes from that graph's pool and must be
+        gone after the call. Memory of other threads does not.
+        """
+        if self.device != "cuda" or torch.cuda.is_current_stream_capturing():
+            return make()
+        device = torch.cuda.current_device()
+
+        @torch.no_grad()
+        def made() -> Callable[..., Any]:
+            torch.cuda.set_device(device)
+            torch.cuda.synchronize()  # the inputs come from another stream; so does what uses the constants
+            result = make()
+            torch.cuda.synchronize()
+            return result
+
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(made).result()
 
     def _replay(self, call: PlannedCall, tensors: Sequence[torch.Tensor]) -> Callable[..., Any]:
         is_cuda = self.device == "cuda"

@@ -151,6 +151,8 @@ def _merged(known: Sequence[KernelProfile], measured: Sequence[KernelProfile]) -
     merged = []
     for one in measured:
         figures = by_name.pop(one.name, None)
-        own = one.model_dump(exclude_defaults=True)
-        merged.append(one if figures is None else figures.model_copy(update={"metrics": {}} | own))
-    return [KernelProfile.model_validate(one.model_dump()) for one in [*merged, *by_name.values()]]
+        if figures is not None:
+            seen = one.model_dump(exclude_defaults=True)
+            one = KernelProfile(**figures.model_dump(exclude={"metrics"}) | seen)  # noqa: PLW2901
+        merged.append(one)
+    return [*merged, *by_name.values()]
