@@ -46,7 +46,7 @@ def main() -> None:
         for side in ("alone", "profiled") if number % 2 == 0 else ("profiled", "alone"):
             if side == "profiled":
                 ran("profile", given.pass_dir, given.task, "--deep", *where)
-            found = ran("eval", given.task, "--pass-dir", given.pass_dir, *where)
+            found = ran("eval", given.task, "--pass-dir", given.pass_dir, "--fresh", *where)
             pair[side] = {key: found[key] for key in ("as_score", "as_low", "as_high")}
         rows.append(pair)
         print("  ".join(f"{side} {one['as_score']:.4f}" for side, one in sorted(pair.items())))
@@ -55,7 +55,12 @@ def main() -> None:
     low, high = np.exp(np.percentile(draws, [2.5, 97.5])).tolist()
     ratio = float(np.exp(logs.mean()))
     print(f"AS after profiling / AS alone {ratio:.4f} ({low:.4f} to {high:.4f}), {len(rows)} pairs")
-    data = {"environment": describe(given.device.partition(":")[0], 1), "rows": rows, "ratio": ratio, "interval": [low, high]}
+    data = {
+        "environment": describe(given.device.partition(":")[0], 1),
+        "rows": rows,
+        "ratio": ratio,
+        "interval": [low, high],
+    }
     keep("profiled-between", given.device, given.out, data)
 
 

@@ -23,6 +23,7 @@ from passagent.extraction.inductor_schedule import scheduled_kernels
 from passagent.extraction.model_capture import capture_model
 from passagent.extraction.region_tasks import Regions, model_hash
 from passagent.extraction.regions import cut
+from passagent.optimization import region_searches
 from passagent.optimization.optimized import DROPPED, KEPT, Optimized, RegionOutcome
 from passagent.optimization.region_searches import RegionSearches, Wanted, finished_run
 from passagent.store import Store, runs
@@ -55,10 +56,14 @@ def states(tmp_path) -> list[str]:
         return sorted(run.state for run in runs.list_runs(store))
 
 
-def test_each_region_is_a_run_and_finished_ones_are_not_searched_again(tmp_path):
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_each_region_is_a_run_and_finished_ones_are_not_searched_again(tmp_path, monkeypatch, at_once):
+    monkeypatch.setattr(region_searches, "at_once", lambda device: at_once)
     wanted = two_regions(tmp_path)
     asyncio.run(searches(tmp_path).run(wanted, lambda _: None))
     assert states(tmp_path) == ["finished", "finished"]
+    logs = [path.read_text() for path in (tmp_path / "runs").glob("*/run.log")]
+    assert [log.count("island 0 stops") for log in logs] == [1, 1]
     asyncio.run(searches(tmp_path).run(wanted, lambda _: None))
     assert states(tmp_path) == ["finished", "finished"]
     assert finished_run(tmp_path / "runs", load_task(wanted[1].path)) is not None

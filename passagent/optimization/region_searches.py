@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,10 @@ from passagent.tasks import Task, load_task
 log = logging.getLogger("passagent.optimize")
 
 
+MOST_AT_ONCE, CORES = 4, 4
+"""Searches for regions on one GPU, and how many of the host's cores each needs."""
+
+
 @dataclass(frozen=True)
 class Wanted:
     """A region to be searched."""
@@ -38,7 +43,7 @@ class Wanted:
 
 @dataclass
 class RegionSearches:
-    """The searches, one after the other, until a person or the clock stops them."""
+    """The searches, the first regions first, until a person or the clock stops them."""
 
     runs_dir: Path
     config: Config
@@ -50,26 +55,36 @@ class RegionSearches:
     is_interrupted: bool = False
     failed: dict[str, str] = field(default_factory=dict)
     """Regions that could not be judged, and why."""
-    _session: Stoppable | None = None
+    _sessions: dict[str, Stoppable] = field(default_factory=dict)
+    """Of the regions that are searched now."""
 
     def stop(self, reason: str, interrupted: bool = False) -> None:
-        """Begin no more, and stop the one under way: it can be gone on with. The first reason counts."""
+        """Begin no more, and stop those under way: they can be gone on with. The first reason counts."""
         self.stop_reason = self.stop_reason or reason
         self.is_interrupted = self.is_interrupted or interrupted
-        if self._session is not None:
-            self._session.stop(reason, interrupted=True)
+        for session in self._sessions.values():
+            session.stop(reason, interrupted=True)
 
     async def run(self, wanted: Sequence[Wanted], begun: Callable[[Stoppable], object]) -> None:
         """Search those that have no finished run. Raises UsageError, MachineFault."""
         begun(self)
         clock = asyncio.create_task(self._watch_the_clock())
-        try:
-            for number, one in enumerate(wanted, start=1):
+        left = iter(list(enumerate(wanted, start=1)))
+
+        async def search_what_is_left() -> None:
+            for number, one in left:
                 if spent := self._spent():
                     self.stop(spent)
                 if self.stop_reason is not None:
                     return
                 await self._search(one, f"{number} of {len(wanted)}")
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(at_once(self.config.evaluator.device)):
+                    group.create_task(search_what_is_left())
+        except* (UsageError, MachineFault) as errors:
+            raise errors.exceptions[0] from None
         finally:
             clock.cancel()
 
@@ -98,7 +113,7 @@ class RegionSearches:
                 return
             known = ", from a pass of the library" if wanted.known else ""
             self.say(f"region {place}: {wanted.name}{known}")
-            await self._converse(task, self._config(wanted))
+            await self._converse(wanted, task)
         except (UsageError, MachineFault):
             raise
         except PassagentError as error:
@@ -106,20 +121,27 @@ class RegionSearches:
             self.failed[wanted.name] = str(error)
             self.say(f"  {error}")
 
-    async def _converse(self, task: Task, config: Config) -> None:
+    async def _converse(self, wanted: Wanted, task: Task) -> None:
+        config = self._config(wanted)
+
+        def take(session: Any) -> None:
+            self._sessions[wanted.name] = session
+            if self.stop_reason is not None:
+                session.stop(self.stop_reason, interrupted=True)
+
+        def tell(event: Event) -> None:
+            if isinstance(event, Judged):
+                score = f", AS {event.as_score:.3f}" if event.as_score is not None else ""
+                self.say(f"  {wanted.name}: {event.status}{score}: {event.note}")
+
         with (
             begin(config, task, self.parts) as parts,
             conducting.started(self.runs_dir, task, config, False, parts) as prepared,
         ):
             try:
-                await conducting.work(prepared, self._tell, self._take)
+                await conducting.work(prepared, tell, take)
             finally:
-                self._session = None
-
-    def _take(self, session: Any) -> None:
-        self._session = session
-        if self.stop_reason is not None:
-            session.stop(self.stop_reason, interrupted=True)
+                self._sessions.pop(wanted.name, None)
 
     def _config(self, wanted: Wanted) -> Config:
         if wanted.known is None:
@@ -128,10 +150,10 @@ class RegionSearches:
         Candidate(wanted.known).write(seed)
         return override(self.config, {"search.seed_dir": str(seed), "search.iters": 1, "search.islands": 1})
 
-    def _tell(self, event: Event) -> None:
-        if isinstance(event, Judged):
-            score = f", AS {event.as_score:.3f}" if event.as_score is not None else ""
-            self.say(f"  {event.status}{score}: {event.note}")
+
+def at_once(device: str) -> int:
+    """How many regions are searched at once: on a GPU the host compiles for one while others are timed."""
+    return 1 if device == "cpu" else max(1, min(MOST_AT_ONCE, len(os.sched_getaffinity(0)) // CORES))
 
 
 def has_runs(runs_dir: Path) -> bool:

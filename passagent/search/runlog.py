@@ -6,10 +6,13 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 
 from passagent.faults import os_fault
 from passagent.redaction import redact
+
+_log: ContextVar[Path | None] = ContextVar("run log", default=None)
 
 
 class Redacting(logging.Formatter):
@@ -39,7 +42,10 @@ class _LogFile(logging.FileHandler):
 
 @contextmanager
 def run_log(directory: Path) -> Iterator[Path]:
-    """Log everything of `passagent` to `directory/run.log` meanwhile. Raises PassagentError."""
+    """Log everything of `passagent` to `directory/run.log` meanwhile. Raises PassagentError.
+
+    Where several runs go on at once, each in a task of its own, what is said in another's is left out.
+    """
     path = directory / "run.log"
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -49,11 +55,15 @@ def run_log(directory: Path) -> Iterator[Path]:
     handler.setFormatter(Redacting("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("passagent")
     level = logger.level
+    handler.addFilter(lambda _: _log.get() in (None, path))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
+    before = _log.set(path)
     try:
         yield path
     finally:
+        _log.reset(before)
         logger.removeHandler(handler)
-        logger.setLevel(level)
+        if not any(isinstance(one, _LogFile) for one in logger.handlers):
+            logger.setLevel(level)
         handler.close()
