@@ -462,6 +462,36 @@ def test_another_shape_is_refused_with_what_was_measured(my_passes):
     assert reasons["FuseGelu"] == "was measured with shape [2, 16, 64] of tensor 0, not [2, 9, 64]"
 
 
+class Transposed(torch.nn.Module):
+    """Two gelus of one transposed tensor, which is written between them or not."""
+
+    def __init__(self, writes: bool) -> None:
+        super().__init__()
+        self.writes = writes
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        turned = (x * 2).transpose(1, 2)
+        first = torch.nn.functional.gelu(turned)
+        return first + torch.nn.functional.gelu(turned.add_(1) if self.writes else turned)
+
+
+def test_an_input_that_was_measured_contiguous_is_made_so_once(my_passes):
+    model, x = Transposed(writes=False), torch.randn(2, 64, 16)
+    found = pa.explain(model, x, passes=my_passes)
+    assert [one.laid_out for one in found.replaced] == [("contiguous",)] * 2
+    assert "as contiguous copies" in str(found)
+    before = calls(my_passes)
+    torch.testing.assert_close(compiled(model, my_passes)(x), model(x), **TOLERANCE)
+    assert grown(my_passes, before) == (2, 0)
+
+
+def test_an_input_that_is_written_is_not_copied(my_passes):
+    model, x = Transposed(writes=True), torch.randn(2, 64, 16)
+    found = pa.explain(model, x, passes=my_passes)
+    assert found.replaced == [] and "strides" in found.refused[0].reason
+    torch.testing.assert_close(compiled(model, my_passes)(x), model(x), **TOLERANCE)
+
+
 def test_a_pass_that_writes_its_input_is_left_out(recorder, tmp_path):
     from test_tasks_capture import write
 

@@ -21,10 +21,13 @@ class Explanation:
     """Where Dynamo breaks the graph: `FILE:LINE: reason`."""
 
     def __str__(self) -> str:
-        lines = [f"{one.name}: replaces {', '.join(one.nodes)}" for one in self.replaced]
-        for one in self.refused:
-            where = f"leaves {', '.join(one.nodes)}" if one.nodes else "matches nothing"
-            lines.append(f"{one.name}: {where}: {one.reason}")
+        lines = []
+        for one in self.replaced:
+            copied = f", with {', '.join(one.laid_out)} as contiguous copies" if one.laid_out else ""
+            lines.append(f"{one.name}: replaces {', '.join(one.nodes)}{copied}")
+        for left in self.refused:
+            where = f"leaves {', '.join(left.nodes)}" if left.nodes else "matches nothing"
+            lines.append(f"{left.name}: {where}: {left.reason}")
         lines += [f"graph break at {one}" for one in self.breaks]
         lines.append(f"{len(self.replaced)} places replaced")
         return "\n".join(lines)

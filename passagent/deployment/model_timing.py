@@ -12,6 +12,7 @@ import numpy as np
 import torch
 import torch.utils._pytree as pytree
 
+from passagent.deployment.explanation import Explanation, explain_model
 from passagent.deployment.inductor_pass import inductor_options
 from passagent.deployment.loading import Package
 from passagent.errors import PassagentError
@@ -42,7 +43,8 @@ class Measurement:
 
     device: str
     us: dict[str, float]
-    """Microseconds of a call of each side: the median over the blocks."""
+    """Microseconds of a call of each side: the median over the blocks. With passes: that without, divided by
+    the gain, which compares blocks that were timed one after the other."""
     gains: dict[str, Ratio]
     """Of each mode: Inductor against Inductor with passes."""
     passes: dict[str, Ratio]
@@ -84,10 +86,12 @@ def measure_model(
             sides["eager in a CUDA graph"] = _graphed(sides["eager"])
         for mode in modes:
             sides[mode] = _compiled(model, mode, [])
-            sides[f"{mode} + passes"], used = _with_passes(model, mode, packages)
+            sides[_beside(mode)], explained = _with_passes(model, mode, packages)
+        used = list(dict.fromkeys(one.name for one in explained.replaced))
         if not used:
-            raise PassagentError("no pass fits in the model; passagent explain says why")
-        all_of_them = f"{modes[0]} + passes"
+            reasons = [f": {one.name}: {one.reason}" for one in explained.refused[:1]]
+            raise PassagentError(f"no pass fits in the model{''.join(reasons)}; passagent explain says more")
+        all_of_them = _beside(modes[0])
         if leave_out and len(used) > 1:
             for name in used:
                 fewer = [without(package, [name]) for package in packages]
@@ -96,10 +100,13 @@ def measure_model(
         unequal = [name for name, call in sides.items() if not _are_close(_outputs(call), expected)]
         with DeviceLease(find_device("cuda:0" if is_cuda else "cpu")).exclusive() as share:
             times = _times(sides, is_cuda, share)
+    us = {name: estimate.typical_ns(blocks) / 1e3 for name, blocks in times.items()}
+    gains = {mode: _ratio(times[mode], times[_beside(mode)]) for mode in modes}
+    us |= {_beside(mode): us[mode] / found.ratio for mode, found in gains.items()}
     return Measurement(
         device=torch.cuda.get_device_name() if is_cuda else "cpu",
-        us={name: estimate.typical_ns(blocks) / 1e3 for name, blocks in times.items()},
-        gains={mode: _ratio(times[mode], times[f"{mode} + passes"]) for mode in modes},
+        us=us,
+        gains=gains,
         passes={
             name: _ratio(times[side], times[all_of_them])
             for name in used
@@ -124,13 +131,14 @@ def _compiled(model: Model, mode: str, packages: Sequence[Package]) -> Call:
     return lambda: function(*model.args, **model.kwargs)
 
 
-def _with_passes(model: Model, mode: str, packages: Sequence[Package]) -> tuple[Call, list[str]]:
-    """The side with passes, compiled, and the names of those that are used."""
-    from passagent.deployment.explanation import explain_model
+def _beside(mode: str) -> str:
+    return f"{mode} + passes"
 
-    replaced = explain_model(model, packages).replaced
-    call = _compiled(model, mode, packages)
-    return call, list(dict.fromkeys(one.name for one in replaced))
+
+def _with_passes(model: Model, mode: str, packages: Sequence[Package]) -> tuple[Call, Explanation]:
+    """The side with passes, compiled, and what they do."""
+    explained = explain_model(model, packages)
+    return _compiled(model, mode, packages), explained
 
 
 def _graphed(call: Call) -> Call:

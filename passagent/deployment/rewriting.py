@@ -14,6 +14,7 @@ from passagent.deployment.bindings import split
 from passagent.deployment.loading import DeployedPass, Package
 from passagent.deployment.planned_operator import Key, PlannedOperator, layout_of
 from passagent.deployment.registration import overload
+from passagent.evaluator.matching.effects import Memory
 from passagent.evaluator.matching.matcher import Match, explain, match
 from passagent.evaluator.matching.rewrite import replace_match
 
@@ -28,6 +29,8 @@ class Replaced:
     """Of the pass."""
     operator: str
     nodes: tuple[str, ...]
+    laid_out: tuple[str, ...] = ()
+    """Inputs that are made contiguous for it, as they were when it was measured."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +54,11 @@ def rewrite(graph: fx.Graph, packages: Iterable[Package], explains: bool = False
     """Replace what the passes match, pass by pass; changes `graph`.
 
     A match is left alone where its fixed values, device, dtypes or shapes are not among those that were
-    measured. `explains`: say of a pass that matches nowhere why.
+    measured. A tensor that was measured contiguous and is not is made so, once, where it is made: what makes
+    it can write it so. `explains`: say of a pass that matches nowhere why.
     """
     done = Rewriting()
-    autocast = _autocast(graph)
+    autocast, contiguous = _autocast(graph), dict[fx.Node, fx.Node]()
     for one in (one for package in packages for one in package.passes):
         count = len(done.replaced) + len(done.refused)
         for found in _matches(one, graph, done):
@@ -63,11 +67,14 @@ def rewrite(graph: fx.Graph, packages: Iterable[Package], explains: bool = False
             if isinstance(chosen, str):
                 done.refused.append(Refused(one.name, nodes, chosen))
                 continue
-            name, tensors = chosen
+            name, tensors, others = chosen
+            for number in others:
+                tensors[number] = _made_contiguous(tensors[number], contiguous)
             function = overload(name), tuple(tensors)
             call = replace_match(graph, one.planned, found, replacement=functools.partial(_given, function))
             call.meta.pop("writes", None)  # it writes nothing: package_writing.py refuses what does
-            done.replaced.append(Replaced(one.name, name, nodes))
+            laid_out = tuple(tensors[number].name for number in others)
+            done.replaced.append(Replaced(one.name, name, nodes, laid_out))
         if explains and count == len(done.replaced) + len(done.refused):
             done.refused.append(Refused(one.name, (), explain(one.pattern, graph, one.name).reason))
     graph.lint()
@@ -92,8 +99,18 @@ def _matches(one: DeployedPass, graph: fx.Graph, done: Rewriting) -> Iterator[Ma
             return
 
 
-def _choice(one: DeployedPass, found: Match) -> tuple[str, list[fx.Node]] | str:
-    """The operator for a match and its tensors, or why there is none."""
+def _made_contiguous(node: fx.Node, made: dict[fx.Node, fx.Node]) -> fx.Node:
+    """A contiguous copy of a tensor that nothing writes; one for all matches."""
+    if node not in made:
+        given = [one for one in node.graph.nodes if one.op == "placeholder"]
+        with node.graph.inserting_after(given[-1] if node.op == "placeholder" else node):
+            made[node] = node.graph.call_method("contiguous", (node,))
+        made[node].meta["example_value"] = node.meta["example_value"].contiguous()
+    return made[node]
+
+
+def _choice(one: DeployedPass, found: Match) -> tuple[str, list[fx.Node], list[int]] | str:
+    """The operator for a match, its tensors, and which must be made contiguous; or why there is none."""
     skeleton, tensors = split(found.bindings)
     names = [name for known, name in one.skeletons if known == skeleton]
     if not names:
@@ -103,7 +120,11 @@ def _choice(one: DeployedPass, found: Match) -> tuple[str, list[fx.Node]] | str:
     for name in names:
         reason = _unfit(one.operators[name], values)
         if not reason:
-            return name, tensors
+            return name, tensors, []
+    for name in names:
+        others = _strided(one.operators[name], values)
+        if others and not _are_written([tensors[number] for number in others]):
+            return name, tensors, others
     return reason
 
 
@@ -128,6 +149,30 @@ def _unfit(operator: PlannedOperator, values: Sequence[Any]) -> str:
     if own in operator.calls:
         return ""
     return _nearest(own, list(operator.calls))
+
+
+def _strided(operator: PlannedOperator, values: Sequence[Any]) -> list[int]:
+    """The tensors of a call that was measured, but for these, which were contiguous."""
+    if not all(isinstance(value, torch.Tensor) and value.device.type == operator.device for value in values):
+        return []
+    if any(isinstance(size, torch.SymInt) for value in values for size in (*value.shape, *value.stride())):
+        return []
+    own = [layout_of(value) for value in values]
+    as_measured = [layout_of(value.new_empty(value.shape, device="meta")) for value in values]
+    found: list[list[int]] = []
+    for key in operator.calls:
+        others = [number for number, wanted in enumerate(key) if wanted not in (None, own[number])]
+        if all(key[number] == as_measured[number] for number in others):
+            found.append(others)
+    return min(found, key=len, default=[])
+
+
+def _are_written(nodes: Sequence[fx.Node]) -> bool:
+    """Whether anything in the graph writes into the memory of one of them."""
+    graph = nodes[0].graph
+    memory = Memory(graph)
+    written = memory.writes(graph.nodes)
+    return any(memory.roots[node] & written for node in nodes)
 
 
 def _nearest(own: Key, known: list[Key]) -> str:
