@@ -41,6 +41,9 @@ _OWN += ("total", "higher", "base", "shrunk", "start")
 _OWN += tuple(f"{side}_inside" for side in ("rows", "keys", "levels", "places", "deep", "wide"))
 """Names of the kernel's own."""
 LOG2E = "1.4426950408889634"
+WEIGHTS = f"tl.exp2((score - top) * {LOG2E})"
+"""1 at the largest score. Not of `score * LOG2E - top * LOG2E` as one fma, whose two products are rounded
+differently: from scores of 3e8 on the weight of the largest is too large for 16 bits."""
 
 
 class Placed(Schedule):
@@ -227,7 +230,7 @@ class AttentionText(TritonValues):
         self.score_lines("")
         self.line("top = tl.max(score, axis=1, keep_dims=True)")
         self.line('top = tl.where(top == float("-inf"), 0.0, top)')
-        self.line(f"weights = tl.exp2(tl.fma(score, {LOG2E}, top * -{LOG2E}))")
+        self.line(f"weights = {WEIGHTS}")
         self.line("total = tl.sum(weights, axis=1, keep_dims=True)")
         if low.rounds:
             self.line("weights *= 1.0 / total")
@@ -244,10 +247,10 @@ class AttentionText(TritonValues):
         self.line(f"for start in range(0, {end}, BLOCK):")
         self.indent = 3
         self.score_lines("start + ")
-        self.line(f"higher = tl.maximum(top, tl.max(score, axis=1, keep_dims=True) * {LOG2E})")
+        self.line("higher = tl.maximum(top, tl.max(score, axis=1, keep_dims=True))")
         self.line('base = tl.where(higher == float("-inf"), 0.0, higher)')
-        self.line(f"weights = tl.exp2(tl.fma(score, {LOG2E}, -base))")
-        self.line("shrunk = tl.exp2(top - base)")
+        self.line(f"weights = {WEIGHTS.replace('top', 'base')}")
+        self.line(f"shrunk = tl.exp2((top - base) * {LOG2E})")
         self.line("total = total * shrunk + tl.sum(weights, axis=1, keep_dims=True)")
         self.value_lines("start + ")
         self.line(f'result = tl.dot({self.weighted()}, v, result * shrunk, input_precision="ieee")')
