@@ -286,16 +286,22 @@ def test_files_outlive_the_runs_that_another_run_shares_them_with(store):
     first, second = make_run(store), make_run(store)
     owner = participants.join(store, first.id)
     one = add_node(store, first, owner, files={"a.py": "shared"})
-    add_node(store, first, owner, files={"a.py": "its own"})
+    episode = episodes.claim(store, first, 0, owner)
+    add_node(store, first, owner, files={"a.py": "its own"}, episode=episode)
+    measured = add_node(store, first, owner, files={"a.py": "measured"}, episode=episode, call="d")
     participants.leave(store, first.id, owner, participants.Watch(), "finished", "done", 1.0)
     plans = files.pack({"plan.json": "{}"})
     files.keep(store, plans)
     owner = participants.join(store, second.id)
     kept = add_node(store, second, owner, files={"a.py": "shared"}, plans=plans.key)
+    twin = add_node(store, second, owner, files={"a.py": "its twin"})
+    known = {"known": measured.evaluation_id, "twin": twin.id}
+    store.execute("UPDATE nodes SET evaluation_id = :known WHERE id = :twin", known)
     removal.for_removal(store)
     with store.transaction():
         removal.remove_run(store, first.id)
-    assert store.row("SELECT count(*) AS n FROM files") == {"n": 2}
+    assert store.row("SELECT count(*) AS n FROM files") == {"n": 4}
+    assert files.get(store, measured.candidate_key) == {"a.py": "measured"}
     assert files.get(store, one.candidate_key) == {"a.py": "shared"}
     assert nodes.get_plans(store, kept) == {"plan.json": "{}"}
 

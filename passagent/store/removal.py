@@ -52,6 +52,7 @@ def remove_run(store: Store, run_id: str) -> Removed:
     }
     store.execute(
         "DELETE FROM files WHERE key NOT IN (SELECT candidate_key FROM nodes UNION ALL "
+        "SELECT candidate_key FROM evaluations UNION ALL "  # what was measured for another run's twin of it
         "SELECT plans FROM evaluations WHERE plans IS NOT NULL)",
         {},
     )
