@@ -108,7 +108,8 @@ def test_shards_of_two_machines_are_one_benchmark(call, tmp_path):
     for name, other in (("first", first), ("third", first.model_copy(update={"identity": {"cpu": "b"}}))):
         Path(name).mkdir()
         Path(name, FILE).write_text(other.model_dump_json() + "\n")
-    code, out, _ = call("bench", "first", "second", "--merge", "--out", "both", "--json")
+    code, out, _ = call("bench", "first", "second", "--merge", "--out", "both", "--plots", "curves", "--json")
+    assert any(Path("curves").iterdir())
     assert code == 0 and json.loads(out)["compilers"][0]["tasks"] == 2, out
     assert {one.task for one in look(Path("both"))} == {"task1", "task2"}
     code, _, err = call("bench", "first", "second", "--merge", "--out", "both")

@@ -38,20 +38,9 @@ def bench(request: Request, plots: str | None, form: Form) -> None:
 
     Raises PassagentError if a task could not be measured (after the table), Interrupted after Ctrl-C.
     """
-    if plots:
-        from passagent.report.curves import check_matplotlib
-
-        check_matplotlib()
-    # stdout is for the data alone where a program reads it
-    stream = sys.stdout if form == "table" else sys.stderr
+    stream = _stream(plots, form)
     measured = _measure(request, stream)
-    _print(form, measured, stream)
-    if plots:
-        from passagent.report.curves import draw_all
-
-        rows = [row for row in measured.rows if row.error is None and row.evaluation is not None]
-        for path in draw_all(Path(plots), measured.summaries, rows):
-            print(f"wrote {path}", file=stream)
+    _show(measured, plots, form, stream)
     if measured.failed:
         first = measured.failed[0]
         raise PassagentError(
@@ -60,9 +49,30 @@ def bench(request: Request, plots: str | None, form: Form) -> None:
         )
 
 
-def merge(directories: Sequence[str], out: str | None, form: Form) -> None:
-    """Put the results of several machines into one new directory, and print the table. Raises UsageError."""
-    _print(form, sweep.merge(directories, out), sys.stdout if form == "table" else sys.stderr)
+def merge(directories: Sequence[str], out: str | None, plots: str | None, form: Form) -> None:
+    """Put the results of several machines into one new directory, and show them. Raises UsageError."""
+    stream = _stream(plots, form)
+    _show(sweep.merge(directories, out), plots, form, stream)
+
+
+def _stream(plots: str | None, form: Form) -> Any:
+    """Where all but the data is said: stdout is for these alone where a program reads it."""
+    if plots:
+        from passagent.report.curves import check_matplotlib
+
+        check_matplotlib()
+    return sys.stdout if form == "table" else sys.stderr
+
+
+def _show(measured: Measured, plots: str | None, form: Form, stream: Any) -> None:
+    """Print the table, and draw the curves."""
+    _print(form, measured, stream)
+    if plots:
+        from passagent.report.curves import draw_all
+
+        rows = [row for row in measured.rows if row.error is None and row.evaluation is not None]
+        for path in draw_all(Path(plots), measured.summaries, rows):
+            print(f"wrote {path}", file=stream)
 
 
 def _measure(request: Request, stream: Any) -> Measured:
