@@ -7,10 +7,13 @@ import json
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tiny_search
+import torch
 from stub_worker import StubWorker, facts
 
 from passagent.cluster import contents, survey
@@ -19,6 +22,7 @@ from passagent.config import EvaluatorConfig
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.result import Candidate
 from passagent.evaluator.service import pool
+from passagent.search.device_report import devices_of, report
 
 
 def candidates(count: int) -> list[Candidate]:
@@ -92,6 +96,17 @@ def test_two_workers_share_the_work_and_contents_travel_once(pair, task, monkeyp
     assert len(sent) <= 2 * len(blobs) + others
     assert [one["evaluations"] for one in figures] == [len(first.evaluated()), len(second.evaluated())]
     assert told == []
+    asyncio.run(reported(figures, task.parent))
+    shown = devices_of(task.parent)
+    assert [one["device"] for one in shown] == [one["device"] for one in figures]
+    assert {one["versions"]["torch"] for one in shown} == {torch.__version__.partition("+")[0]}
+
+
+async def reported(figures, where):
+    """The report of a pool with these figures, once."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await report(SimpleNamespace(figures=lambda: figures), where)
 
 
 def test_a_killed_worker_costs_no_candidate_and_is_used_again_on_another_port(

@@ -154,6 +154,7 @@ def status_text(store: Store, data: dict[str, Any]) -> str:
     lines.append(_island_table(data))
     if are_worth_a_line(data["devices"]):
         lines.append(_device_table(data["devices"]))
+        lines += sorted({_versions_text(one["versions"]) for one in data["devices"] if "versions" in one})
     if data["state"] == "paused" or not data["processes"]:
         lines.append(f"go on: {resume_command(store, name)}")
     return "\n".join(lines)
@@ -213,6 +214,12 @@ def _device_table(devices: list[dict[str, Any]]) -> str:
         if (counts := (one["evaluations"], one["faults"]))
     ]
     return table(header, rows, drop=["model"])
+
+
+def _versions_text(versions: dict[str, str]) -> str:
+    """`on each: passagent 0.1.0, torch 2.13.0, triton 3.9.0`."""
+    shown = (f"{name} {version}" for name, version in versions.items() if name != "evaluator")
+    return f"on each: {', '.join(shown)}"
 
 
 def _doing_text(episode: dict[str, Any]) -> str:

@@ -10,17 +10,24 @@ from pathlib import Path
 from typing import Any
 
 from passagent.cache import write_whole
+from passagent.cluster.machine_facts import versions
 from passagent.store.participants import BEAT_S
 
 _PREFIX = "devices-"
 
 
 async def report(evaluator: object, run_dir: Path) -> None:
-    """Write this process's devices every BEAT_S, as long as it runs; nothing for an evaluator without any."""
+    """Write this process's devices every BEAT_S, as long as it runs; nothing for an evaluator without any.
+
+    With the versions there, which are those here: a worker with others is refused.
+    """
     figures = getattr(evaluator, "figures", None)
+    same = {"versions": versions()} if figures is not None else {}
     while figures is not None:
         with suppress(OSError):  # a full disk ends the search elsewhere
-            write_whole(run_dir / f"{_PREFIX}{os.getpid()}.json", json.dumps(figures()))
+            write_whole(
+                run_dir / f"{_PREFIX}{os.getpid()}.json", json.dumps([one | same for one in figures()])
+            )
         await asyncio.sleep(BEAT_S)
 
 
