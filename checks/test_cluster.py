@@ -12,8 +12,10 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -385,6 +387,38 @@ def test_what_a_silent_program_left_on_a_worker_ends(tmp_path):
     finally:
         offered.terminate()
         assert offered.wait(60) == 0  # it drains
+
+
+def test_a_cluster_of_ray_start_that_asks_for_a_token(tmp_path, monkeypatch):
+    """Ray asks for one where there is a token, as there is once Ray was started on a machine."""
+    python = Path(python_of("cluster", ours=True))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    place = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # names of sockets are short
+    monkeypatch.setenv("RAY_TMPDIR", place)
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("0123456789abcdef" * 4)
+    ray = str(python.with_name("ray"))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    head = [ray, "start", "--head", f"--port={port}", "--num-cpus=1", "--disable-usage-stats", "--block"]
+    started = subprocess.Popen(head, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert any("runtime started" in line for line in started.stdout)
+        words = ["example:quick_gelu", "--compiler", "expert", "--pool", f"ray://127.0.0.1:{port}"]
+        quick = ["--set", "evaluator.budget_s=0.05", "--out", str(tmp_path / "out"), "--json"]
+        made = subprocess.run(
+            [str(python), "-m", "passagent", "bench", *words, *quick],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        assert made.returncode == 0, made.stderr
+        assert json.loads(made.stdout)["compilers"][0]["tasks"] == 1
+    finally:
+        started.terminate()  # with all of its cluster; `ray stop` would end others' clusters, too
+        started.communicate(timeout=PATIENCE_S)
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def referees(pid: int) -> list[int]:

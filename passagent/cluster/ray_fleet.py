@@ -7,8 +7,6 @@ import time
 import uuid
 from collections.abc import Callable
 
-import ray
-
 from passagent.cluster import ray_seats
 from passagent.cluster.machine_facts import read_devices
 from passagent.cluster.ray_seats import MakeHost, Seat
@@ -108,7 +106,7 @@ class Cluster:
         if not late:
             return ""
         what = "a GPU" if self.kind == "cuda" else "a node"
-        free = ray.available_resources().get("GPU", 0)
+        free = ray_seats.free_gpus()
         seen = f"; {free:g} of {ray_seats.gpus()} GPUs are free" if self.kind == "cuda" else ""
         return f"{', '.join(seat.name for seat in late)}: Ray has no place for {what} yet{seen}"
 
@@ -117,7 +115,7 @@ class Cluster:
         for seat in self.seats:
             seat.leave()
         if self._is_ours:
-            ray.shutdown()
+            ray_seats.disconnect()
 
 
 _clusters: dict[str, Cluster] = {}

@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from passagent.cluster.host import Host
@@ -20,6 +22,11 @@ from passagent.cluster.remote_owner import Silent, Unreachable
 from passagent.errors import InfrastructureError, PassagentError, UsageError
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+_token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser()
+if "ray" not in sys.modules and ("RAY_AUTH_TOKEN" in os.environ or _token.is_file()):
+    # `ray start` asks for a token where there is one, and Ray's clients send it only if they are told to;
+    # a cluster that asks for none takes it, too
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
 try:
     import ray
     from ray.exceptions import ActorUnavailableError, RayActorError, RayError
@@ -82,6 +89,16 @@ def live_nodes() -> list[str]:
 def gpus() -> int:
     """Of the whole cluster, whoever has them now."""
     return int(ray.cluster_resources().get("GPU", 0))
+
+
+def free_gpus() -> float:
+    """Those of them that nobody has."""
+    return float(ray.available_resources().get("GPU", 0))
+
+
+def disconnect() -> None:
+    """Leave the cluster, or stop the Ray that `connect` started."""
+    ray.shutdown()
 
 
 class Seat:
