@@ -132,7 +132,7 @@ def in_a_process(given: argparse.Namespace, step: str, key: str, *more: str) -> 
 
 
 def _reason(stderr: str) -> str:
-    """The line that names an error: the last one that is not indented and has a colon, else the last."""
+    """The last line that begins with an exception's name, else the last line."""
     lines = stderr.strip().split("\n")
     return next((line for line in reversed(lines) if re.match(r"[\w.]+(Error|Exception): ", line)), lines[-1])
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
@@ -58,7 +59,7 @@ def states(tmp_path) -> list[str]:
 
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_each_region_is_a_run_and_finished_ones_are_not_searched_again(tmp_path, monkeypatch, at_once):
-    monkeypatch.setattr(region_searches, "at_once", lambda device: at_once)
+    monkeypatch.setattr(region_searches, "at_once", lambda _: at_once)
     wanted = two_regions(tmp_path)
     asyncio.run(searches(tmp_path).run(wanted, lambda _: None))
     assert states(tmp_path) == ["finished", "finished"]
@@ -67,6 +68,16 @@ def test_each_region_is_a_run_and_finished_ones_are_not_searched_again(tmp_path,
     asyncio.run(searches(tmp_path).run(wanted, lambda _: None))
     assert states(tmp_path) == ["finished", "finished"]
     assert finished_run(tmp_path / "runs", load_task(wanted[1].path)) is not None
+
+
+def test_regions_are_searched_one_by_one_on_a_cpu_and_where_money_is_limited(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+    gpu = {"evaluator.device": "cuda:0"}
+    counts = [
+        region_searches.at_once(load_config(None, settings))
+        for settings in ({}, gpu, gpu | {"search.max_cost": 1.0}, gpu | {"search.max_tokens": 1000})
+    ]
+    assert counts == [1, region_searches.MOST_AT_ONCE, 1, 1]
 
 
 def test_a_person_stops_it_and_the_same_call_goes_on(tmp_path):

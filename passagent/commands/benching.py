@@ -38,7 +38,8 @@ def bench(request: Request, plots: str | None, form: Form) -> None:
 
     Raises PassagentError if a task could not be measured (after the table), Interrupted after Ctrl-C.
     """
-    stream = _stream(plots, form)
+    _check(plots)
+    stream = _stream(form)
     measured = _measure(request, stream)
     _show(measured, plots, form, stream)
     if measured.failed:
@@ -51,16 +52,20 @@ def bench(request: Request, plots: str | None, form: Form) -> None:
 
 def merge(directories: Sequence[str], out: str | None, plots: str | None, form: Form) -> None:
     """Put the results of several machines into one new directory, and show them. Raises UsageError."""
-    stream = _stream(plots, form)
-    _show(sweep.merge(directories, out), plots, form, stream)
+    _check(plots)
+    _show(sweep.merge(directories, out), plots, form, _stream(form))
 
 
-def _stream(plots: str | None, form: Form) -> Any:
-    """Where all but the data is said: stdout is for these alone where a program reads it."""
+def _check(plots: str | None) -> None:
+    """Raise UsageError now if curves cannot be drawn at the end."""
     if plots:
         from passagent.report.curves import check_matplotlib
 
         check_matplotlib()
+
+
+def _stream(form: Form) -> Any:
+    """Where progress and remarks go: a program that reads stdout gets the data alone."""
     return sys.stdout if form == "table" else sys.stderr
 
 

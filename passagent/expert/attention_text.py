@@ -41,9 +41,15 @@ _OWN += ("total", "higher", "base", "shrunk", "start")
 _OWN += tuple(f"{side}_inside" for side in ("rows", "keys", "levels", "places", "deep", "wide"))
 """Names of the kernel's own."""
 LOG2E = "1.4426950408889634"
-WEIGHTS = f"tl.exp2((score - top) * {LOG2E})"
-"""1 at the largest score. Not of `score * LOG2E - top * LOG2E` as one fma, whose two products are rounded
-differently: from scores of 3e8 on the weight of the largest is too large for 16 bits."""
+
+
+def power(score: str, top: str) -> str:
+    """e ** (score - top), which is 1 for the largest score.
+
+    Not as one fma of `score * LOG2E` and `top * LOG2E`, which are rounded differently: from scores of 3e8 on
+    the weight of the largest would be too large for 16 bits.
+    """
+    return f"tl.exp2(({score} - {top}) * {LOG2E})"
 
 
 class Placed(Schedule):
@@ -230,7 +236,7 @@ class AttentionText(TritonValues):
         self.score_lines("")
         self.line("top = tl.max(score, axis=1, keep_dims=True)")
         self.line('top = tl.where(top == float("-inf"), 0.0, top)')
-        self.line(f"weights = {WEIGHTS}")
+        self.line(f"weights = {power('score', 'top')}")
         self.line("total = tl.sum(weights, axis=1, keep_dims=True)")
         if low.rounds:
             self.line("weights *= 1.0 / total")
@@ -249,8 +255,8 @@ class AttentionText(TritonValues):
         self.score_lines("start + ")
         self.line("higher = tl.maximum(top, tl.max(score, axis=1, keep_dims=True))")
         self.line('base = tl.where(higher == float("-inf"), 0.0, higher)')
-        self.line(f"weights = {WEIGHTS.replace('top', 'base')}")
-        self.line(f"shrunk = tl.exp2((top - base) * {LOG2E})")
+        self.line(f"weights = {power('score', 'base')}")
+        self.line(f"shrunk = {power('top', 'base')}")
         self.line("total = total * shrunk + tl.sum(weights, axis=1, keep_dims=True)")
         self.value_lines("start + ")
         self.line(f'result = tl.dot({self.weighted()}, v, result * shrunk, input_precision="ieee")')

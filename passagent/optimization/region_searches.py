@@ -81,7 +81,7 @@ class RegionSearches:
 
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(at_once(self.config.evaluator.device)):
+                for _ in range(at_once(self.config)):
                     group.create_task(search_what_is_left())
         except* (UsageError, MachineFault) as errors:
             raise errors.exceptions[0] from None
@@ -151,9 +151,15 @@ class RegionSearches:
         return override(self.config, {"search.seed_dir": str(seed), "search.iters": 1, "search.islands": 1})
 
 
-def at_once(device: str) -> int:
-    """How many regions are searched at once: on a GPU the host compiles for one while others are timed."""
-    return 1 if device == "cpu" else max(1, min(MOST_AT_ONCE, len(os.sched_getaffinity(0)) // CORES))
+def at_once(config: Config) -> int:
+    """How many regions are searched at once: on a GPU the host compiles for one while others are timed.
+
+    One where tokens or money are limited: each run takes what the runs before it have left.
+    """
+    limits = config.search
+    if config.evaluator.device == "cpu" or limits.max_tokens is not None or limits.max_cost is not None:
+        return 1
+    return max(1, min(MOST_AT_ONCE, len(os.sched_getaffinity(0)) // CORES))
 
 
 def has_runs(runs_dir: Path) -> bool:
