@@ -3,7 +3,7 @@
 import gzip
 import json
 import sqlite3
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -82,6 +82,27 @@ def test_a_later_run_starts_from_what_an_earlier_one_found(tmp_path, path):
     assert seeds == [] and "A pass that was found for another task, of relu (the same structure" in prompts[1]
     _, prompts, _, _ = searched(tmp_path, larger, tmp_path / "other.db", **{"experience.examples": 0})
     assert "was found for another task" not in prompts[1]
+
+
+def test_a_draft_is_shown_five_passes_of_other_tasks(tmp_path, path):
+    task = tiny_search.write_task(tmp_path / "task")
+    searched(tmp_path, task, path)
+    with PassLibrary.open(path) as library:
+        (kept,) = library.all()
+        library.remove([kept])
+        for letter in "abcdefg":
+            files = json.dumps(kept.sources | {"note.py": f"# {letter}"})
+            hashes = {"instance": "1:" + letter * 64, "structure": "1:" + letter * 64}
+            library.keep(replace(kept, files=files, **hashes))
+    header = "A pass that was found for another task"
+    _, prompts, _, _ = searched(tmp_path, task, path, **{"search.drafts": 2})
+    assert [prompts[number].count(header) for number in (1, 2)] == [5, 5]
+    assert prompts[3].count(header) == 0, "told of another attempt"
+    larger = written(tmp_path / "larger", [64, 96])
+    _, prompts, _, _ = searched(tmp_path, larger, path)
+    assert prompts[1].count(header) == 2
+    _, prompts, _, _ = searched(tmp_path, task, path, **{"search.drafts": 2, "experience.examples": 0})
+    assert prompts[1].count(header) == 0
 
 
 def test_nothing_of_an_excluded_task_is_stored_or_taken(tmp_path, path):

@@ -56,13 +56,15 @@ class Known(Protocol):
 
 
 MAX_VIEWS = 64
+DRAFT_EXAMPLES = 5
+"""Passes of other tasks that a draft is shown: it has no parent to learn from (Kernel Foundry 3.2)."""
 
 
 def episode_context(known: Known, episode: Episode, parent: Node | None) -> EpisodeContext:
     """The context of `episode`, which names its parent; `best_as` is what its island knows of.
 
     The other islands' best is left out: it depends on which of them is faster. A draft is told of nothing
-    that came before it (KernelEvolve 4: without memory context).
+    that came before it in the run (KernelEvolve 4: without memory context).
     """
     store, run_id = known.store, known.run.id
     island, scores = runs.get_island(store, run_id, episode.island), list[float]()
@@ -88,7 +90,7 @@ def episode_context(known: Known, episode: Episode, parent: Node | None) -> Epis
         more_attempts=more,
         hints=[*learned_hints(known, episode, parent), *chosen_hints(known, episode, parent)],
         knowledge=passages(known, parent),
-        past=past_tasks(known) if begins and not draft and episode.model != EXPERT else [],
+        past=past_tasks(known, draft) if begins and episode.model != EXPERT else [],
         intents=[] if draft else offered_lines(store, episode, known.config.agent.tools),
         page="" if draft else context_memory.page_before(store, episode),
         machine=known.machine,
@@ -107,13 +109,14 @@ def best_known(known: Known, episode: Episode) -> float | None:
     return known.bests[island][1]
 
 
-def past_tasks(known: Known) -> list[PastTask]:
-    """Passes of the tasks most like this one, found in other runs and faster than eager."""
+def past_tasks(known: Known, draft: bool) -> list[PastTask]:
+    """Passes of the tasks most like this one, found in other runs and faster than eager; more for a draft."""
     if known.memory is None or not known.config.experience.examples:
         return []
+    found = known.memory.find(DRAFT_EXAMPLES if draft else 0)
     return [
         PastTask(list(one.exemplar.operators), one.exemplar.as_score, one.exemplar.files, one.why)
-        for one in known.memory.find().examples
+        for one in found.examples
     ]
 
 

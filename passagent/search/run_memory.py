@@ -66,14 +66,14 @@ class Memory:
         """Whether nothing of this task may be stored."""
         return bool(self.marks & self.excluded)
 
-    def find(self) -> Found:
-        """The seed and the worked examples for the task."""
+    def find(self, least: int = 0) -> Found:
+        """The seed and the examples for the task: as many as the settings say, or at least `least`."""
         with PassLibrary.open(self.path) as library:
             known = exemplars.kept(library.all())
         pairs = [pair for pair in self.hashes if pair]
         own = exemplars.fingerprint(self.task, [p[0] for p in pairs], [p[1] for p in pairs])
         target = kind_of(self.config.evaluator.device)
-        limit = self.config.experience.examples
+        limit = max(least, self.config.experience.examples)
         return exemplars.retrieve(own, [*known, *exemplars.shipped()], target, limit, self.excluded)
 
     def seed(self) -> tuple[dict[str, str], str] | None:
