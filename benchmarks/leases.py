@@ -23,6 +23,7 @@ import fcntl
 import json
 import math
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -136,9 +137,13 @@ def program(args: argparse.Namespace) -> None:
 
 
 def anew(candidate: Candidate, number: int) -> Candidate:
-    """The same with another text in front of its kernels, for which nothing is built yet."""
-    mark = f'r"""\n// {os.getpid()} {time.time_ns()} {number}\n'
-    return Candidate({name: text.replace('r"""\n', mark) for name, text in candidate.files.items()})
+    """The same with other kernels, told apart by a comment or a name: nothing is built of them yet."""
+    mark = f"{os.getpid()}_{time.time_ns()}_{number}"
+    files = {
+        name: re.sub(r"\b_\w+_kernel\b", rf"\g<0>_{mark}", text.replace('r"""\n', f'r"""\n// {mark}\n'))
+        for name, text in candidate.files.items()
+    }
+    return Candidate(files)
 
 
 def measured(

@@ -7,13 +7,15 @@ The rule of `--until sol` is applied to the episodes of each finished run in PLA
 them, in their order: an island with a candidate within `--margin` of the speed of light makes no further
 episode, and the run ends when all rest. What a resting island leaves to others is not made here, so the
 episodes are those of the islands that are not there yet. Gains are ln(AS) of the best candidate, 0 where none
-is better than eager. A diagnosis is made again from each evaluation, with this machine's rates. Raw results
-go to benchmarks/results/sol-stop-<device>-<date>.json.
+is better than eager. A diagnosis is made again from each evaluation, with this machine's rates. `--join FILE`
+takes the tasks of an earlier result in, too. Raw results go to
+benchmarks/results/sol-stop-<device>-<date>.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 from dataclasses import asdict
 from pathlib import Path
@@ -71,15 +73,19 @@ def main() -> None:
     parser.add_argument("place", type=Path)
     parser.add_argument("--margin", type=float, nargs="*", default=[0.1, 0.5, 1.0, 2.0, 3.0])
     parser.add_argument("--tasks", type=int, default=20)
+    parser.add_argument("--join", type=Path, help="an earlier result, of other tasks and the same margins")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     results = []
+    earlier = json.loads(args.join.read_text())["results"] if args.join else []
+    before = {one["margin"]: one["rows"] for one in earlier}
     with Store.open(args.place, create=False) as store:
         done = [run for run in runs.list_runs(store) if run.state == "finished"][-args.tasks :]
         device = done[0].device
         machine = measure_machine(device)
         for margin in args.margin:
-            rows = [replayed(store, run, machine, margin) for run in done]
+            rows = before.get(margin, []) + [replayed(store, run, machine, margin) for run in done]
+            rows = rows[: args.tasks]
             episodes, spent = sum(row["episodes"] for row in rows), sum(row["spent"] for row in rows)
             gain, kept = sum(row["log_as"] for row in rows), sum(row["log_as_kept"] for row in rows)
             figures = {
