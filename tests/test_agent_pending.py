@@ -324,13 +324,12 @@ def test_a_model_that_fails_waits_for_what_is_under_way(tmp_path: Path) -> None:
     class Poor(Episode):
         async def complete(self, messages: list[Message], tools: Any) -> Reply:
             if len(messages) > 2:
-                self.gates[1].set()
                 raise Exhausted
             return await super().complete(messages, tools)
 
     episode = Poor(tmp_path, [([], calling(write(1), LATER))])
     with pytest.raises(Exhausted):
-        episode.run()
+        episode.run(others=[end_slowly])
     assert episode.events == ["reply 0", "begin 1", "end 1"]
     assert list(episode.known.values()) == ["about candidate 1\n\nstatus: ok\nAS: 1.1000"]
 
