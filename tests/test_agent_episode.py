@@ -105,7 +105,7 @@ def test_call_ids_are_made_unique(tmp_path: Path) -> None:
         (("file_editor", "[1]"), "must be a JSON object"),
         (("file_editor", {"command": "view", "path": 7}), "must be of type string"),
         (("file_editor", {"command": "view", "path": "../x.py"}), "leads out"),
-        (("pass_evaluator", {"path": "A.py"}), "it takes none"),
+        (("pass_evaluator", {"path": "A.py"}), "has no argument 'path'"),
         (("pass_evaluator", ""), "nothing to evaluate yet"),
         (("search_knowledge", {}), "either query"),
         (("search_knowledge", {"path": "no/such.md"}), "no document"),

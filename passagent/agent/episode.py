@@ -15,6 +15,7 @@ from itertools import takewhile
 from passagent.agent.editor import RESTORED, WRITTEN
 from passagent.agent.fold import Sent, fold
 from passagent.agent.observe import read_status, used_evaluation
+from passagent.agent.pending import Late, PendingEvaluations, told
 from passagent.agent.taskfiles import ToolError
 from passagent.agent.tokens import CHARACTERS
 from passagent.agent.toolbox import EDITOR, EVALUATOR, Tool, check_arguments
@@ -79,11 +80,13 @@ async def run_episode(
     New messages are saved, then appended to `messages`. Each tool result ends with what is left of the
     episode's limits, and of others, such as the run's, as `more_left` says. On resume no model call is
     repeated: what answered calls did to the workspace (which must hold what the episode began with) is done
-    again, and missing tool calls are run. Raises what the model and `submit` raise, such as
-    InfrastructureError or a used-up budget.
+    again, missing tool calls are run, evaluations whose result was not told are submitted again. Raises what
+    the model and `submit` raise, such as InfrastructureError or a used-up budget, once no evaluation is under
+    way.
     """
     by_name, specs = {tool.spec.name: tool for tool in tools}, [tool.spec for tool in tools]
     overhead = sum(spec.size for spec in specs) // CHARACTERS
+    pending = next((tool.pending for tool in tools if tool.pending), PendingEvaluations())
     budget = limits.context_tokens
 
     def add(message: Message, usage: Usage | None = None) -> None:
@@ -91,29 +94,51 @@ async def run_episode(
         save(message, usage)
         messages.append(message)
 
+    def add_result(message: Message, late: Late | None) -> None:
+        if late:
+            text = "\n\n".join(part for part in (message["content"], late.text) if part)
+            message |= {"content": text, "late": late.call_id}
+        rest = left(messages, message["content"], limits, pending.used) + more_left()
+        add(message | {"content": f"{message['content']}\nleft: {', '.join(rest)}"})
+
+    async def tell_pending() -> bool:
+        await pending.settle()
+        count = len(messages)
+        while late := pending.take():
+            add_result({"role": "user", "content": ""}, late)
+        return len(messages) > count
+
     def end(reason: str) -> EpisodeEnd:
         last = next((m["content"] for m in reversed(messages) if m["role"] == "assistant"), "")
         return EpisodeEnd(reason, steps(messages), last)
 
-    replay(messages, by_name)
-    while True:
-        try:
-            for call, is_cut in unanswered(messages):
-                text = await answer(call, by_name, is_cut, evaluations(messages) < limits.max_evaluations)
-                text += f"\nleft: {', '.join(left(messages, text, limits) + more_left())}"
-                add({"role": "tool", "tool_call_id": call["id"], "name": call["name"], "content": text})
-            check(messages, limits)
-            sent = fold(messages, budget, overhead)
-            reply = await model.complete(sent.messages, specs)
-            add(to_save(reply, messages), reply.usage)
-        except Remark as remark:
-            add({"role": "user", "content": str(remark)})
-        except ContextOverflow:
-            budget = next_budget(messages, sent, budget, overhead)
-            if budget < MIN_CONTEXT:
-                return end("context")
-        except Over as over:
-            return end(str(over))
+    async with pending:
+        replay(messages, by_name)
+        while True:
+            try:
+                for call, is_cut in unanswered(messages):
+                    made = evaluations(messages) + pending.used
+                    text = await answer(call, by_name, is_cut, made < limits.max_evaluations)
+                    message = {"role": "tool", "tool_call_id": call["id"], "name": call["name"]}
+                    late = None
+                    try:
+                        late = pending.take() if read_status(text) is None else None
+                    finally:  # the answer is saved, whatever a pending evaluation raised
+                        add_result(message | {"content": text}, late)
+                check(messages, limits, pending.used)
+                sent = fold(messages, budget, overhead)
+                reply = await model.complete(sent.messages, specs)
+                add(to_save(reply, messages), reply.usage)
+            except Remark as remark:
+                if not await tell_pending():
+                    add({"role": "user", "content": str(remark)})
+            except ContextOverflow:
+                budget = next_budget(messages, sent, budget, overhead)
+                if budget < MIN_CONTEXT and not await tell_pending():
+                    return end("context")
+            except Over as over:  # perhaps not, once the results are told
+                if not await tell_pending():
+                    return end(str(over))
 
 
 def next_budget(messages: list[Message], sent: Sent, budget: int, overhead: int) -> int:
@@ -124,10 +149,14 @@ def next_budget(messages: list[Message], sent: Sent, budget: int, overhead: int)
     return budget
 
 
-def check(messages: list[Message], limits: AgentConfig) -> None:
-    """Raise Over if the episode has come to its end, Remark if the last reply needs one."""
+def check(messages: list[Message], limits: AgentConfig, pending: int) -> None:
+    """Raise Over if the episode has come to its end, Remark if the last reply needs one.
+
+    `pending`: evaluations that are under way or not told yet.
+    """
     last, row = messages[-1], replies_without_calls(messages)
-    if last["role"] == "assistant" and last.get("stop_reason") == REFUSAL:
+    reply = next((message for message in reversed(messages) if message["role"] == "assistant"), last)
+    if reply.get("stop_reason") == REFUSAL:
         raise Over("refusal")
     if last["role"] == "assistant" and not last["tool_calls"]:
         if (
@@ -138,7 +167,7 @@ def check(messages: list[Message], limits: AgentConfig) -> None:
             raise Over("done")
         if row >= MAX_REMARKS:
             raise Over("empty")
-    if evaluations(messages) >= limits.max_evaluations:
+    if evaluations(messages) + pending >= limits.max_evaluations:
         raise Over("max_evaluations")
     if steps(messages) >= limits.max_steps:
         raise Over("max_steps")
@@ -147,9 +176,9 @@ def check(messages: list[Message], limits: AgentConfig) -> None:
         raise Remark(CUT_TEXT if is_cut else UNTRIED if last["content"].strip() else EMPTY)
 
 
-def left(messages: list[Message], text: str, limits: AgentConfig) -> list[str]:
+def left(messages: list[Message], text: str, limits: AgentConfig, pending: int) -> list[str]:
     """What is left of the episode's limits after a tool's result `text`."""
-    made = evaluations(messages) + used_evaluation(text)
+    made = evaluations(messages) + used_evaluation(text) + pending
     return [
         f"{limits.max_steps - steps(messages)} of {limits.max_steps} steps",
         f"{max(0, limits.max_evaluations - made)} of {limits.max_evaluations} evaluations",
@@ -184,16 +213,14 @@ def understand(call: dict[str, str], tools: dict[str, Tool], is_cut: bool) -> tu
 
 def replay(messages: list[Message], tools: dict[str, Tool]) -> None:
     """Bring the workspace to where an interrupted episode left it: do again what answered calls did to it."""
-    results = {
-        message["tool_call_id"]: message["content"] for message in messages if message["role"] == "tool"
-    }
+    results = told(messages)
     for message in messages:
         for call in message["tool_calls"] if message["role"] == "assistant" else ():
             is_cut = message.get("stop_reason") == LENGTH and call == message["tool_calls"][-1]
             try:
                 tool, arguments = understand(call, tools, is_cut)
                 if tool.replay and call["id"] in results:
-                    tool.replay(arguments, results[call["id"]])
+                    tool.replay(arguments, results[call["id"]], call["id"])
             except ToolError:
                 pass  # it was one then, too, and did nothing
 
@@ -204,9 +231,9 @@ def steps(messages: list[Message]) -> int:
 
 
 def is_evaluation(message: Message) -> bool:
-    """Whether a message is the evaluator's result for a candidate: one that carries a status."""
+    """Whether a message holds the evaluator's result for a candidate: one that carries a status."""
     is_result = message["role"] == "tool" and message["name"] == EVALUATOR
-    return is_result and read_status(message["content"]) is not None
+    return (is_result or "late" in message) and read_status(message["content"]) is not None
 
 
 def evaluations(messages: list[Message]) -> int:
@@ -215,13 +242,19 @@ def evaluations(messages: list[Message]) -> int:
 
 
 def untried(messages: list[Message]) -> bool:
-    """Whether nothing was evaluated yet, or something was written since."""
-    since = list(takewhile(lambda message: not is_evaluation(message), reversed(messages)))
+    """Whether nothing was handed to the evaluator yet, or something was written since."""
+    since = list(takewhile(lambda message: not is_handed(message), reversed(messages)))
     results = [
         message["content"] for message in since if message["role"] == "tool" and message["name"] == EDITOR
     ]
     written = takewhile(lambda text: not text.startswith(RESTORED), results)
     return len(since) == len(messages) or any(WRITTEN in text for text in written)
+
+
+def is_handed(message: Message) -> bool:
+    """Whether a message answers a call that handed the evaluator a candidate."""
+    is_answer = message["role"] == "tool" and message["name"] == EVALUATOR
+    return is_answer and not message["content"].startswith("error:")
 
 
 def replies_without_calls(messages: list[Message]) -> int:

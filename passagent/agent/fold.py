@@ -128,11 +128,11 @@ class _Folded:
 
 def _kept(messages: list[Message]) -> set[int]:
     """Results that are never folded, and the calls that wrote the best version."""
-    results = [index for index, message in enumerate(messages) if message["role"] == "tool"]
+    results = [index for index, message in enumerate(messages) if _is_result(message)]
     best, error = _best(messages), _last_error(messages)
     kept = {*results[-NEWEST:], *(index for index in (best, error) if index is not None)}
     writers: dict[str, set[int]] = {}
-    for index, message in enumerate(messages[: best or 0]):
+    for index, message in enumerate(messages[: _handed(messages, best)]):
         for call in message.get("tool_calls", ()) if message["role"] == "assistant" else ():
             arguments = _object(call["arguments"])
             path = arguments.get("path")
@@ -148,15 +148,31 @@ def _best(messages: list[Message]) -> int | None:
     scored = [
         (status == "ok", score, index)
         for index, message in enumerate(messages)
-        if message["role"] == "tool"
+        if _is_result(message)
         and (status := read_status(message["content"])) is not None
         and (score := read_as(message["content"])) is not None
     ]
     return max(scored)[2] if scored else None
 
 
+def _is_result(message: Message) -> bool:
+    """Whether it is a call's result, be it a late one (pending.py)."""
+    return message["role"] == "tool" or "late" in message
+
+
+def _handed(messages: list[Message], result: int | None) -> int:
+    """Before which message that was written whose evaluation is told at `result`; 0 for None."""
+    late = messages[result].get("late") if result is not None else None
+    calls = (
+        index
+        for index, message in enumerate(messages, 1)
+        if message["role"] == "assistant" and any(call["id"] == late for call in message["tool_calls"])
+    )
+    return next(calls, result or 0)
+
+
 def _last_error(messages: list[Message]) -> int | None:
-    errors = [i for i, m in enumerate(messages) if m["role"] == "tool" and _is_error(m["content"])]
+    errors = [i for i, m in enumerate(messages) if _is_result(m) and _is_error(m["content"])]
     return errors[-1] if errors else None
 
 
@@ -169,7 +185,7 @@ def _results(messages: list[Message], kept: set[int]) -> list[int]:
     return [
         index
         for index, message in enumerate(messages)
-        if message["role"] == "tool" and index not in kept and len(message["content"]) > MIN_CHARS
+        if _is_result(message) and index not in kept and len(message["content"]) > MIN_CHARS
     ]
 
 
@@ -190,7 +206,8 @@ def _short_result(message: Message) -> Message:
     status, score = read_status(content), read_as(content)
     verdict = f"; status: {status}, AS {score}" if status else ""
     first = content.split("\n", 1)[0][:80]
-    text = f"[folded: {content.count(chr(10)) + 1} lines of {message['name']}, beginning '{first}'{verdict}]"
+    name = message.get("name", "a result")
+    text = f"[folded: {content.count(chr(10)) + 1} lines of {name}, beginning '{first}'{verdict}]"
     return {**message, "content": text}
 
 

@@ -106,9 +106,18 @@ SPECS = {
     ),
     EVALUATOR: ToolSpec(
         EVALUATOR,
-        f"Evaluate your pass directory as it is now {_JUDGES} Takes no arguments; returns {_TELLS} "
-        "Evaluations are limited; a candidate that gives no plan uses none.",
-        _schema({}, []),
+        f"Evaluate your pass directory as it is now {_JUDGES} Returns {_TELLS} "
+        "Evaluations are limited; a candidate that gives no plan uses none. With wait false you go on "
+        "at once, such as with the next version, and a later answer ends with the result.",
+        _schema(
+            {
+                "wait": {
+                    "type": "boolean",
+                    "description": "default true; false: the result comes later; 2 under way at most",
+                }
+            },
+            [],
+        ),
     ),
     KNOWLEDGE: ToolSpec(
         KNOWLEDGE,

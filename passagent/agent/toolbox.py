@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 from passagent import extend
 from passagent.agent.editor import edit
 from passagent.agent.observe import read_as, read_status, why_unrecorded
+from passagent.agent.pending import PendingEvaluations
 from passagent.agent.source import parsed
 from passagent.agent.taskfiles import ToolError
 from passagent.agent.tool_specs import CHECK, CODE, EDITOR, EVALUATOR, INTENT, KNOWLEDGE, PROFILE, SPECS
@@ -57,8 +59,11 @@ class Tool:
 
     spec: ToolSpec
     run: Callable[[dict[str, Any], str], Awaitable[str]]
-    replay: Callable[[dict[str, Any], str], None] | None = None
-    """`replay(arguments, result)`: do to the workspace what an answered call did; a resume begins with it."""
+    replay: Callable[[dict[str, Any], str, str], None] | None = None
+    """`replay(arguments, result, call_id)`: do to the workspace what an answered call did; a resume begins
+    with it."""
+    pending: PendingEvaluations | None = None
+    """What its calls began and did not wait for."""
 
 
 def file_editor(workspace: Workspace) -> Tool:
@@ -67,7 +72,7 @@ def file_editor(workspace: Workspace) -> Tool:
     async def run(arguments: dict[str, Any], call_id: str) -> str:
         return edit(workspace, arguments)
 
-    def replay(arguments: dict[str, Any], result: str) -> None:
+    def replay(arguments: dict[str, Any], result: str, call_id: str) -> None:
         edit(workspace, arguments)
 
     return Tool(SPECS[EDITOR], run, replay)
@@ -111,27 +116,46 @@ def pass_evaluator(workspace: Workspace, submit: Submit, start_as: float | None 
     Each evaluated version is kept in the workspace, and the model is told which is best.
     """
     scores: list[float | None] = [start_as]
+    versions: dict[str, int] = {}
+
+    def keep(call_id: str) -> int:
+        versions[call_id] = workspace.keep()
+        scores.append(None)
+        return versions[call_id]
+
+    def word(call_id: str, text: str) -> str:
+        number = versions[call_id]
+        scores[number] = read_as(text) if read_status(text) == "ok" else None
+        return f"{_standing(scores, number)}\n{text}"
+
+    pending = PendingEvaluations(word)
 
     async def run(arguments: dict[str, Any], call_id: str) -> str:
         files = candidate_files(workspace, "evaluate")
-        text = await submit(files, call_id)
-        keep(text)
-        return f"{_standing(scores)}\n{text}"
+        await pending.room()
+        if arguments.get("wait", True):
+            text = await submit(files, call_id)
+            keep(call_id)
+            return word(call_id, text)
+        number = keep(call_id)
+        pending.start(call_id, submit(files, call_id))
+        await asyncio.sleep(0)  # it is stored as proposed, before the reply's next call
+        return f"version {number} is being evaluated; its result is shown when it is there"
 
-    def keep(text: str) -> None:
-        workspace.keep()
-        scores.append(read_as(text) if read_status(text) == "ok" else None)
-
-    def replay(arguments: dict[str, Any], result: str) -> None:
+    def replay(arguments: dict[str, Any], result: str, call_id: str) -> None:
+        if result.startswith("error:"):
+            return
+        keep(call_id)
         if read_status(result) is not None:
-            keep(result)
+            word(call_id, result)
+        else:  # its result was not told: the files are as they were at the call
+            pending.start(call_id, submit(workspace.files(), call_id))
 
-    return Tool(SPECS[EVALUATOR], run, replay)
+    return Tool(SPECS[EVALUATOR], run, replay, pending)
 
 
-def _standing(scores: list[float | None]) -> str:
-    """How the last version compares with the episode's others."""
-    last = len(scores) - 1
+def _standing(scores: list[float | None], last: int) -> str:
+    """How the version `last` compares with the episode's others, as far as they are known."""
     known = [(score, -number) for number, score in enumerate(scores) if score is not None]
     if not known:
         return f"version {last} of this episode; none is correct on every graph yet"
@@ -157,7 +181,7 @@ def profile(workspace: Workspace, limits: Limits) -> Tool:
         used[0] += 1
         return text
 
-    def replay(arguments: dict[str, Any], result: str) -> None:
+    def replay(arguments: dict[str, Any], result: str, call_id: str) -> None:
         used[0] += 1
 
     return Tool(SPECS[PROFILE], run, replay)

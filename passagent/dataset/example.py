@@ -94,7 +94,8 @@ def whole(trajectory: Trajectory) -> Example:
 def steps(trajectory: Trajectory) -> dict[int, Example]:
     """For each node that the episode made, the example of the step that led to it.
 
-    The conversation up to the node's result; trained are the replies since the result of the node before.
+    The conversation up to the answer of the call that proposed the node: its result, or that it is being
+    evaluated. Trained are the replies since that of the node before.
     """
     episode = whole(trajectory)
     made = {node.call_id: node.node for node in trajectory.nodes}

@@ -7,7 +7,8 @@ Messages are plain JSON-able dicts, stored as they are:
     {"role": "tool", "tool_call_id": str, "name": str, "content": str}
 
 `arguments` is the JSON text that the model sent, valid or not. `raw` is optional: what a provider needs back
-verbatim (thinking blocks, reasoning items), under the API's name.
+verbatim (thinking blocks, reasoning items), under the API's name. `late`, of a message that ends with the
+result of an evaluation that was not waited for, is that call's id (agent/pending.py).
 """
 
 from __future__ import annotations
