@@ -48,6 +48,9 @@ class StubOwner:
         await asyncio.sleep(float(os.environ.get("STUB_SECONDS", "0")))
         return tiny_search.judge(candidate).model_dump() | {"plan_files": {}}
 
+    async def foresee(self, request: dict[str, Any]) -> None:
+        pass
+
     async def check(self, quick: bool = False) -> str | None:
         return None
 

@@ -88,6 +88,7 @@ class Host:
             "put": self._put,
             "get": self._get,
             "job": self._job,
+            "next": self._next,
             "check": self._check,
             "stop": self._stop,
         }
@@ -149,6 +150,14 @@ class Host:
         job.is_fetched = True
         outcome = {"error": "lost", "message": "was stopped"} if job.task.cancelled() else job.task.result()
         return {"ticket": ticket, "state": "done", "outcome": outcome}
+
+    async def _next(self, session: str, body: dict[str, Any]) -> dict[str, Any]:
+        """What a device's referee may be asked next; only if there is one."""
+        if missing := self._contents.missing(body["request"]):
+            return {"missing": missing}
+        if owner := self._owners.get((session, body["device"])):
+            await owner.foresee(await asyncio.to_thread(self._contents.unpack, body["request"]))
+        return {}
 
     async def _work(self, device: OfferedDevice, body: dict[str, Any]) -> dict[str, Any]:
         """The outcome of a referee's request as plain data."""

@@ -11,6 +11,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -98,6 +99,20 @@ class RemoteOwner:
         if isinstance(result, dict) and "environment" in result:
             result["environment"]["worker"] = self.device.name
         return result
+
+    async def foresee(self, request: dict[str, Any]) -> None:
+        """See DeviceOwner."""
+        packed, blobs = await asyncio.to_thread(contents.pack, request)
+        incarnation = self.link.incarnation
+        if incarnation is None:
+            return
+        body = {"device": self._name, "request": packed}
+        with suppress(Lost):  # who asks it next will see
+            answer = await self._answer(incarnation, "next", body, patience_s=0.0)
+            if answer.get("missing"):
+                wanted = {key: contents.encode(blobs[key]) for key in answer["missing"]}
+                await self._answer(incarnation, "put", {"contents": wanted}, patience_s=0.0)
+                await self._answer(incarnation, "next", body, patience_s=0.0)
 
     async def _greet(self, patience_s: float) -> str:
         """The incarnation that is there, whose versions are ours. Raises Lost."""

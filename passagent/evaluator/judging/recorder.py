@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 
 from passagent import faults
 from passagent.config import EvaluatorConfig
 from passagent.confine import fork_server
-from passagent.errors import UsageError
+from passagent.errors import InfrastructureError, UsageError
 from passagent.evaluator import captures
 from passagent.evaluator.candidate import PLAN
 from passagent.evaluator.hardware.leases import DeviceLease
@@ -66,25 +68,57 @@ class Prepared:
 
 
 class Recorder:
-    """Records candidates for one device. `close()` ends its process."""
+    """Records candidates for one device. `close()` ends its process.
+
+    What is asked for next can be begun beside other work: a GPU's host has cores.
+    """
 
     def __init__(self, config: EvaluatorConfig, lease: DeviceLease) -> None:
         self._config, self._lease = config, lease
         self._facts = device_facts(config.device)
         records = config.dispatch != "python"
         self._process = recorder_process.start() if records else None  # it imports torch while others do
+        self._recording = threading.Lock()
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="next")
+        self._next: tuple[Candidate, list[Subgraph], Future[Prepared | None]] | None = None
 
     def close(self) -> None:
         """End the process that recordings are forked from."""
+        self._beside.shutdown(cancel_futures=True)
+        self._end_process()
+
+    def _end_process(self) -> None:
         if self._process is not None:
             fork_server.end(self._process)
             self._process = None
+
+    def begin(self, candidate: Candidate, subgraphs: Sequence[Subgraph]) -> None:
+        """Begin to prepare a candidate, in place of another one that was begun and not asked for."""
+
+        def work() -> Prepared | None:
+            if any(captures.without_dynamo(one, self._config.device) is None for one in subgraphs):
+                return None  # the baseline's worker must capture it, which serves another candidate now
+            return self._prepare(candidate, subgraphs, None)
+
+        if self._next is not None:
+            self._next[2].cancel()
+        self._next = candidate, list(subgraphs), self._beside.submit(work)
 
     def prepare(self, candidate: Candidate, subgraphs: Sequence[Subgraph], baseline: Baseline) -> Prepared:
         """The candidate's plans on `subgraphs`, ready to run.
 
         Raises Refused and Failed where no plan comes of it, InfrastructureError.
         """
+        if self._next is not None and self._next[:2] == (candidate, list(subgraphs)):
+            (_, _, begun), self._next = self._next, None
+            with suppress(InfrastructureError):  # the machine's: once more
+                if (made := begun.result()) is not None:
+                    return made
+        return self._prepare(candidate, subgraphs, baseline)
+
+    def _prepare(
+        self, candidate: Candidate, subgraphs: Sequence[Subgraph], baseline: Baseline | None
+    ) -> Prepared:
         violations = [] if candidate.is_plans else check_files(candidate.files)
         if violations:
             raise Refused(violations)
@@ -162,10 +196,10 @@ class Recorder:
             yield from zip(plans, beside.map(build, plans.values()), strict=True)
 
     def _record(self, candidate: Candidate, subgraphs: list[RecordedSubgraph], device: str) -> Recorded:
-        if self._process is None or self._process.process.poll() is not None:
-            self.close()
-            self._process = recorder_process.start()
-        with self._lease.host():
+        with self._recording, self._lease.host():
+            if self._process is None or self._process.process.poll() is not None:
+                self._end_process()
+                self._process = recorder_process.start()
             answer = record.record(
                 self._process,
                 candidate,
@@ -180,10 +214,11 @@ class Recorder:
             raise _failed(answer)
         raise Refused([_violation(one) for one in (answer, *answer.others)])
 
-    def _seen(self, subgraph: Subgraph, baseline: Baseline, device: str) -> RecordedSubgraph:
+    def _seen(self, subgraph: Subgraph, baseline: Baseline | None, device: str) -> RecordedSubgraph:
         """A subgraph as the recording process sees it. The baseline's worker captures what Dynamo must."""
         kept = captures.without_dynamo(subgraph, self._config.device)
         if kept is None:
+            assert baseline is not None
             made = baseline.reference(subgraph, "direct")
             kept = captures.KeptGraph(made.nodes, made.order)
         return record.seen(subgraph, kept, device)

@@ -19,7 +19,7 @@ from passagent.evaluator.hardware.devices import find_device
 from passagent.evaluator.hardware.health import device_state
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.judging import unrecorded
-from passagent.evaluator.judging.effort import check_task_room, dispatch_of
+from passagent.evaluator.judging.effort import check_task_room, dispatch_of, has_room
 from passagent.evaluator.judging.judging import Judging
 from passagent.evaluator.judging.recorder import Prepared, Recorder
 from passagent.evaluator.judging.verdict import Failed, Refused, conclude
@@ -83,6 +83,13 @@ class Referee:
             if elements > SMALL or not is_wanted():
                 break
             self._baseline.reference(subgraph, dispatch)
+
+    def foresee(self, task: Task, candidate: Candidate) -> None:
+        """Be told what may be evaluated next, from another thread: where the host has cores to spare, it is
+        recorded and built beside what is measured now.
+        """
+        if self.config.dispatch != "python" and has_room(self.config.device):
+            self._recorder.begin(candidate, task.subgraphs)
 
     def describe(self, task: Task, seconds: float) -> list[EagerGraph]:
         """Eager on the subgraphs of `task`, as many as are begun in so many seconds. Raises as `evaluate`."""

@@ -10,6 +10,11 @@ from passagent.evaluator.result import Candidate
 from passagent.tasks.reader import load_task
 
 
+def foresee(referee: Referee, request: dict[str, Any]) -> None:
+    """Tell the referee of a candidate that it may be asked for next. Raises TaskError."""
+    referee.foresee(load_task(request["task"]), Candidate(request["files"]))
+
+
 def answer(referee: Referee, request: dict[str, Any]) -> Any:
     """The evaluation of `files` or a `compiler` on `task`; an `outline`; what eager does, in `describe_s`.
 

@@ -41,6 +41,12 @@ class DeviceOwner(Protocol):
         """
         ...
 
+    async def foresee(self, request: dict[str, Any]) -> None:
+        """Tell it what it may be asked next: a candidate's host work needs no device, and can be done beside
+        the evaluation that is under way. Nothing depends on it.
+        """
+        ...
+
     async def check(self, quick: bool = False) -> str | None:
         """What is wrong with the device, in a line; None if it is healthy. `quick` launches no kernel."""
         ...

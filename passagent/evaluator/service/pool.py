@@ -85,6 +85,8 @@ class DeviceSlot:
         """`cores`: of this machine's CPU or beside its GPU; None for a device of another machine."""
         self.device, self.owner, self._cores = owner.device, owner, cores
         self.is_busy = False
+        self.foresees = False
+        """It was told of a candidate that is next."""
         self.evaluations, self.faults, self.busy_s = 0, 0, 0.0
         self.failed_starts = 0
         self.quarantine: Quarantine | None = None
@@ -154,6 +156,8 @@ class EvaluatorPool:
             request["files"], name = subject.files, f"candidate {subject.key[:12]}"
         else:
             request["compiler"], name = subject, f"compiler {subject}"
+        if isinstance(subject, Candidate):
+            await self._foresee(request)
         losses: list[str] = []
         machines = 0
         while len(losses) < ATTEMPTS:
@@ -176,6 +180,14 @@ class EvaluatorPool:
         raise SubjectLost(
             f"{losses[-1]}; tried {ATTEMPTS} times on healthy devices: {name} may be what ends the evaluator"
         )
+
+    async def _foresee(self, request: dict[str, Any]) -> None:
+        """Where all devices are busy, one of them is told of a candidate that waits."""
+        slots = [slot for slot in self._slots if slot.is_open() and slot.owner.is_placed]
+        if slots and all(slot.is_busy for slot in slots):
+            for slot in [slot for slot in slots if not slot.foresees][:1]:
+                slot.foresees = True
+                await slot.owner.foresee(request)
 
     async def describe(self, task_path: Path) -> tuple[EagerGraph, ...]:
         """Eager on the task's subgraphs, as many as take DESCRIBE_S together.
@@ -207,7 +219,7 @@ class EvaluatorPool:
 
     async def _measure(self, slot: DeviceSlot, request: dict[str, Any]) -> Evaluation:
         """One attempt. A failure that a sick device may be behind counts only if the device is healthy."""
-        begun = time.monotonic()
+        begun, slot.foresees = time.monotonic(), False
         try:
             evaluation = Evaluation.model_validate(await slot.owner.ask(request))
         except TaskError:

@@ -41,6 +41,9 @@ class RefereeInside:
 
         return await loop.run_in_executor(self._thread, self._ask, request, tell)
 
+    async def foresee(self, request: dict[str, Any]) -> None:
+        """See DeviceOwner: nothing is begun beside what its thread does."""
+
     def _ask(self, request: dict[str, Any], tell: Callable[[str], None]) -> Any:
         is_new = self._referee is None
         try:

@@ -70,6 +70,11 @@ class RefereeProcess:
         answer = self._unwrap(await self._exchange(*connection, request))
         return answer["result"]
 
+    async def foresee(self, request: dict[str, Any]) -> None:
+        """See DeviceOwner."""
+        if self._connection is not None:
+            self._connection[2].write(json.dumps({"next": request}).encode() + b"\n")
+
     async def _start(self) -> Connection:
         ahead, self._ahead = self._ahead, None
         started = self._started = ahead or start_referee(self.device.name, self._config, self._cores)

@@ -1,7 +1,8 @@
 """A referee as a process: a request a line on stdin, an answer a line on stdout; it ends with its parent.
 
 The first answer says that it is ready, before any request. Until there is one it prepares for the task that
-it was told of. Before an answer there may be lines for people: `{"told": TEXT}`.
+it was told of. Before an answer there may be lines for people: `{"told": TEXT}`. `{"next": REQUEST}` has no
+answer: it is begun beside the request before it.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ def main() -> None:
     os.sched_setaffinity(0, json.loads(sys.argv[2]))
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # a stray print cannot reach the parent's parser
-    requests: queue.Queue[str] = queue.Queue()
-    threading.Thread(target=_read, args=(requests,), daemon=True).start()
+    requests: queue.Queue[dict[str, Any]] = queue.Queue()
+    referees: list[Referee] = []
+    threading.Thread(target=_read, args=(requests, referees), daemon=True).start()
     is_working = threading.Event()
     writing = threading.Lock()
 
@@ -55,8 +57,6 @@ def main() -> None:
 
     def answer(work: Callable[[], dict[str, Any]]) -> None:
         say(_outcome(work))
-
-    referees: list[Referee] = []
 
     def tell(text: str) -> None:
         say({"told": text})
@@ -83,7 +83,7 @@ def main() -> None:
     def evaluate() -> dict[str, Any]:
         from passagent.evaluator.service.asking import answer as answer_of
 
-        request = json.loads(requests.get())
+        request = requests.get()
         is_working.set()
         return {"result": answer_of(referees[0], request)}
 
@@ -104,6 +104,13 @@ def _prepare(referee: Referee, task_path: str, is_idle: Callable[[], bool]) -> d
     return {}
 
 
+def _foresee(referee: Referee, request: dict[str, Any]) -> dict[str, Any]:
+    from passagent.evaluator.service.asking import foresee
+
+    foresee(referee, request)
+    return {}
+
+
 def _outcome(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """What the work gives, or its error as plain data."""
     try:
@@ -116,10 +123,14 @@ def _outcome(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return {"error": "infrastructure", "message": f"{type(error).__name__}: {error}"}
 
 
-def _read(requests: queue.Queue[str]) -> None:
+def _read(requests: queue.Queue[dict[str, Any]], referees: list[Referee]) -> None:
     with suppress(ConnectionResetError):  # it left an answer unread
         for line in sys.stdin:
-            requests.put(line)
+            request = json.loads(line)
+            if "next" not in request:
+                requests.put(request)
+            elif referees:
+                _outcome(partial(_foresee, referees[0], request["next"]))  # what fails, its evaluation tells
     os._exit(0)  # the parent is gone; the zygote notices and kills the workers
 
 

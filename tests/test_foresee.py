@@ -1,0 +1,171 @@
+"""A candidate that waits for a device is recorded and built beside the one that is measured."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import tiny
+import tiny_search
+from stub_worker import facts
+
+from passagent.cluster import contents
+from passagent.cluster.host import Host
+from passagent.config import EvaluatorConfig
+from passagent.errors import InfrastructureError
+from passagent.evaluator.hardware.devices import Device
+from passagent.evaluator.judging import recorder, referee
+from passagent.evaluator.judging.referee import Referee
+from passagent.evaluator.service.pool import DeviceSlot, EvaluatorPool
+from passagent.evaluator.service.referee_process import RefereeProcess
+from passagent.tasks import load_task
+
+pytestmark = pytest.mark.usefixtures("own_memory")
+
+CONFIG = EvaluatorConfig(warmups=2, trials=10, max_trials=10, timeout_s=120, memory_gb=6)
+NUMBERED = "    # {number}\n" + tiny.HONEST
+
+
+@pytest.fixture(autouse=True)
+def _own_locks(tmp_path_factory, monkeypatch):
+    """No test waits for another program's measurements."""
+    monkeypatch.setenv("PASSAGENT_LEASES", str(tmp_path_factory.mktemp("locks")))
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory) -> Path:
+    return tiny.write_subgraph(tmp_path_factory.mktemp("task") / "silu_mul_add", [4, 64])
+
+
+class Owner:
+    """Answers when it is let; what it was told of."""
+
+    pid, is_placed = None, True
+
+    def __init__(self, name: str) -> None:
+        self.device = Device(name, name, "stub")
+        self.foreseen: list[str] = []
+        self.answers = asyncio.Semaphore(0)
+
+    async def foresee(self, request):
+        self.foreseen.append(request["files"]["FuseRelu.py"])
+
+    async def ask(self, request):
+        await self.answers.acquire()
+        return tiny_search.judge(tiny_search.Candidate(request["files"])).model_dump()
+
+    async def stop(self):
+        pass
+
+
+def test_who_waits_is_told_to_a_device_that_is_busy_one_at_a_time(tmp_path):
+    given = [tiny_search.Candidate({"FuseRelu.py": f"{number} x"}) for number in range(5)]
+
+    async def work():
+        evaluators = EvaluatorPool(CONFIG, [Device("cpu", "cpu-a", "cpu")])
+        owners = [Owner("a"), Owner("b")]
+        evaluators._slots = [DeviceSlot(owner) for owner in owners]
+        jobs = []
+        for one in given:
+            jobs.append(asyncio.create_task(evaluators.evaluate(tmp_path, one)))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        told = [list(owner.foreseen) for owner in owners]
+        for owner in owners:
+            for _ in given:
+                owner.answers.release()
+        await asyncio.gather(*jobs)
+        await evaluators.close()
+        return told
+
+    first, second = asyncio.run(work())
+    assert (first, second) == (["2 x"], ["3 x"]), "the first two are measured, the last waits without"
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """A referee on this CPU whose host counts as having room; how often each text was recorded."""
+    texts: list[str] = []
+    whole = recorder.record.record
+
+    def record(process, candidate, *rest):
+        texts.append(candidate.files["Fused.py"])
+        return whole(process, candidate, *rest)
+
+    monkeypatch.setattr(recorder.record, "record", record)
+    monkeypatch.setattr(referee, "has_room", lambda device: True)
+    return texts
+
+
+def test_what_was_foreseen_is_recorded_once_and_judged_as_ever(task, counted, monkeypatch):
+    loaded = load_task(task)
+    one, two, three = (tiny.candidate(NUMBERED.format(number=number)) for number in range(3))
+    refused = tiny.candidate("    return a * torch.sigmoid(a) + b\n")
+    with Referee(CONFIG) as judge:
+        judge.foresee(loaded, one)
+        judge._recorder._next[2].result()
+        assert [counted.count(each.files["Fused.py"]) for each in (one, two)] == [1, 0]
+        assert judge.evaluate(loaded, one).status == "ok"
+        assert len(counted) == 1
+        judge.foresee(loaded, two)  # another one comes first, and a third replaces it
+        assert judge.evaluate(loaded, three).status == "ok"
+        judge.foresee(loaded, refused)
+        assert judge.evaluate(loaded, two).status == "ok"
+        alone = judge.evaluate(loaded, refused)
+        assert alone.status == judge.evaluate(loaded, refused).status == "refused"
+
+        def fault(*_):
+            raise InfrastructureError("no process")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(recorder.record, "record", fault)
+            judge.foresee(loaded, one)
+            with pytest.raises(InfrastructureError):
+                judge._recorder._next[2].result()
+        assert judge.evaluate(loaded, one).status == "ok", "a fault of the machine is none of the candidate's"
+        judge.foresee(loaded, three)  # closing does not wait for who asks
+
+
+def test_a_process_that_is_told_answers_what_it_is_asked(task):
+    files = tiny.candidate().files
+
+    async def work():
+        owner = RefereeProcess(Device("cpu", "cpu-a", "cpu"), CONFIG, [0])
+        request = {"task": str(task), "files": files, "bar": None}
+        try:
+            await owner.foresee(request)
+            asked = asyncio.create_task(owner.ask(request))
+            while owner._connection is None:
+                await asyncio.sleep(0.01)
+            await owner.foresee(request | {"task": "nowhere"})
+            await owner.foresee(request)
+            return [(await asked)["status"], (await owner.ask(request))["status"]]
+        finally:
+            await owner.stop()
+
+    assert asyncio.run(work()) == ["ok", "ok"]
+
+
+def test_a_host_hands_it_on_to_the_referee_that_it_has(tmp_path):
+    request = {"task": str(tiny_search.write_task(tmp_path / "task")), "files": {"FuseRelu.py": "1 x"}}
+    owner = Owner("cpu")
+
+    async def work():
+        host = Host(facts(), lambda *given, **more: owner)
+        packed, blobs = contents.pack(request)
+        body = {"session": "s", "incarnation": host.incarnation, "device": "cpu", "request": packed}
+        answer = await host.answer("next", body)
+        assert sorted(answer["missing"]) == sorted(blobs) and not owner.foreseen
+        wanted = {key: contents.encode(blob) for key, blob in blobs.items()}
+        await host.answer("put", body | {"contents": wanted})
+        assert "error" not in await host.answer("next", body) and not owner.foreseen, "it has no referee yet"
+        owner.answers.release()
+        job = {"ticket": "t", "uuid": "", "config": CONFIG.model_dump(mode="json"), "wait_s": 5.0}
+        found = await host.answer("job", body | job)
+        assert found["state"] == "done", found
+        await host.answer("next", body)
+        await host.close()
+
+    asyncio.run(work())
+    assert owner.foreseen == ["1 x"]
