@@ -24,7 +24,8 @@ class Form:
 
     kind: `flat` (one long run of lanes), `rows` (several rows of lanes, a row being one index of each of the
     rows' axes), `long` (rows whose lanes are swept in a loop), `square` (a tile of two axes, for transposes),
-    `column` (the second axis of the block is reduced in the program), `tall` (it is swept in a loop).
+    `column` (the second axis of the block is reduced in the program), `tall` (it is swept in a loop), `split`
+    and `levels` (many programs share what is reduced, along the lanes or the other axis: long_reductions.py).
     """
 
     kind: str
@@ -63,6 +64,9 @@ def block_form(schedule: Schedule, group: Group) -> Form:
 
 def _form(schedule: Schedule, group: Group) -> Form:
     tile, rows = group.tile, list(group.rows)
+    part = next((s.partial for stage in group.stages for s in stage.items if isinstance(s, Store)), None)
+    if part is not None:
+        return _parted(schedule, group, schedule.axes(part[1]))
     looped = [s.loops for s in group.stages if s.loops]
     stores = [item for stage in group.stages for item in stage.items if isinstance(item, Store)]
     only_stores = len(stores) == sum(len(stage.items) for stage in group.stages)
@@ -98,6 +102,19 @@ def _form(schedule: Schedule, group: Group) -> Form:
     limits = [_at_most(schedule, [vector], LONGEST)] if tile is None else []
     limits += [_at_most(schedule, [cross], TALL - 1)] if cross is not None else []
     return Form("rows", rows, vector, limit=" and ".join(limits))
+
+
+def _parted(schedule: Schedule, group: Group, bound: frozenset[Axis]) -> Form:
+    """Each program reduces its block along the one axis that is reduced: that of the lanes, or another."""
+    whole = all(stage.loops in ([], [group.tile]) for stage in group.stages)
+    if group.tile is None or not whole or not bound <= {group.tile, *group.rows}:
+        raise Unsupported("schedule", "what is reduced in parts would be computed again")
+    rows, axes = [a for a in group.rows if a not in bound], schedule.sorted(bound)
+    if group.tile in bound:
+        return Form("split", rows, group.tile, joined=axes if len(axes) > 1 else [])
+    if len(axes) > 1:
+        raise Unsupported("schedule", "what is reduced in parts lies along several axes")
+    return Form("levels", rows, group.tile, axes[0])
 
 
 def _at_most(schedule: Schedule, axes: list[Axis], most: int) -> str:

@@ -7,7 +7,7 @@ import re
 from passagent.expert.text_parts import Part
 from passagent.expert.wording import product
 
-FUNCTIONS = ("_run", "_rows", "_sweep", "_square", "_column", "_attention")
+FUNCTIONS = ("_run", "_rows", "_sweep", "_square", "_column", "_split", "_attention")
 """What plans call to lay out a part."""
 
 MOST_LOADS = 16
@@ -115,6 +115,25 @@ def helpers(texts: str, block: int, warps: int) -> list[str]:
             "        rows *= triton.cdiv(lanes, block)",
             f"    return rows, block, together, {count.format(most=16, lanes='block * together', each=256)}",
         ]
+    if "_split" in called:
+        lines += [
+            "",
+            "",
+            "def _split(rows, lanes, height=0):",
+            '    """(programs, lanes and height of a block, warps): programs share what is reduced.',
+            "",
+            "    It lies along the height, or along the lanes where there is none.",
+            '    """',
+            "    if rows * lanes * max(1, height) >= 2**31:",
+            '        raise RuntimeError("more than 2**31 elements do not fit 32-bit indices")',
+            f"    most = {16 * block} if height else {4 * block}",
+            f"    while most > 256 and rows * lanes * max(1, height) < {2 * SMS} * most:",
+            "        most //= 2",
+            "    block = min(triton.next_power_of_2(lanes), 64) if height else most",
+            "    together = most // block",
+            "    programs = rows * triton.cdiv(lanes, block) * triton.cdiv(max(1, height), together)",
+            f"    return programs, block, together, {count.format(most=16, lanes='most', each='256')}",
+        ]
     if "_attention" in called:
         lines += [
             "",
@@ -148,7 +167,7 @@ def grid(part: Part, suffix: str) -> str:
 def function_of(part: Part) -> str:
     """Of FUNCTIONS, the one that lays out a part."""
     known = {"flat": "_run", "rows": "_rows", "long": "_sweep", "square": "_square"}
-    known["attention"] = "_attention"
+    known |= {"attention": "_attention", "split": "_split", "levels": "_split"}
     return known.get(part.kind, "_column")
 
 

@@ -110,9 +110,9 @@ class TritonWriter(TritonValues):
         self.form = form = block_form(self.s, group)
         self.vector, self.cross, self.joined = form.vector, form.cross, form.joined
         self.one = "(1,)" if form.kind == "flat" else "(1, 1)"
-        self.generic = next(
-            (n for n in (self.names[e.data] for e in self._loads(group) if e.dtype == "half")), None
-        )
+        halves = [k for k, dtype in enumerate(self.s.trace.dtypes) if dtype == "half"]
+        loaded = [e.data for e in self._loads(group) if e.dtype == "half"]
+        self.generic = next((self.names[k] for k in [*loaded, *halves]), None)
         self._check_in_place(group)
         self.prologue("tl.program_id(0)" if alone else "program")
         for stage in group.stages:
@@ -153,7 +153,8 @@ class TritonWriter(TritonValues):
         """Bytes that a group reads and writes in the example."""
         stores = [item for stage in group.stages for item in stage.items if isinstance(item, Store)]
         read = sum(BYTES.get(e.dtype, 4) * self.s.volume(self.s.axes(e.axes)) for e in self._loads(group))
-        return read + sum(BYTES.get(s.expr.dtype, 4) * self.s.volume(self.s.store_axes(s)) for s in stores)
+        whole = [s for s in stores if s.partial is None]
+        return read + sum(BYTES.get(s.expr.dtype, 4) * self.s.volume(self.s.store_axes(s)) for s in whole)
 
     def _host(self, axis: Axis) -> str:
         return self.s.trace.text(axis.size)
@@ -175,15 +176,15 @@ class TritonWriter(TritonValues):
         if self.cross is None:
             self.line(f"row = {program} * ROWS + tl.arange(0, ROWS)[:, None]")
         parts = [(self.axis_name(a), "" if k == 0 else self.axis_size(a)) for k, a in enumerate(form.rows)]
-        if form.kind == "square" and self.cross is not None:
+        if form.kind in {"square", "levels"} and self.cross is not None:
             if parts:
                 self.line(f"levels = tl.cdiv({self.axis_size(self.cross)}, ROWS)")
             parts.append(("level", "levels"))
         if tile is not None:
             if parts:
-                self.line(f"tiles = tl.cdiv({self.axis_size(tile)}, BLOCK)")
+                self.line(f"tiles = tl.cdiv({self.lanes()}, BLOCK)")
             parts.append(("tile", "tiles"))
-        left = "row" if self.cross is None else program
+        left, self.program = "row" if self.cross is None else program, program
         if left == "row" and len(parts) == 1 and tile is None:
             self.lone_row, parts = form.rows[0], []
         for position, (name, size) in enumerate(reversed(parts)):
@@ -194,7 +195,7 @@ class TritonWriter(TritonValues):
             self.line("lane = tile * BLOCK + tl.arange(0, BLOCK)[None, :]")
         elif self.vector is not None and form.kind != "long":
             self.line("lane = tl.arange(0, BLOCK)[None, :]")
-        if form.kind == "square":
+        if form.kind in {"square", "levels"}:
             self.line("level = level * ROWS + tl.arange(0, ROWS)[:, None]")
         elif form.kind == "column":
             self.line("level = tl.arange(0, ROWS)[:, None]")
@@ -215,10 +216,14 @@ class TritonWriter(TritonValues):
         if self.vector is not None:
             sides.append("lanes")
             if swept == (form.swept is self.vector):
-                lanes = " * ".join(self.axis_size(a) for a in self.joined) or self.axis_size(self.vector)
-                self.line(f"lanes_inside = {within('lane', lanes, 'BLOCK')}")
+                self.line(f"lanes_inside = {within('lane', self.lanes(), 'BLOCK')}")
             if swept or form.swept is None:
                 self.line(f"inside = {' & '.join(f'{side}_inside' for side in sides)}")
+
+    def lanes(self) -> str:
+        """How many there are."""
+        axes = self.joined or ([self.vector] if self.vector is not None else [])
+        return " * ".join(self.axis_size(a) for a in axes)
 
     def _split_lane(self) -> None:
         """The indices of axes that the lanes run over together."""
@@ -298,21 +303,32 @@ class TritonWriter(TritonValues):
             "softmax_max": "tl.maximum({}, {})",
             "min": "tl.minimum({}, {})",
         }[name]
-        along = [
-            number
-            for number, axis in enumerate((self.cross, self.vector))
-            if axis is not None and axis in bound_axes
-        ]
-        if along:
-            neutral = {"sum": "0", "min": 'float("inf")'}.get(name, 'float("-inf")')
-            call = {"sum": "tl.sum", "min": "tl.min"}.get(name, "tl.max")
-            mask = self.mask([a for a in (self.cross, self.vector) if a in bound_axes])
-            body = f"tl.where({mask}, {bare(body)}, {neutral})"
-            for number in along:
-                body = f"{call}({body}, axis={number}, keep_dims=True)"
+        body = self.reduced(name, bound_axes, body)
         self.line(f"{target} = {body if plain else combine.format(target, body)}")
 
+    def reduced(self, name: str, bound: frozenset[Axis], body: str) -> str:
+        """What a value is reduced to along those of the block's axes that are `bound`."""
+        sides = [(k, a) for k, a in enumerate((self.cross, self.vector)) if a is not None and a in bound]
+        if not sides:
+            return body
+        neutral = {"sum": "0", "min": 'float("inf")'}.get(name, 'float("-inf")')
+        call = {"sum": "tl.sum", "min": "tl.min"}.get(name, "tl.max")
+        body = f"tl.where({self.mask([a for _, a in sides])}, {bare(body)}, {neutral})"
+        for number, _ in sides:
+            body = f"{call}({body}, axis={number}, keep_dims=True)"
+        return body
+
+    def partial_lines(self, store: Store, name: str, bound: frozenset[Axis]) -> None:
+        """Store what the program's block is reduced to: at its number, in `levels` one for each lane."""
+        text = self.reduced(name, bound, self.emit(store.expr, 0))
+        where, mask = "row", "rows_inside"
+        if self.vector is not None and self.cross is not None:
+            where, mask = f"{self.program} // tiles * {self.axis_size(self.vector)} + lane", "lanes_inside"
+        self.line(f"tl.store({self.outputs[store.out]} + {where}, {text}, mask={mask})")
+
     def store_lines(self, store: Store) -> None:
+        if store.partial is not None:
+            return self.partial_lines(store, store.partial[0], self.s.axes(store.partial[1]))
         expr = self.unrounded(store)
         value = self.emit(expr, 0)
         if expr.kind in {"const", "size"}:  # a number of Python's has no dtype
@@ -324,6 +340,8 @@ class TritonWriter(TritonValues):
         name = self.outputs[store.out]
         if not self.is_block(axes):
             where += " + row * 0" if self.cross is None else " + tl.zeros((1, 1), tl.int32)"
+        if store.expr.dtype == "half":
+            self.half_of()
         if store.expr.dtype in HALVES:
             value = f"{value if closed(value) else f'({value})'}.to({name}.dtype.element_ty)"
         masked = f", mask={mask}" if mask else ""

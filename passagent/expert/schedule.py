@@ -21,12 +21,15 @@ LONGEST_TURNED = 16384
 class Schedule:
     """Outputs of a trace as groups; addresses and merged axes are looked up here."""
 
-    def __init__(self, trace: Trace, outputs: list[Value], target: str = "cpu") -> None:
+    def __init__(
+        self, trace: Trace, outputs: list[Value], target: str = "cpu", partial: list[Expr] | None = None
+    ) -> None:
+        """`partial`: instead of outputs these reductions are stored, in parts."""
         self.trace, self.target = trace, target
         self.merged: dict[Axis, Axis] = {}
         self.addresses: dict[Any, Address] = {}
         self.bare: set[Axis] = set()
-        self.stores = self._stores(outputs)
+        self.stores = self._stores(outputs) if partial is None else self._partial(partial)
         self._read_addresses()
         self._merge()
         self.order = self._order()
@@ -45,6 +48,13 @@ class Schedule:
                 if start is not None:
                     index[value.dim] = t.add(index[value.dim], t.integer(start))
                 stores += self._split(Store(number, index, sizes, t.resolve(piece.expr)))
+        return stores
+
+    def _partial(self, reduces: list[Expr]) -> list[Store]:
+        stores = []
+        for k, r in enumerate(reduces):
+            axes = [*sorted(r.axes, key=lambda a: a.number), *r.data[1]]
+            stores.append(Store(k, [self.trace.index(a) for a in axes], [], r.args[0], r.data))
         return stores
 
     def _split(self, store: Store) -> list[Store]:
@@ -146,7 +156,8 @@ class Schedule:
     def _read_addresses(self) -> None:
         self._seen: set[Expr] = set()
         for store in self.stores:
-            self.addresses[id(store)] = self.linear(store.index, store.sizes)
+            if store.partial is None:
+                self.addresses[id(store)] = self.linear(store.index, store.sizes)
             self._visit(store.expr)
 
     def _visit(self, e: Expr) -> None:
@@ -204,8 +215,10 @@ class Schedule:
                 met = True
                 if x != self.times(y, inner):
                     return False
-        for r in reduces:
-            bound, free = self.axes(r.data[1]), self.axes(r.axes)
+        sides = [(r.data[1], r.axes) for r in reduces]
+        sides += [(s.partial[1], s.axes - set(s.partial[1])) for s in self.stores if s.partial]
+        for along, across in sides:
+            bound, free = self.axes(along), self.axes(across)
             if (a in bound) != (b in bound) or (a in free) != (b in free):
                 return False
         return met
@@ -217,6 +230,11 @@ class Schedule:
             if b in address.terms:
                 address.terms[axis] = address.terms.pop(b)
                 del address.terms[a]
+
+    def within(self, axis: Axis) -> list[Axis]:
+        """The axes that a merged one consists of, outermost first."""
+        inner = [a for a, into in self.merged.items() if into is axis]
+        return [b for a in inner for b in self.within(a)] if inner else [axis]
 
     def hint(self, mono: Mono) -> int:
         return mono[0] * math.prod(self.trace.hints.get(t, 1) for t in mono[1])

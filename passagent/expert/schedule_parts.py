@@ -26,6 +26,9 @@ class Store:
     index: list[Expr]
     sizes: list[Size]
     expr: Expr
+    partial: tuple[str, tuple[Axis, ...]] | None = None
+    """What is stored is a reduction of `expr` over these axes, as far as a program's block holds them: one
+    element a program (long_reductions.py)."""
 
     @property
     def axes(self) -> frozenset[Axis]:
