@@ -43,7 +43,7 @@ def test_each_program_has_one_block():
     works = write([captured(lambda x: (x * 2.0).sum(), [LARGE])], "cuda").works
     assert [work.function for work in works] == ["_split", "_rows"]
     parts, last = launches(works, default("cuda"))
-    assert (parts.programs, parts.block, last.programs) == (works[1].lanes, 4096, 1)
+    assert (parts.programs, parts.block, last.programs) == (works[1].lanes, 8192, 1)
     few = launches([Work("_split", (), 1, 64000, 0, 256000)], default("cuda"))[0]
     assert few.programs == 250  # smaller blocks, so that all processors have one
     outer = launches([Work("_split", (), 1, 64, 100000, 25600000)], default("cuda"))[0]

@@ -126,13 +126,13 @@ def helpers(texts: str, block: int, warps: int) -> list[str]:
             '    """',
             "    if rows * lanes * max(1, height) >= 2**31:",
             '        raise RuntimeError("more than 2**31 elements do not fit 32-bit indices")',
-            f"    most = {16 * block} if height else {4 * block}",
+            f"    most = {16 * block} if height else {8 * block}",
             f"    while most > 256 and rows * lanes * max(1, height) < {2 * SMS} * most:",
             "        most //= 2",
             "    block = min(triton.next_power_of_2(lanes), 64) if height else most",
             "    together = most // block",
             "    programs = rows * triton.cdiv(lanes, block) * triton.cdiv(max(1, height), together)",
-            f"    return programs, block, together, {count.format(most=16, lanes='most', each='256')}",
+            f"    return programs, block, together, {count.format(most=16, lanes='most', each='512')}",
         ]
     if "_attention" in called:
         lines += [
