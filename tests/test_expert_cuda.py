@@ -282,6 +282,12 @@ def test_reductions_of_two_inputs_of_one_length_share_a_row():
     """)
 
 
+def test_an_axis_of_one_index_is_no_lane():
+    """The pieces of a stack have one: their lanes are those beside it."""
+    works = write([captured(lambda x: torch.stack([x.cos(), x.sin()], -1), [r(9, 64)])], "cuda").works
+    assert [(work.rows, work.lanes) for work in works] == [(1, 9 * 64)] * 2
+
+
 def test_a_long_sum_is_refused():
     """Many programs share only what lies along one axis (test_expert_long_reductions.py)."""
     inputs = [r(300, 300, 64), r(300, 1)]

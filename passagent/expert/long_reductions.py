@@ -48,11 +48,11 @@ def steps(low: Lowered, plan: Plan, names: list[str]) -> Iterator[Step]:
     low.outputs = [trace.refresh(value) for value in low.outputs]
     low.written = {k: (trace.refresh(value), node) for k, (value, node) in low.written.items()}
     while found := _long(low, kept):
-        schedule = Schedule(trace, [], "cuda", found)
+        schedule = Schedule(trace, [], "cuda", _stores(trace, found))
         (stage,) = schedule.groups[0].stages
         found = [found[s.out] for s in stage.items if isinstance(s, Store)]
         kept |= set(found)
-        schedule = Schedule(trace, [], "cuda", found)
+        schedule = Schedule(trace, [], "cuda", _stores(trace, found))
         try:
             form = block_form(schedule, schedule.groups[0])
         except Unsupported:
@@ -83,6 +83,14 @@ def steps(low: Lowered, plan: Plan, names: list[str]) -> Iterator[Step]:
             names += made
             new = {r: _input(trace, axes, r) for r in found}
         _replace(low, new)
+
+
+def _stores(trace: Trace, found: list[Expr]) -> list[Store]:
+    stores = []
+    for k, r in enumerate(found):
+        axes = [*sorted(r.axes, key=lambda a: a.number), *r.data[1]]
+        stores.append(Store(k, [trace.index(a) for a in axes], [], r.args[0], r.data))
+    return stores
 
 
 def _fresh(stem: str, found: list[Expr], names: list[str]) -> list[str]:
@@ -134,7 +142,7 @@ def _limit(schedule: Schedule, form: Form) -> str | None:
 def _left(schedule: Schedule, form: Form, plan: Plan) -> tuple[list[Axis], list[Axis], str, int]:
     """What lies outside of the parts and what inside, how many there are, and how many in the example."""
     assert form.vector is not None
-    rows, text = [a for axis in form.rows for a in schedule.within(axis)], schedule.trace.text
+    rows, text = [a for axis in form.rows for a in _within(schedule, axis)], schedule.trace.text
     height = form.cross.size.hint if form.cross is not None else 0
     work = Work(
         "_split", (), schedule.volume(form.rows), schedule.volume(form.joined or [form.vector]), height, 0
@@ -144,7 +152,13 @@ def _left(schedule: Schedule, form: Form, plan: Plan) -> tuple[list[Axis], list[
         count = f"rows // ({product(text(a.size) for a in rows)})" if rows else "rows"
         return rows, [], count, launch.programs // schedule.volume(form.rows)
     count = f"triton.cdiv({text(form.cross.size)}, together)"
-    return rows, schedule.within(form.vector), count, -(-height // launch.together)
+    return rows, _within(schedule, form.vector), count, -(-height // launch.together)
+
+
+def _within(schedule: Schedule, axis: Axis) -> list[Axis]:
+    """The axes that a merged one consists of, outermost first."""
+    inner = [a for a, into in schedule.merged.items() if into is axis]
+    return [b for a in inner for b in _within(schedule, a)] if inner else [axis]
 
 
 def _input(trace: Trace, axes: list[Axis], r: Expr) -> Expr:

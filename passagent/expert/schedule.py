@@ -12,7 +12,18 @@ from collections.abc import Iterable
 from typing import Any
 
 from passagent.expert.expressions import Axis, Expr, Size, Trace, Unsupported, Value, parts
-from passagent.expert.schedule_parts import Address, Group, Item, Mono, Stage, Store, contains, holds, reduced
+from passagent.expert.schedule_parts import (
+    Address,
+    Group,
+    Item,
+    Mono,
+    Stage,
+    Store,
+    contains,
+    holds,
+    reduced,
+    without_units,
+)
 
 LONGEST_TURNED = 16384
 """cpu: elements of a row, at most, that is reduced along what lies apart in memory."""
@@ -22,14 +33,14 @@ class Schedule:
     """Outputs of a trace as groups; addresses and merged axes are looked up here."""
 
     def __init__(
-        self, trace: Trace, outputs: list[Value], target: str = "cpu", partial: list[Expr] | None = None
+        self, trace: Trace, outputs: list[Value], target: str = "cpu", stores: Iterable[Store] = ()
     ) -> None:
-        """`partial`: instead of outputs these reductions are stored, in parts."""
+        """What is stored are the outputs, and `stores`."""
         self.trace, self.target = trace, target
         self.merged: dict[Axis, Axis] = {}
         self.addresses: dict[Any, Address] = {}
         self.bare: set[Axis] = set()
-        self.stores = self._stores(outputs) if partial is None else self._partial(partial)
+        self.stores = [without_units(trace, store) for store in [*self._stores(outputs), *stores]]
         self._read_addresses()
         self._merge()
         self.order = self._order()
@@ -48,13 +59,6 @@ class Schedule:
                 if start is not None:
                     index[value.dim] = t.add(index[value.dim], t.integer(start))
                 stores += self._split(Store(number, index, sizes, t.resolve(piece.expr)))
-        return stores
-
-    def _partial(self, reduces: list[Expr]) -> list[Store]:
-        stores = []
-        for k, r in enumerate(reduces):
-            axes = [*sorted(r.axes, key=lambda a: a.number), *r.data[1]]
-            stores.append(Store(k, [self.trace.index(a) for a in axes], [], r.args[0], r.data))
         return stores
 
     def _split(self, store: Store) -> list[Store]:
@@ -230,11 +234,6 @@ class Schedule:
             if b in address.terms:
                 address.terms[axis] = address.terms.pop(b)
                 del address.terms[a]
-
-    def within(self, axis: Axis) -> list[Axis]:
-        """The axes that a merged one consists of, outermost first."""
-        inner = [a for a, into in self.merged.items() if into is axis]
-        return [b for a in inner for b in self.within(a)] if inner else [axis]
 
     def hint(self, mono: Mono) -> int:
         return mono[0] * math.prod(self.trace.hints.get(t, 1) for t in mono[1])
