@@ -55,7 +55,7 @@ def test_a_plan_chooses_among_the_variants_of_a_kernel():
         def function(x):
             return F.softmax(x * 2.0, -1).mean(1)
 
-        sets = [[r(3, 4, 50)], [r(2, 1, 50)], [r(1, 2, 33000)], [r(3, 4, 50).bfloat16()]]
+        sets = [[r(3, 4, 50)], [r(2, 1, 50)], [r(65, 1, 33000)], [r(3, 4, 50).bfloat16()]]
         graphs = [captured(function, inputs) for inputs in sets]
         authored = write(graphs, target="cuda")
         text = "".join(authored.files.values())
@@ -309,6 +309,31 @@ def test_launches_are_those_of_the_plan_functions():
     assert launches([seven], default("cuda")) == (Launch(4096, 64, 8, 1),)  # no two warps share a row
     odd = Work("_run", (), rows=1, lanes=361 * 49 * 49, height=0, moved=1 << 21)
     assert launches([odd], default("cuda"))[0].warps * 32 == launches([odd], default("cuda"))[0].block
+
+
+def test_only_the_last_program_of_an_odd_size_has_a_mask():
+    text = source(lambda x: F.relu(x) + 1.0, [r(37, 99)])
+    assert "if tl.program_id(0) * BLOCK + BLOCK <= n0:" in text
+    assert "if tl.program_id" not in source(lambda x: F.relu(x) + 1.0, [r(37, 104)])
+    work = Work("_run", ("ends",), rows=1, lanes=361 * 49 * 49, height=0, moved=1 << 21)
+    assert launches([work], default("cuda")) == (Launch(847, 1024, 1, 4),)
+
+
+@pytest.mark.long
+def test_odd_and_even_sizes_equal_eager_in_the_interpreter():
+    interpreted("""
+        import torch.nn.functional as F
+        from expert_cases import captured, check, r, write
+
+        def function(x):
+            return F.relu(x) + 1.0, x == 0
+
+        sets = [[r(37, 99)], [r(37, 104)], [r(3, 3)]]
+        graphs = [captured(function, inputs) for inputs in sets]
+        authored = write(graphs, "cuda")
+        for graph, inputs in zip(graphs, sets, strict=True):
+            check(authored, graph, inputs)
+    """)
 
 
 def test_a_thread_handles_fewer_elements_where_each_is_of_many_loads():

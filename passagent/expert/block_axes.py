@@ -14,6 +14,9 @@ HELD = 16384
 """Elements of a block that is reduced along its height, at most."""
 TALL = 16
 """Elements of an outer axis from which it is part of the block, and no loop."""
+EVEN, BLOCKS = 8, 1024
+"""Elements that a thread loads at once. A mask that ends between them makes it load them one by one, so of
+more elements than the second only the last program's block has one."""
 ALONE = 1 << 22
 """Elements from which a reduction needs more than a handful of programs."""
 
@@ -72,7 +75,10 @@ def _form(schedule: Schedule, group: Group) -> Form:
     only_stores = len(stores) == sum(len(stage.items) for stage in group.stages)
     if tile is not None and only_stores and all(tile in schedule.store_axes(s) for s in stores):
         if not rows:
-            return Form("flat", rows, tile)
+            odd = tile.size.hint % EVEN and tile.size.hint > BLOCKS
+            return Form(
+                "flat", rows, tile, limit=f"({schedule.trace.text(tile.size)}) % {EVEN}" if odd else ""
+            )
         across = _across(schedule, stores, rows, tile)
         if across is not None and all(loops == [tile] for loops in looped):
             return Form("square", [a for a in rows if a is not across], tile, across)

@@ -25,19 +25,21 @@ def helpers(texts: str, block: int, warps: int) -> list[str]:
     called = set(re.findall(r"(?<!\w)(_\w+)\(", texts))  # and no function whose name ends so
     windows = "window=True" in texts
     each, option = ("64 if window else 256", ", window=False") if windows else ("256", "")
+    ends, odd = (", ends=False", "n % 8 and not ends") if "ends=True" in texts else ("", "n % 8")
     count = "max(1, min({most}, {lanes} // {each}))" if not warps else str(warps)
     lines = []
     if "_run" in called:
         lines += [
             "",
             "",
-            f"def _run(n{option}):",
+            f"def _run(n{ends}{option}):",
             '    """Lanes of a program and its warps, for one run of n elements.',
             "",
-            "    A thread loads at once as many as divide n: among others a mask may end.",
+            "    A thread loads at once as many as divide n: among others a mask may end"
+            f"{'; not where the last one has its own' if ends else ''}.",
             '    """',
             f"    block, each = {block}, {each}",
-            "    if n % 8:",
+            f"    if {odd}:",
             "        each = min(each, 32 * (n & -n))",
             "        block = min(block, 8 * each)",
             f"    while block > 128 and n < {SMS} * block:",
@@ -180,7 +182,8 @@ def options_of(part: Part) -> tuple[str, ...]:
     """What else the function is told of the part."""
     tiled = part.tiled and part.kind in {"rows", "column", "tall"}
     window = part.loads > MOST_LOADS and part.kind in {"flat", "rows"}  # fewer elements a thread
-    chosen = {"tiled": tiled, "swept": part.kind == "tall", "window": window}
+    ends = part.kind == "flat" and bool(part.limit)  # where what is odd ends, a program has its own mask
+    chosen = {"tiled": tiled, "swept": part.kind == "tall", "ends": ends, "window": window}
     return tuple(name for name, holds in chosen.items() if holds)
 
 

@@ -115,8 +115,11 @@ class TritonWriter(TritonValues):
         self.generic = next((self.names[k] for k in [*loaded, *halves]), None)
         self._check_in_place(group)
         self.prologue("tl.program_id(0)" if alone else "program")
+        start = len(self.lines)
         for stage in group.stages:
             self.stage_lines(stage)
+        if form.kind == "flat" and form.limit:
+            self.lines[start - 1 :] = self._last_apart(self.lines[start - 1], self.lines[start:])
         rows = [self._host(a) for a in form.rows]
         along = self.joined or ([self.vector] if self.vector is not None else [])
         lanes = product(self._host(a) for a in along)
@@ -130,6 +133,12 @@ class TritonWriter(TritonValues):
         tiled = group.tile is not None
         loads = len(self._loads(group))
         return Part(self.name, self.lines, rows, lanes, tiled, form.kind, height, form.limit, hints, loads)
+
+    def _last_apart(self, masked: str, body: list[str]) -> list[str]:
+        """The body for programs whose block is full, which need no mask, and for the last one."""
+        full = f"    if {self.program} * BLOCK + BLOCK <= {self.lanes()}:"
+        body = [f"    {line}" for line in body]
+        return [full, "        inside = lane * 0 == 0", *body, "    else:", f"    {masked}", *body]
 
     def _check_in_place(self, group: Group) -> None:
         """Raise Unsupported where an input is written that another program, or this one later, reads."""
@@ -169,6 +178,7 @@ class TritonWriter(TritonValues):
     def prologue(self, program: str) -> None:
         """Which rows and lanes are the program's."""
         form, tile = self.form, self.g.tile
+        self.program = program
         if form.kind == "flat" and tile is not None:
             self.line(f"lane = {program} * BLOCK + tl.arange(0, BLOCK)")
             self.line(f"inside = {within('lane', self.axis_size(tile), 'BLOCK')}")
@@ -184,7 +194,7 @@ class TritonWriter(TritonValues):
             if parts:
                 self.line(f"tiles = tl.cdiv({self.lanes()}, BLOCK)")
             parts.append(("tile", "tiles"))
-        left, self.program = "row" if self.cross is None else program, program
+        left = "row" if self.cross is None else program
         if left == "row" and len(parts) == 1 and tile is None:
             self.lone_row, parts = form.rows[0], []
         for position, (name, size) in enumerate(reversed(parts)):
