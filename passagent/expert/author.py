@@ -124,14 +124,18 @@ def _route(regions: list[Region], target: str, plan: Plan) -> tuple[Family, AnyR
     inputs = [family.names[i] for i in regions[0].inputs]
     orders, results = input_orders(regions), output_orders(regions)
     route = wrapper.Route(identifier(regions[0]), inputs, [p.name for p in taken], [], orders)
-    route.named = [named(region, family) for region in regions]
     if moves_only(regions[0]) and of_library(regions[0]) and not orders[0]:
         route.moves = view_lines(family)
     half = next((r for r in regions if has_any(r, HALF)), None)
     given = Target(target, plan, orders, results)
-    variants = wrapper.distinct([_variant(region, half, family, given) for region in regions])
+    variants = [_variant(region, half, family, given) for region in regions]
+    for region, v in zip(regions, variants, strict=True):
+        made = {name: shape for b in v.before for name, shape in b.made.items()}
+        route.named.append(named(region, family) | made)
     # Those that take any size come last.
-    route.variants = sorted(variants, key=lambda v: (not v.limit, -len(cuda_host.limits(v))))
+    route.variants = sorted(
+        wrapper.distinct(variants), key=lambda v: (not v.limit, -len(cuda_host.limits(v)))
+    )
     used = {p for v in route.variants for w in [*v.before, v] for p in w.kernel.params}
     used |= {*wrapper.used_parameters(route), *used_in(family, route.moves)}
     route.parameters = [p for p in route.parameters if p in used]
@@ -188,7 +192,7 @@ def _lowered(region: Region, types: list[Types], family: Family, given: Target) 
     for step in steps(low, given.plan, names) if given.name == "cuda" else ():
         results = Results(step.made, [step.shape] * len(step.made), step.dtypes, [()] * len(step.made), [])
         before.append(_kernel(step.schedule, names, results, region, family, given))
-        before[-1].made = step.made
+        before[-1].made = dict.fromkeys(step.made, ())
         limits |= {step.limit: None} if step.limit else {}
     try:
         variant = _scheduled(low, names, region, family, given)
@@ -196,6 +200,9 @@ def _lowered(region: Region, types: list[Types], family: Family, given: Target) 
         if error.op != "schedule" or not join_reductions(low.trace, low.outputs):
             raise
         variant = _scheduled(low, names, region, family, given)
+    examples = [tuple(size.hint for size in sizes) for sizes in low.trace.inputs]
+    for b in before:
+        b.made = {name: examples[names.index(name)] for name in b.made}
     if before:
         variant.before, variant.limit = before, " and ".join(limits)
     return variant

@@ -198,7 +198,7 @@ def _is_size(number: str) -> bool:
 def output_names(v: Variant) -> list[str]:
     """As the kernel calls them."""
     if v.made:
-        return v.made
+        return list(v.made)
     return ["out"] if len(v.like) == 1 else [f"out{k}" for k in range(len(v.like))]
 
 

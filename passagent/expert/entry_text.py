@@ -29,7 +29,7 @@ def ways(route: Route) -> list[list[Variant]]:
     """Variants that one kernel, and those that run before it, may hold: its plan chooses among them."""
     found: dict[str, list[Variant]] = {}
     for number, v in enumerate(route.variants):
-        key = str([b.made for b in v.before]) if isinstance(v.kernel, TritonKernel) else str(number)
+        key = str([list(b.made) for b in v.before]) if isinstance(v.kernel, TritonKernel) else str(number)
         found.setdefault(key, []).append(v)
     return list(found.values())
 
@@ -38,7 +38,7 @@ def _chain(route: Route, way: list[Variant], name: str) -> tuple[list[str], list
     """(the kernels of a way, the lines that call them; the last is an expression)."""
     lines, calls, whole = [], [], with_made(route, way[0])
     for last in zip(*[[*v.before, v] for v in way], strict=True):
-        made = last[0].made
+        made = list(last[0].made)
         own = f"{name}_{made[0]}" if made else name
         one = replace(whole, variants=distinct([replace(v, before=[], limit="") for v in last]))
         lines += kernel_lines(one, own)

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from passagent.expert.arithmetic import deciding
 from passagent.expert.block_axes import LONGEST, Form, block_form
 from passagent.expert.choices import Plan
 from passagent.expert.cost import Work, launches
@@ -52,6 +53,8 @@ def steps(low: Lowered, plan: Plan, names: list[str]) -> Iterator[Step]:
         (stage,) = schedule.groups[0].stages
         found = [found[s.out] for s in stage.items if isinstance(s, Store)]
         kept |= set(found)
+        if deciding(value.expr for value in _values(low)) & kept:
+            trace.decisive = True  # the kernel of the parts would not show it
         schedule = Schedule(trace, [], "cuda", _stores(trace, found))
         try:
             form = block_form(schedule, schedule.groups[0])

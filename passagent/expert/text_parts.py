@@ -98,7 +98,7 @@ class Part:
 
 @dataclass
 class TritonKernel(Kernel):
-    """All groups of a region in one launch."""
+    """All groups of a schedule in one launch."""
 
     parts: list[Part]
 

@@ -34,8 +34,8 @@ class Variant:
     """Of each of the region's results the input that it is, written in place; empty: an output."""
     before: list[Variant] = field(default_factory=list)
     """What runs first: the outputs of each are inputs of the next, and of this one (long_reductions.py)."""
-    made: list[str] = field(default_factory=list)
-    """What the outputs are called as inputs of the next kernels."""
+    made: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """What the outputs are called as inputs of the next kernels, and their shapes in the example."""
     limit: str = ""
     """A host condition under which kernels before pay."""
 
