@@ -55,7 +55,7 @@ def test_a_plan_chooses_among_the_variants_of_a_kernel():
         def function(x):
             return F.softmax(x * 2.0, -1).mean(1)
 
-        sets = [[r(3, 4, 50)], [r(2, 1, 50)], [r(1, 2, 33000)], [r(3, 4, 50).bfloat16()]]
+        sets = [[r(3, 4, 50)], [r(2, 1, 50)], [r(65, 1, 33000)], [r(3, 4, 50).bfloat16()]]
         graphs = [captured(function, inputs) for inputs in sets]
         authored = write(graphs, target="cuda")
         text = "".join(authored.files.values())
@@ -282,8 +282,16 @@ def test_reductions_of_two_inputs_of_one_length_share_a_row():
     """)
 
 
+def test_an_axis_of_one_index_is_no_lane():
+    """The pieces of a stack have one: their lanes are those beside it."""
+    works = write([captured(lambda x: torch.stack([x.cos(), x.sin()], -1), [r(9, 64)])], "cuda").works
+    assert [(work.rows, work.lanes) for work in works] == [(1, 9 * 64)]
+
+
 def test_a_long_sum_is_refused():
-    authored = write([captured(lambda x: (x * 2.0).sum(), [r(3000, 2000)])], target="cuda")
+    """Many programs share only what lies along one axis (test_expert_long_reductions.py)."""
+    inputs = [r(300, 300, 64), r(300, 1)]
+    authored = write([captured(lambda x, w: (x * w).sum((0, 1)), inputs)], target="cuda")
     assert "sum" in authored.refused
 
 
@@ -295,8 +303,37 @@ def test_launches_are_those_of_the_plan_functions():
     assert launches([work], Plan(block=1024, warps=2)) == (Launch(500, 512, 2, 2),)
     flat = Work("_run", (), rows=1, lanes=1 << 24, height=0, moved=1 << 26)
     assert launches([flat], default("cuda")) == (Launch(1 << 14, 1024, 1, 4),)
+    round_ = Work("_rows", (), rows=40960, lanes=64, height=0, moved=5242880)
+    assert launches([round_], default("cuda")) == (Launch(2560, 64, 16, 2),)  # all at once
+    seven = Work("_rows", (), rows=32768, lanes=49, height=0, moved=3211264)
+    assert launches([seven], default("cuda")) == (Launch(4096, 64, 8, 1),)  # no two warps share a row
     odd = Work("_run", (), rows=1, lanes=361 * 49 * 49, height=0, moved=1 << 21)
     assert launches([odd], default("cuda"))[0].warps * 32 == launches([odd], default("cuda"))[0].block
+
+
+def test_only_the_last_program_of_an_odd_size_has_a_mask():
+    text = source(lambda x: F.relu(x) + 1.0, [r(37, 99)])
+    assert "if tl.program_id(0) * BLOCK + BLOCK <= n0:" in text
+    assert "if tl.program_id" not in source(lambda x: F.relu(x) + 1.0, [r(37, 104)])
+    work = Work("_run", ("ends",), rows=1, lanes=361 * 49 * 49, height=0, moved=1 << 21)
+    assert launches([work], default("cuda")) == (Launch(847, 1024, 1, 4),)
+
+
+@pytest.mark.long
+def test_odd_and_even_sizes_equal_eager_in_the_interpreter():
+    interpreted("""
+        import torch.nn.functional as F
+        from expert_cases import captured, check, r, write
+
+        def function(x):
+            return F.relu(x) + 1.0, x == 0
+
+        sets = [[r(37, 99)], [r(37, 104)], [r(3, 3)]]
+        graphs = [captured(function, inputs) for inputs in sets]
+        authored = write(graphs, "cuda")
+        for graph, inputs in zip(graphs, sets, strict=True):
+            check(authored, graph, inputs)
+    """)
 
 
 def test_a_thread_handles_fewer_elements_where_each_is_of_many_loads():

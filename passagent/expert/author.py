@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import fx
 
 from passagent.evaluator.result import MANIFEST
@@ -26,30 +24,24 @@ from passagent.expert.arithmetic import decides_later
 from passagent.expert.attention import is_attention
 from passagent.expert.choices import Plan
 from passagent.expert.cost import Work
+from passagent.expert.entry_text import module_lines
 from passagent.expert.expressions import Trace, Unsupported
-from passagent.expert.graph import arguments, example, mutates, op_name
+from passagent.expert.family import Family, named, used_in, view_lines, view_route
+from passagent.expert.graph import example, mutates, op_name
 from passagent.expert.layouts import input_orders, of_library, output_orders, stored
-from passagent.expert.lower import Lowered, Parameter, Region, Types, lower_region
+from passagent.expert.long_reductions import steps
+from passagent.expert.lower import Lowered, Region, Types, lower_region
 from passagent.expert.lowering import HALF
 from passagent.expert.names import identifier, kind, pass_name, title
 from passagent.expert.region import Found, does_nothing, find_regions, is_free, is_view, moves_only
 from passagent.expert.region_types import has_any, named_types
 from passagent.expert.repeated import MOVES, join_reductions, reduces_again
+from passagent.expert.schedule import Schedule
 from passagent.expert.text_parts import Kernel, Knobs, TritonKernel
 from passagent.expert.wording import conditions, simplified
 from passagent.kernels.layout import Order
 
 AnyRoute = wrapper.Route | wrapper.ViewRoute
-
-
-@dataclass
-class Family:
-    """Regions of several graphs that one pattern matches."""
-
-    regions: list[Region]
-    parameters: list[Parameter]
-    names: dict[fx.Node, str]
-    """Of the first region's inputs and nodes."""
 
 
 @dataclass
@@ -88,9 +80,10 @@ def author(graphs: list[fx.Graph], target: str, plan: Plan) -> Authored:
 
 
 def _works(variant: wrapper.Variant) -> list[Work]:
-    if not isinstance(variant.kernel, TritonKernel):
-        return []
-    return [Work(cuda_grid.function_of(p), cuda_grid.options_of(p), *p.hints) for p in variant.kernel.parts]
+    kernels = [v.kernel for v in [*variant.before, variant] if isinstance(v.kernel, TritonKernel)]
+    return [
+        Work(cuda_grid.function_of(p), cuda_grid.options_of(p), *p.hints) for k in kernels for p in k.parts
+    ]
 
 
 def _routes(
@@ -127,78 +120,26 @@ def _route(regions: list[Region], target: str, plan: Plan) -> tuple[Family, AnyR
     taken = pattern_text.parameters(regions)
     family = Family(regions, taken, pattern_text.names(regions[0], taken))
     if all(is_view(n) for n in regions[0].nodes):
-        return family, _view_route(family)
+        return family, view_route(family)
     inputs = [family.names[i] for i in regions[0].inputs]
     orders, results = input_orders(regions), output_orders(regions)
     route = wrapper.Route(identifier(regions[0]), inputs, [p.name for p in taken], [], orders)
-    route.named = [_named(region, family) for region in regions]
     if moves_only(regions[0]) and of_library(regions[0]) and not orders[0]:
-        route.moves = _view_lines(family)
+        route.moves = view_lines(family)
     half = next((r for r in regions if has_any(r, HALF)), None)
-    seen: dict[Any, wrapper.Variant] = {}
-    for region in regions:
-        variant = _variant(region, half, family, Target(target, plan, orders, results))
-        key = (
-            variant.kernel.source,
-            tuple(variant.guards),
-            str(variant.shapes),
-            tuple(variant.dtypes),
-            variant.input_dtypes,
-            tuple(variant.orders),
-        )
-        if key in seen:
-            seen[key].generic_dtypes = tuple(sorted({*seen[key].generic_dtypes, *variant.generic_dtypes}))
-        else:
-            seen[key] = variant
+    given = Target(target, plan, orders, results)
+    variants = [_variant(region, half, family, given) for region in regions]
+    for region, v in zip(regions, variants, strict=True):
+        made = {name: shape for b in v.before for name, shape in b.made.items()}
+        route.named.append(named(region, family) | made)
     # Those that take any size come last.
-    route.variants = sorted(seen.values(), key=lambda v: -len(cuda_host.limits(v)))
-    used = {p for v in route.variants for p in v.kernel.params} | set(wrapper.used_parameters(route))
-    used |= set(_used(family, route.moves))
+    route.variants = sorted(
+        wrapper.distinct(variants), key=lambda v: (not v.limit, -len(cuda_host.limits(v)))
+    )
+    used = {p for v in route.variants for w in [*v.before, v] for p in w.kernel.params}
+    used |= {*wrapper.used_parameters(route), *used_in(family, route.moves)}
     route.parameters = [p for p in route.parameters if p in used]
     return family, route
-
-
-def _named(region: Region, family: Family) -> dict[str, Any]:
-    """What one of a family's regions is given: shapes of its inputs, values of the pattern's parameters."""
-    given: dict[str, Any] = {p.name: dict(arguments(region.nodes[p.node]))[p.path] for p in family.parameters}
-    for first, node in zip(family.regions[0].inputs, region.inputs, strict=True):
-        value = example(node)
-        given[family.names[first]] = tuple(value.shape) if isinstance(value, torch.Tensor) else value
-    return given
-
-
-def _view_route(family: Family) -> wrapper.ViewRoute:
-    """Views need no kernel: the wrapper takes them itself, without the operators that do nothing."""
-    region, body = family.regions[0], _view_lines(family)
-    inputs = [family.names[i] for i in region.inputs]
-    return wrapper.ViewRoute(identifier(region), inputs, _used(family, body), body)
-
-
-def _used(family: Family, lines: list[str]) -> list[str]:
-    """Parameters of the pattern that the lines speak of."""
-    return [p.name for p in family.parameters if re.search(rf"\b{p.name}\b", "\n".join(lines))]
-
-
-def _view_lines(family: Family) -> list[str]:
-    """The operators of a region that computes nothing, without those that do nothing."""
-    region, names = family.regions[0], dict(family.names)
-    where = {(p.node, p.path): p.name for p in family.parameters}
-    lines = []
-    for position, node in enumerate(region.nodes):
-        if does_nothing(node):
-            names[node] = names[node.all_input_nodes[0]]
-            continue
-
-        def leaf(path: Any, value: Any, position: int = position) -> str:
-            return (
-                names[value]
-                if isinstance(value, fx.Node)
-                else where.get((position, path)) or pattern_text.literal(value)
-            )
-
-        lines.append(f"    {names[node]} = {pattern_text.call(node, leaf)}")
-    outputs = [names[o] for o in region.outputs]
-    return [*lines, f"    return {', '.join(outputs)}"]
 
 
 @dataclass(frozen=True)
@@ -211,6 +152,18 @@ class Target:
     """How the region's inputs lie in memory."""
     outputs: list[Order]
     """How eager's outputs lie."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a kernel stores: names, and what its plan says of those that it allocates."""
+
+    outputs: list[str]
+    shapes: list[list[str]]
+    dtypes: list[str]
+    orders: list[Order]
+    returned: list[str]
+    """As in wrapper.Variant."""
 
 
 def _variant(region: Region, half: Region | None, family: Family, target: Target) -> wrapper.Variant:
@@ -234,18 +187,31 @@ def _lowered(region: Region, types: list[Types], family: Family, given: Target) 
         return attention_variant.variant(region, name, names, family.parameters, types, layout, given.plan)
     low = lower_region(region, family.parameters, given.name, types, given.inputs)
     low.trace.decisive = decides_later(region)
+    names = [family.names[i] for i in family.regions[0].inputs]
+    before, limits = list[wrapper.Variant](), dict[str, None]()
+    for step in steps(low, given.plan, names) if given.name == "cuda" else ():
+        results = Results(step.made, [step.shape] * len(step.made), step.dtypes, [()] * len(step.made), [])
+        before.append(_kernel(step.schedule, names, results, region, family, given))
+        before[-1].made = dict.fromkeys(step.made, ())
+        limits |= {step.limit: None} if step.limit else {}
     try:
-        return _scheduled(low, region, types, family, given)
+        variant = _scheduled(low, names, region, family, given)
     except Unsupported as error:
         if error.op != "schedule" or not join_reductions(low.trace, low.outputs):
             raise
-        return _scheduled(low, region, types, family, given)
+        variant = _scheduled(low, names, region, family, given)
+    examples = [tuple(size.hint for size in sizes) for sizes in low.trace.inputs]
+    for b in before:
+        b.made = {name: examples[names.index(name)] for name in b.made}
+    if before:
+        variant.before, variant.limit = before, " and ".join(limits)
+    return variant
 
 
 def _scheduled(
-    low: Lowered, region: Region, types: list[Types], family: Family, given: Target
+    low: Lowered, names: list[str], region: Region, family: Family, given: Target
 ) -> wrapper.Variant:
-    target, plan, trace = given.name, given.plan, low.trace
+    target, trace = given.name, low.trace
     written = low.written if target == "cuda" else {}
     sources = [_source(o) for o in region.outputs]
     returned = [next((k for k, (_, last) in written.items() if last is o), None) for o in sources]
@@ -256,26 +222,35 @@ def _scheduled(
     moves = next((op for n in region.nodes if (op := op_name(n)) in MOVES), None)
     if target == "cpu" and moves and reduces_again(schedule):
         raise Unsupported(moves, "what is reduced before it would be reduced again for what it moves")
-    first = family.regions[0]
-    names = [family.names[i] for i in first.inputs]
     allocated = ["out"] if len(made) == 1 else [f"out{k}" for k in range(len(made))]
     outputs = [allocated[made.index(j)] if k is None else names[k] for j, k in enumerate(returned)]
     outputs += [names[k] for k in beside]
     shapes = [[trace.text(s) for s in trace.shape(trace.refresh(low.outputs[j]))] for j in made]
+    dtypes = [low.outputs[j].dtype for j in made]
+    returns = [names[k] if k is not None else "" for k in returned]
+    results = Results(outputs, shapes, dtypes, [orders[j] for j in made], returns)
+    return _kernel(schedule, names, results, region, family, given)
+
+
+def _kernel(
+    schedule: Schedule, names: list[str], results: Results, region: Region, family: Family, given: Target
+) -> wrapper.Variant:
+    """The kernel of a schedule, and what its plan says; `names` are its inputs'."""
+    trace, plan, name = schedule.trace, given.plan, identifier(family.regions[0])
     parameters = [p.name for p in family.parameters]
+    outputs, shapes, dtypes, orders = results.outputs, results.shapes, results.dtypes, results.orders
     kernel: Kernel
-    if target == "cuda":
-        kernel = cuda_text.generate(schedule, identifier(first), names, outputs, shapes, parameters)
+    if given.name == "cuda":
+        kernel = cuda_text.generate(schedule, name, names, outputs, shapes, parameters)
     else:
         knobs = Knobs(plan.block, plan.grain, plan.keep)
-        kernel = cpp_text.generate(schedule, identifier(first), names, outputs, shapes, parameters, knobs)
-    input_dtypes = tuple(t.name(example(i).dtype) for i, t in zip(region.inputs, types, strict=False))
+        kernel = cpp_text.generate(schedule, name, names, outputs, shapes, parameters, knobs)
+    input_dtypes = tuple(trace.dtypes)
     generic = next((k for k in kernel.inputs if input_dtypes[k] == "half"), None)
-    dtypes = [low.outputs[j].dtype for j in made]
-    orders = [orders[j] for j in made]
     if generic is None and ("half" in dtypes or "<T>" in kernel.source or "T*" in kernel.source):
         raise Unsupported("dtype", "no input tells the 16-bit type of the result")
-    kinds = list(zip(input_dtypes, given.inputs, strict=True))
+    lying = [*given.inputs, *[()] * (len(names) - len(given.inputs))]
+    kinds = list(zip(input_dtypes, lying, strict=True))
     like = [
         _like(trace, shape, order, [k for k in kernel.inputs if kinds[k] == (dtype, order)])
         for shape, dtype, order in zip(shapes, dtypes, orders, strict=True)
@@ -292,7 +267,7 @@ def _scheduled(
         (str(example(region.inputs[generic]).dtype).removeprefix("torch."),) if generic is not None else (),
         tuple(len(s) for s in trace.inputs),
         orders,
-        [names[k] if k is not None else "" for k in returned],
+        results.returned,
     )
 
 
@@ -317,7 +292,7 @@ def _files(routes: list[tuple[Family, AnyRoute]], plan: Plan, target: str) -> di
     one = len(routes) == 1
     module = "" if one else f"{entry}_kernels"
     lines_of = None if target == "cuda" else cpp_host.kernel_lines
-    host = cuda_host.module([route for _, route in routes], plan, entry, lines_of)
+    host = module_lines([route for _, route in routes], plan, entry, lines_of)
     files: dict[str, str] = {}
     names: list[str] = []
     imports = ["import functools", ""] if any("@functools." in line for line in host) else []
@@ -326,7 +301,7 @@ def _files(routes: list[tuple[Family, AnyRoute]], plan: Plan, target: str) -> di
         imports += ["import triton", "import triton.language as tl"]
     if sources:
         imports.append(f"from passagent.kernels import {'triton' if target == 'cuda' else 'cpp'}_kernel")
-    if any("libdevice." in v.kernel.source for _, route in routes for v in route.variants):
+    if any("libdevice." in line for line in host):
         imports.append("from triton.language.extra import libdevice")
     if not one:
         passes = ", ".join(pass_name(route.name) for _, route in routes)

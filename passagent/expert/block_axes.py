@@ -14,6 +14,9 @@ HELD = 16384
 """Elements of a block that is reduced along its height, at most."""
 TALL = 16
 """Elements of an outer axis from which it is part of the block, and no loop."""
+EVEN, BLOCKS = 8, 1024
+"""Elements that a thread loads at once. A mask that ends between them makes it load them one by one, so of
+more elements than the second only the last program's block has one."""
 ALONE = 1 << 22
 """Elements from which a reduction needs more than a handful of programs."""
 
@@ -24,7 +27,8 @@ class Form:
 
     kind: `flat` (one long run of lanes), `rows` (several rows of lanes, a row being one index of each of the
     rows' axes), `long` (rows whose lanes are swept in a loop), `square` (a tile of two axes, for transposes),
-    `column` (the second axis of the block is reduced in the program), `tall` (it is swept in a loop).
+    `column` (the second axis of the block is reduced in the program), `tall` (it is swept in a loop), `split`
+    and `levels` (many programs share what is reduced, along the lanes or the other axis: long_reductions.py).
     """
 
     kind: str
@@ -63,12 +67,18 @@ def block_form(schedule: Schedule, group: Group) -> Form:
 
 def _form(schedule: Schedule, group: Group) -> Form:
     tile, rows = group.tile, list(group.rows)
+    part = next((s.partial for stage in group.stages for s in stage.items if isinstance(s, Store)), None)
+    if part is not None:
+        return _parted(schedule, group, schedule.axes(part[1]))
     looped = [s.loops for s in group.stages if s.loops]
     stores = [item for stage in group.stages for item in stage.items if isinstance(item, Store)]
     only_stores = len(stores) == sum(len(stage.items) for stage in group.stages)
     if tile is not None and only_stores and all(tile in schedule.store_axes(s) for s in stores):
         if not rows:
-            return Form("flat", rows, tile)
+            odd = tile.size.hint % EVEN and tile.size.hint > BLOCKS
+            return Form(
+                "flat", rows, tile, limit=f"({schedule.trace.text(tile.size)}) % {EVEN}" if odd else ""
+            )
         across = _across(schedule, stores, rows, tile)
         if across is not None and all(loops == [tile] for loops in looped):
             return Form("square", [a for a in rows if a is not across], tile, across)
@@ -98,6 +108,19 @@ def _form(schedule: Schedule, group: Group) -> Form:
     limits = [_at_most(schedule, [vector], LONGEST)] if tile is None else []
     limits += [_at_most(schedule, [cross], TALL - 1)] if cross is not None else []
     return Form("rows", rows, vector, limit=" and ".join(limits))
+
+
+def _parted(schedule: Schedule, group: Group, bound: frozenset[Axis]) -> Form:
+    """Each program reduces its block along the one axis that is reduced: that of the lanes, or another."""
+    whole = all(stage.loops in ([], [group.tile]) for stage in group.stages)
+    if group.tile is None or not whole or not bound <= {group.tile, *group.rows}:
+        raise Unsupported("schedule", "what is reduced in parts would be computed again")
+    rows, axes = [a for a in group.rows if a not in bound], schedule.sorted(bound)
+    if group.tile in bound:
+        return Form("split", rows, group.tile, joined=axes if len(axes) > 1 else [])
+    if len(axes) > 1:
+        raise Unsupported("schedule", "what is reduced in parts lies along several axes")
+    return Form("levels", rows, group.tile, axes[0])
 
 
 def _at_most(schedule: Schedule, axes: list[Axis], most: int) -> str:

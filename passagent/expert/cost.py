@@ -56,7 +56,7 @@ def launches(works: Iterable[Work], plan: Plan) -> tuple[Launch, ...]:
 
     arithmetic = SimpleNamespace(cdiv=_cdiv, next_power_of_2=lambda n: 1 << max(n - 1, 0).bit_length())
     functions: dict[str, Any] = {"triton": arithmetic}
-    texts = "".join(f"{name}(" for name in FUNCTIONS) + "window=True"
+    texts = "".join(f"{name}(" for name in FUNCTIONS) + "window=True ends=True"
     exec("\n".join(helpers(texts, plan.block, plan.warps)), functions)
     return tuple(_launch(work, functions[work.function], plan.stages) for work in works)
 

@@ -7,7 +7,7 @@ import re
 from passagent.expert.text_parts import Part
 from passagent.expert.wording import product
 
-FUNCTIONS = ("_run", "_rows", "_sweep", "_square", "_column", "_attention")
+FUNCTIONS = ("_run", "_rows", "_sweep", "_square", "_column", "_split", "_attention")
 """What plans call to lay out a part."""
 
 MOST_LOADS = 16
@@ -25,19 +25,21 @@ def helpers(texts: str, block: int, warps: int) -> list[str]:
     called = set(re.findall(r"(?<!\w)(_\w+)\(", texts))  # and no function whose name ends so
     windows = "window=True" in texts
     each, option = ("64 if window else 256", ", window=False") if windows else ("256", "")
+    ends, odd = (", ends=False", "n % 8 and not ends") if "ends=True" in texts else ("", "n % 8")
     count = "max(1, min({most}, {lanes} // {each}))" if not warps else str(warps)
     lines = []
     if "_run" in called:
         lines += [
             "",
             "",
-            f"def _run(n{option}):",
+            f"def _run(n{ends}{option}):",
             '    """Lanes of a program and its warps, for one run of n elements.',
             "",
-            "    A thread loads at once as many as divide n: among others a mask may end.",
+            "    A thread loads at once as many as divide n: among others a mask may end"
+            f"{'; not where the last one has its own' if ends else ''}.",
             '    """',
             f"    block, each = {block}, {each}",
-            "    if n % 8:",
+            f"    if {odd}:",
             "        each = min(each, 32 * (n & -n))",
             "        block = min(block, 8 * each)",
             f"    while block > 128 and n < {SMS} * block:",
@@ -63,6 +65,11 @@ def helpers(texts: str, block: int, warps: int) -> list[str]:
             f"    while together > 1 and rows < {SMS} * together:",
             "        together //= 2",
             f"    each = 64 if {'window or ' * windows}rows * block < {SMS * ROOM} else 256",
+            f"    if {4 * SMS * ROOM} < rows * block <= {8 * SMS * ROOM}:",
+            "        each *= 2  # then all programs run at once",
+            "    if not tiled and each > 64 and 32 * (lanes & -lanes) < block <= 64:",
+            "        # A thread loads one element: two warps would share a row.",
+            "        each, together = 512, min(together, 512 // block)",
             "    return rows, block, together, "
             f"{count.format(most=16, lanes='block * together', each='each')}",
         ]
@@ -115,6 +122,25 @@ def helpers(texts: str, block: int, warps: int) -> list[str]:
             "        rows *= triton.cdiv(lanes, block)",
             f"    return rows, block, together, {count.format(most=16, lanes='block * together', each=256)}",
         ]
+    if "_split" in called:
+        lines += [
+            "",
+            "",
+            "def _split(rows, lanes, height=0):",
+            '    """(programs, lanes and height of a block, warps): programs share what is reduced.',
+            "",
+            "    It lies along the height, or along the lanes where there is none.",
+            '    """',
+            "    if rows * lanes * max(1, height) >= 2**31:",
+            '        raise RuntimeError("more than 2**31 elements do not fit 32-bit indices")',
+            f"    most = {16 * block} if height else {8 * block}",
+            f"    while most > 256 and rows * lanes * max(1, height) < {2 * SMS} * most:",
+            "        most //= 2",
+            "    block = min(triton.next_power_of_2(lanes), 64) if height else most",
+            "    together = most // block",
+            "    programs = rows * triton.cdiv(lanes, block) * triton.cdiv(max(1, height), together)",
+            f"    return programs, block, together, {count.format(most=16, lanes='most', each='512')}",
+        ]
     if "_attention" in called:
         lines += [
             "",
@@ -148,7 +174,7 @@ def grid(part: Part, suffix: str) -> str:
 def function_of(part: Part) -> str:
     """Of FUNCTIONS, the one that lays out a part."""
     known = {"flat": "_run", "rows": "_rows", "long": "_sweep", "square": "_square"}
-    known["attention"] = "_attention"
+    known |= {"attention": "_attention", "split": "_split", "levels": "_split"}
     return known.get(part.kind, "_column")
 
 
@@ -156,7 +182,8 @@ def options_of(part: Part) -> tuple[str, ...]:
     """What else the function is told of the part."""
     tiled = part.tiled and part.kind in {"rows", "column", "tall"}
     window = part.loads > MOST_LOADS and part.kind in {"flat", "rows"}  # fewer elements a thread
-    chosen = {"tiled": tiled, "swept": part.kind == "tall", "window": window}
+    ends = part.kind == "flat" and bool(part.limit)  # where what is odd ends, a program has its own mask
+    chosen = {"tiled": tiled, "swept": part.kind == "tall", "ends": ends, "window": window}
     return tuple(name for name, holds in chosen.items() if holds)
 
 

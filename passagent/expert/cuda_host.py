@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
 
-from passagent.expert.choices import Plan
-from passagent.expert.cuda_grid import grid, helpers, part_lines, part_numbers
+from passagent.expert.cuda_grid import grid, part_lines, part_numbers
 from passagent.expert.text_parts import TritonKernel
 from passagent.expert.wrapper import (
     Route,
     Variant,
-    ViewRoute,
     dtype_test,
     joined,
     order_text,
     tuple_text,
-    view_lines,
 )
-
-LinesOf = Callable[[Route, Any, str], list[str]]
-"""The text of a variant's kernel, as a function of that name that allocates its outputs."""
 
 MOST_NAMED = 32
 """Combinations of shapes that a kernel is compiled for, at most; it takes any others as arguments."""
@@ -78,7 +71,8 @@ def _choosing(
 
 def arguments(route: Route, v: Variant) -> list[str]:
     """What a variant's kernel is called with."""
-    return [*(route.inputs[k] for k in v.kernel.inputs), *v.kernel.params]
+    names = [*route.inputs, *(name for b in v.before for name in b.made)]
+    return [*(names[k] for k in v.kernel.inputs), *v.kernel.params]
 
 
 def accepted(route: Route) -> list[str]:
@@ -87,112 +81,21 @@ def accepted(route: Route) -> list[str]:
 
 
 def taken(route: Route) -> list[str]:
-    """What a route's kernel is called with."""
-    if len(route.variants) == 1:
+    """What a route's kernel is called with, or all its kernels."""
+    if len(route.variants) == 1 and not route.variants[0].before:
         return arguments(route, route.variants[0])
     if not isinstance(route.variants[0].kernel, TritonKernel):
         return [*route.inputs, *route.parameters]
-    used = {name for v in route.variants for name in arguments(route, v)}
+    used = {
+        name for v in route.variants for w in [*v.before, v] for name in arguments(with_made(route, v), w)
+    }
     return [name for name in [*route.inputs, *route.parameters] if name in used]
 
 
-def module(
-    routes: Sequence[Route | ViewRoute], plan: Plan, entry: str, lines_of: LinesOf | None = None
-) -> list[str]:
-    """All kernels, and `entry`: the region's function; where there are several, a name chooses.
-
-    `lines_of` writes the kernel of a variant for another target than CUDA.
-    """
-    kernels: dict[str, list[str]] = {}
-    lines: list[str] = []
-    for route in routes:
-        one = len(route.variants) == 1 or lines_of is None
-        name = f"_{route.name}_kernel"
-        names = [name] if one else [f"{name}{k + 1}" for k in range(len(route.variants))]
-        if isinstance(route, ViewRoute):
-            names = []
-        elif lines_of is None:
-            lines += kernel_lines(route, name)
-        else:
-            for own, v in zip(names, route.variants, strict=True):
-                lines += lines_of(route, v, own)
-        kernels[route.name] = names
-    lines = [*helpers("\n".join(lines), plan.block, plan.warps), *lines]
-    if len(routes) == 1:
-        return [*lines, *_function(routes[0], kernels[entry], entry, public=True)]
-    direct: dict[str, str] = {}
-    for route in routes:
-        plain = not isinstance(route, Route) or not (route.moves or any(_returned(route)))
-        if len(kernels[route.name]) == 1 and plain:
-            direct[route.name] = kernels[route.name][0]
-        else:
-            direct[route.name] = f"_{route.name}"
-            lines += _function(route, kernels[route.name], f"_{route.name}", public=False)
-    lines += [
-        "",
-        "",
-        "@torch.fx.wrap",
-        f"def {entry}(route, *args):",
-        '    """The region that `route` names."""',
-    ]
-    for name, function in list(direct.items())[:-1]:
-        lines += [f'    if route == "{name}":', f"        return {function}(*args)"]
-    return [*lines, f"    return {list(direct.values())[-1]}(*args)"]
-
-
-def _function(route: Route | ViewRoute, kernels: list[str], entry: str, public: bool) -> list[str]:
-    if isinstance(route, ViewRoute):
-        return view_lines(route, entry, public)
-    return entry_lines(route, kernels, entry, public)
-
-
-def entry_lines(route: Route, kernels: list[str], entry: str, public: bool) -> list[str]:
-    """`def <entry>`: calls the kernel, or the first variant of it that takes the shapes and dtypes."""
-    given = [taken(route)] if len(kernels) == 1 else [arguments(route, v) for v in route.variants]
-    calls = [f"{k}({', '.join(names)})" for k, names in zip(kernels, given, strict=True)]
-    lines = []
-    if len(kernels) > 1:
-        shapes = [f"s{k}" for k in range(len(route.inputs))]
-        types = [f"d{k}" for k in range(len(route.inputs))]
-        used = [*shapes, *types, *route.parameters]
-        lines += ["", "", "@functools.cache", f"def _variant{entry}({', '.join(used)}):"]
-        lines.append(f'    """Which kernel takes these shapes and dtypes of {", ".join(route.inputs)}."""')
-        for k, v in enumerate(route.variants):
-            conditions = [c for j in range(len(route.inputs)) if (c := dtype_test(v, j))]
-            lines += [
-                f"    if {joined([*conditions, *guards(v, range(len(route.inputs)))])}:",
-                f"        return {k}",
-            ]
-        lines.append(f"    raise RuntimeError({complaint(entry, shapes)})")
-    head = ["", "", *(["@torch.fx.wrap"] if public else []), f"def {entry}({', '.join(accepted(route))}):"]
-    body = []
-    if route.moves:
-        body += [
-            f"    if not {route.inputs[0]}.is_contiguous():",
-            "        # It may lie as the result is to lie: then eager's views move nothing.",
-            *(f"    {line}" for line in route.moves),
-        ]
-    if len(kernels) > 1:
-        seen = [f"{name}.shape" for name in route.inputs] + [f"{name}.dtype" for name in route.inputs]
-        body.append(f"    variant = _variant{entry}({', '.join([*seen, *route.parameters])})")
-        for k, call in enumerate(calls[:-1]):
-            body += [f"    if variant == {k}:", f"        return {call}"]
-    return [*lines, *head, *body, *_result_lines(route, calls[-1])]
-
-
-def _returned(route: Route) -> list[str]:
-    """Of each result the input that it is, or nothing."""
-    return route.variants[0].returned if route.variants else []
-
-
-def _result_lines(route: Route, call: str) -> list[str]:
-    """The call, and what is returned: its outputs, and inputs that it has written in place."""
-    if not any(_returned(route)):
-        return [f"    return {call}"]
-    made = iter(output_names(route.variants[0]))
-    results = ", ".join(name or next(made) for name in _returned(route))
-    outputs = ", ".join(output_names(route.variants[0]))
-    return [f"    {outputs} = {call}" if outputs else f"    {call}", f"    return {results}"]
+def with_made(route: Route, v: Variant) -> Route:
+    """The route with what kernels before a variant's leave among its inputs."""
+    made = [name for b in v.before for name in b.made]
+    return replace(route, inputs=[*route.inputs, *made], orders=[*route.orders, *[()] * len(made)], moves=[])
 
 
 def guards(v: Variant, inputs: range | list[int]) -> list[str]:
@@ -219,7 +122,8 @@ def _shapes(route: Route) -> tuple[list[str], list[str]]:
     texts = " ".join(text for v in route.variants for text in _size_texts(v))
     parameters = [p for p in route.parameters if re.search(rf"\b{p}\b", texts)]
     names = [*(route.inputs[k] for k in used), *parameters]
-    values = [tuple_text([repr(given[name]) for name in names]) for given in route.named]
+    known = [given for given in route.named if set(names) <= set(given)]
+    values = [tuple_text([repr(given[name]) for name in names]) for given in known]
     return [*(f"s{k}" for k in used), *parameters], list(dict.fromkeys(values))[:MOST_NAMED]
 
 
@@ -234,7 +138,7 @@ def _plan(route: Route, kernel: str, numbers: list[str]) -> list[str]:
     inputs = [route.inputs[k] for k in used]
     shapes = [f"s{k}" for k in used]
     _, known = _shapes(route)
-    lines = ["", "", f"_shapes{kernel} = {{", *(f"    {values}," for values in known), "}"]
+    lines = ["", "", f"_shapes{kernel} = {{", *(f"    {values}," for values in known), "}"] if known else []
     lines += ["", "", f"def _plan{kernel}({', '.join(taken(route))}):"]
     lines.append('    """Grid, outputs and sizes for these shapes; called once for each."""')
     lines.append(f"    {', '.join(shapes)} = {', '.join(f'{x}.shape' for x in inputs)}")
@@ -275,12 +179,13 @@ def _layout(route: Route, v: Variant, name: str, numbers: dict[str, str]) -> lis
     others = [f'"{key}": {text}' for key, text in numbers.items() if not _is_size(key)]
     result = f"{{{', '.join(others)}}}"
     if sizes:
-        depends, _ = _shapes(route)
+        depends, known = _shapes(route)
         lines += ["    sizes = {", *(f"        {size}," for size in sizes), "    }"]
-        lines += [
-            f"    if {tuple_text(depends)} in _shapes{name}:",
-            "        sizes = {name: tl.constexpr(size) for name, size in sizes.items()}",
-        ]
+        if known:
+            lines += [
+                f"    if {tuple_text(depends)} in _shapes{name}:",
+                "        sizes = {name: tl.constexpr(size) for name, size in sizes.items()}",
+            ]
         result = f"sizes | {result}"
     return [*lines, f"    return {' + '.join(grids)}, {{{outputs}}}, {result}"]
 
@@ -292,6 +197,8 @@ def _is_size(number: str) -> bool:
 
 def output_names(v: Variant) -> list[str]:
     """As the kernel calls them."""
+    if v.made:
+        return list(v.made)
     return ["out"] if len(v.like) == 1 else [f"out{k}" for k in range(len(v.like))]
 
 

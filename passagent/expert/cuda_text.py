@@ -110,13 +110,16 @@ class TritonWriter(TritonValues):
         self.form = form = block_form(self.s, group)
         self.vector, self.cross, self.joined = form.vector, form.cross, form.joined
         self.one = "(1,)" if form.kind == "flat" else "(1, 1)"
-        self.generic = next(
-            (n for n in (self.names[e.data] for e in self._loads(group) if e.dtype == "half")), None
-        )
+        halves = [k for k, dtype in enumerate(self.s.trace.dtypes) if dtype == "half"]
+        loaded = [e.data for e in self._loads(group) if e.dtype == "half"]
+        self.generic = next((self.names[k] for k in [*loaded, *halves]), None)
         self._check_in_place(group)
         self.prologue("tl.program_id(0)" if alone else "program")
+        start = len(self.lines)
         for stage in group.stages:
             self.stage_lines(stage)
+        if form.kind == "flat" and form.limit:
+            self.lines[start - 1 :] = self._last_apart(self.lines[start - 1], self.lines[start:])
         rows = [self._host(a) for a in form.rows]
         along = self.joined or ([self.vector] if self.vector is not None else [])
         lanes = product(self._host(a) for a in along)
@@ -130,6 +133,12 @@ class TritonWriter(TritonValues):
         tiled = group.tile is not None
         loads = len(self._loads(group))
         return Part(self.name, self.lines, rows, lanes, tiled, form.kind, height, form.limit, hints, loads)
+
+    def _last_apart(self, masked: str, body: list[str]) -> list[str]:
+        """The body for programs whose block is full, which need no mask, and for the last one."""
+        full = f"    if {self.program} * BLOCK + BLOCK <= {self.lanes()}:"
+        body = [f"    {line}" for line in body]
+        return [full, "        inside = lane * 0 == 0", *body, "    else:", f"    {masked}", *body]
 
     def _check_in_place(self, group: Group) -> None:
         """Raise Unsupported where an input is written that another program, or this one later, reads."""
@@ -153,7 +162,8 @@ class TritonWriter(TritonValues):
         """Bytes that a group reads and writes in the example."""
         stores = [item for stage in group.stages for item in stage.items if isinstance(item, Store)]
         read = sum(BYTES.get(e.dtype, 4) * self.s.volume(self.s.axes(e.axes)) for e in self._loads(group))
-        return read + sum(BYTES.get(s.expr.dtype, 4) * self.s.volume(self.s.store_axes(s)) for s in stores)
+        whole = [s for s in stores if s.partial is None]
+        return read + sum(BYTES.get(s.expr.dtype, 4) * self.s.volume(self.s.store_axes(s)) for s in whole)
 
     def _host(self, axis: Axis) -> str:
         return self.s.trace.text(axis.size)
@@ -168,6 +178,7 @@ class TritonWriter(TritonValues):
     def prologue(self, program: str) -> None:
         """Which rows and lanes are the program's."""
         form, tile = self.form, self.g.tile
+        self.program = program
         if form.kind == "flat" and tile is not None:
             self.line(f"lane = {program} * BLOCK + tl.arange(0, BLOCK)")
             self.line(f"inside = {within('lane', self.axis_size(tile), 'BLOCK')}")
@@ -175,13 +186,13 @@ class TritonWriter(TritonValues):
         if self.cross is None:
             self.line(f"row = {program} * ROWS + tl.arange(0, ROWS)[:, None]")
         parts = [(self.axis_name(a), "" if k == 0 else self.axis_size(a)) for k, a in enumerate(form.rows)]
-        if form.kind == "square" and self.cross is not None:
+        if form.kind in {"square", "levels"} and self.cross is not None:
             if parts:
                 self.line(f"levels = tl.cdiv({self.axis_size(self.cross)}, ROWS)")
             parts.append(("level", "levels"))
         if tile is not None:
             if parts:
-                self.line(f"tiles = tl.cdiv({self.axis_size(tile)}, BLOCK)")
+                self.line(f"tiles = tl.cdiv({self.lanes()}, BLOCK)")
             parts.append(("tile", "tiles"))
         left = "row" if self.cross is None else program
         if left == "row" and len(parts) == 1 and tile is None:
@@ -194,7 +205,7 @@ class TritonWriter(TritonValues):
             self.line("lane = tile * BLOCK + tl.arange(0, BLOCK)[None, :]")
         elif self.vector is not None and form.kind != "long":
             self.line("lane = tl.arange(0, BLOCK)[None, :]")
-        if form.kind == "square":
+        if form.kind in {"square", "levels"}:
             self.line("level = level * ROWS + tl.arange(0, ROWS)[:, None]")
         elif form.kind == "column":
             self.line("level = tl.arange(0, ROWS)[:, None]")
@@ -215,10 +226,14 @@ class TritonWriter(TritonValues):
         if self.vector is not None:
             sides.append("lanes")
             if swept == (form.swept is self.vector):
-                lanes = " * ".join(self.axis_size(a) for a in self.joined) or self.axis_size(self.vector)
-                self.line(f"lanes_inside = {within('lane', lanes, 'BLOCK')}")
+                self.line(f"lanes_inside = {within('lane', self.lanes(), 'BLOCK')}")
             if swept or form.swept is None:
                 self.line(f"inside = {' & '.join(f'{side}_inside' for side in sides)}")
+
+    def lanes(self) -> str:
+        """How many there are."""
+        axes = self.joined or ([self.vector] if self.vector is not None else [])
+        return " * ".join(self.axis_size(a) for a in axes)
 
     def _split_lane(self) -> None:
         """The indices of axes that the lanes run over together."""
@@ -298,21 +313,32 @@ class TritonWriter(TritonValues):
             "softmax_max": "tl.maximum({}, {})",
             "min": "tl.minimum({}, {})",
         }[name]
-        along = [
-            number
-            for number, axis in enumerate((self.cross, self.vector))
-            if axis is not None and axis in bound_axes
-        ]
-        if along:
-            neutral = {"sum": "0", "min": 'float("inf")'}.get(name, 'float("-inf")')
-            call = {"sum": "tl.sum", "min": "tl.min"}.get(name, "tl.max")
-            mask = self.mask([a for a in (self.cross, self.vector) if a in bound_axes])
-            body = f"tl.where({mask}, {bare(body)}, {neutral})"
-            for number in along:
-                body = f"{call}({body}, axis={number}, keep_dims=True)"
+        body = self.reduced(name, bound_axes, body)
         self.line(f"{target} = {body if plain else combine.format(target, body)}")
 
+    def reduced(self, name: str, bound: frozenset[Axis], body: str) -> str:
+        """What a value is reduced to along those of the block's axes that are `bound`."""
+        sides = [(k, a) for k, a in enumerate((self.cross, self.vector)) if a is not None and a in bound]
+        if not sides:
+            return body
+        neutral = {"sum": "0", "min": 'float("inf")'}.get(name, 'float("-inf")')
+        call = {"sum": "tl.sum", "min": "tl.min"}.get(name, "tl.max")
+        body = f"tl.where({self.mask([a for _, a in sides])}, {bare(body)}, {neutral})"
+        for number, _ in sides:
+            body = f"{call}({body}, axis={number}, keep_dims=True)"
+        return body
+
+    def partial_lines(self, store: Store, name: str, bound: frozenset[Axis]) -> None:
+        """Store what the program's block is reduced to: at its number, in `levels` one for each lane."""
+        text = self.reduced(name, bound, self.emit(store.expr, 0))
+        where, mask = "row", "rows_inside"
+        if self.vector is not None and self.cross is not None:
+            where, mask = f"{self.program} // tiles * {self.axis_size(self.vector)} + lane", "lanes_inside"
+        self.line(f"tl.store({self.outputs[store.out]} + {where}, {text}, mask={mask})")
+
     def store_lines(self, store: Store) -> None:
+        if store.partial is not None:
+            return self.partial_lines(store, store.partial[0], self.s.axes(store.partial[1]))
         expr = self.unrounded(store)
         value = self.emit(expr, 0)
         if expr.kind in {"const", "size"}:  # a number of Python's has no dtype
@@ -324,6 +350,8 @@ class TritonWriter(TritonValues):
         name = self.outputs[store.out]
         if not self.is_block(axes):
             where += " + row * 0" if self.cross is None else " + tl.zeros((1, 1), tl.int32)"
+        if store.expr.dtype == "half":
+            self.half_of()
         if store.expr.dtype in HALVES:
             value = f"{value if closed(value) else f'({value})'}.to({name}.dtype.element_ty)"
         masked = f", mask={mask}" if mask else ""

@@ -190,9 +190,7 @@ class TritonValues(Writer):
         if _is_number(text):
             text = f"tl.full({self.one}, {text}, {TYPES.get(source, 'tl.float32')})"
         if target == "half":
-            if self.generic is None:
-                raise Unsupported("dtype", "no input tells the 16-bit type")
-            return f"{text}.to({self.generic}.dtype.element_ty).to(tl.float32)"
+            return f"{text}.to({self.half_of()}.dtype.element_ty).to(tl.float32)"
         if target in HALVES:
             return f"{text}.to(tl.{target}).to(tl.float32)"
         if target == "bool":
@@ -200,6 +198,13 @@ class TritonValues(Writer):
         if source in HALVES and target == "float32":
             return text
         return f"{text}.to({TYPES[target]})"
+
+    def half_of(self) -> str:
+        """The input that tells the 16-bit type: the kernel is given it even if it reads nothing of it."""
+        if self.generic is None:
+            raise Unsupported("dtype", "no input tells the 16-bit type")
+        self.inputs.setdefault(self.names.index(self.generic), "half")
+        return self.generic
 
     def literal(self, value: float | int | bool, dtype: str) -> str:
         if dtype == "bool":

@@ -350,6 +350,10 @@ class Trace:
         """`expr` with its part `old` replaced by `new`, and read at `index` of `axis`."""
         return self._rewrite(self.resolve(expr), {axis: index}, {old: new})
 
+    def replace(self, expr: Expr, new: dict[Expr, Expr]) -> Expr:
+        """`expr` with parts replaced by others."""
+        return self._rewrite(self.resolve(expr), {}, dict(new))
+
     def refresh(self, value: Value) -> Value:
         """The value over present axes."""
         pieces = [(self.refresh(v), s) for v, s in value.pieces]

@@ -43,7 +43,10 @@ def title(region: Region) -> str:
 
 
 def kind(route: wrapper.Route | wrapper.ViewRoute) -> str:
-    return "in one kernel" if isinstance(route, wrapper.Route) else "as views, without a kernel"
+    if not isinstance(route, wrapper.Route):
+        return "as views, without a kernel"
+    most = 1 + max(len(v.before) for v in route.variants)
+    return "in one kernel" if most == 1 else f"in {most} kernels"
 
 
 def identifier(region: Region) -> str:

@@ -12,7 +12,18 @@ from collections.abc import Iterable
 from typing import Any
 
 from passagent.expert.expressions import Axis, Expr, Size, Trace, Unsupported, Value, parts
-from passagent.expert.schedule_parts import Address, Group, Item, Mono, Stage, Store, contains, holds, reduced
+from passagent.expert.schedule_parts import (
+    Address,
+    Group,
+    Item,
+    Mono,
+    Stage,
+    Store,
+    contains,
+    holds,
+    reduced,
+    without_units,
+)
 
 LONGEST_TURNED = 16384
 """cpu: elements of a row, at most, that is reduced along what lies apart in memory."""
@@ -21,12 +32,15 @@ LONGEST_TURNED = 16384
 class Schedule:
     """Outputs of a trace as groups; addresses and merged axes are looked up here."""
 
-    def __init__(self, trace: Trace, outputs: list[Value], target: str = "cpu") -> None:
+    def __init__(
+        self, trace: Trace, outputs: list[Value], target: str = "cpu", stores: Iterable[Store] = ()
+    ) -> None:
+        """What is stored are the outputs, and `stores`."""
         self.trace, self.target = trace, target
         self.merged: dict[Axis, Axis] = {}
         self.addresses: dict[Any, Address] = {}
         self.bare: set[Axis] = set()
-        self.stores = self._stores(outputs)
+        self.stores = [without_units(trace, store) for store in [*self._stores(outputs), *stores]]
         self._read_addresses()
         self._merge()
         self.order = self._order()
@@ -146,7 +160,8 @@ class Schedule:
     def _read_addresses(self) -> None:
         self._seen: set[Expr] = set()
         for store in self.stores:
-            self.addresses[id(store)] = self.linear(store.index, store.sizes)
+            if store.partial is None:
+                self.addresses[id(store)] = self.linear(store.index, store.sizes)
             self._visit(store.expr)
 
     def _visit(self, e: Expr) -> None:
@@ -204,8 +219,10 @@ class Schedule:
                 met = True
                 if x != self.times(y, inner):
                     return False
-        for r in reduces:
-            bound, free = self.axes(r.data[1]), self.axes(r.axes)
+        sides = [(r.data[1], r.axes) for r in reduces]
+        sides += [(s.partial[1], s.axes - set(s.partial[1])) for s in self.stores if s.partial]
+        for along, across in sides:
+            bound, free = self.axes(along), self.axes(across)
             if (a in bound) != (b in bound) or (a in free) != (b in free):
                 return False
         return met

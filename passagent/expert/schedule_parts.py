@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from passagent.expert.expressions import Axis, Expr, Size
+from passagent.expert.expressions import Axis, Expr, Size, Trace
 
 Mono = tuple[int, tuple[str, ...]]
 """A product of an integer and size texts."""
@@ -26,6 +26,9 @@ class Store:
     index: list[Expr]
     sizes: list[Size]
     expr: Expr
+    partial: tuple[str, tuple[Axis, ...]] | None = None
+    """What is stored is a reduction of `expr` over these axes, as far as a program's block holds them: one
+    element a program (long_reductions.py)."""
 
     @property
     def axes(self) -> frozenset[Axis]:
@@ -49,6 +52,15 @@ class Group:
     tile: Axis | None
     """The innermost axis where it is split over rows in tiles, so that rows hold a run of it."""
     stages: list[Stage]
+
+
+def without_units(trace: Trace, store: Store) -> Store:
+    """The store without axes of one index, along which no block or loop should run."""
+    zeros = {a: trace.integer(0) for a in store.axes if trace.text(a.size) == "1"}
+    if not zeros:
+        return store
+    index = [trace.substitute(i, zeros) for i in store.index]
+    return replace(store, index=index, expr=trace.substitute(store.expr, zeros))
 
 
 def holds(expr: Expr, wanted: Expr, axis: Axis) -> bool:

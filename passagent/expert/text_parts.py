@@ -87,7 +87,7 @@ class Part:
 
     def numbers(self, suffix: str) -> list[str]:
         """The parameters that say what a program does."""
-        flat, counted = self.kind == "flat", self.kind in {"rows", "long"}
+        flat, counted = self.kind == "flat", self.kind in {"rows", "long", "split"}
         constants = ["BLOCK", *([] if flat else ["ROWS"]), *self.padded]
         return [*([f"rows{suffix}"] if counted else []), *(f"{c}{suffix}: tl.constexpr" for c in constants)]
 
@@ -98,7 +98,7 @@ class Part:
 
 @dataclass
 class TritonKernel(Kernel):
-    """All groups of a region in one launch."""
+    """All groups of a schedule in one launch."""
 
     parts: list[Part]
 

@@ -32,6 +32,12 @@ class Variant:
     """How the outputs lie in memory."""
     returned: list[str]
     """Of each of the region's results the input that it is, written in place; empty: an output."""
+    before: list[Variant] = field(default_factory=list)
+    """What runs first: the outputs of each are inputs of the next, and of this one (long_reductions.py)."""
+    made: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """What the outputs are called as inputs of the next kernels, and their shapes in the example."""
+    limit: str = ""
+    """A host condition under which kernels before pay."""
 
 
 @dataclass
@@ -61,6 +67,21 @@ class ViewRoute:
     variants: tuple[Variant, ...] = ()
 
 
+def distinct(variants: list[Variant]) -> list[Variant]:
+    """The variants that differ in more than the 16-bit type that they are given."""
+    seen: dict[Any, Variant] = {}
+    for v in variants:
+        first = seen.setdefault(_key(v), v)
+        for a, b in zip([*first.before, first], [*v.before, v], strict=True):
+            a.generic_dtypes = tuple(sorted({*a.generic_dtypes, *b.generic_dtypes}))
+    return list(seen.values())
+
+
+def _key(v: Variant) -> Any:
+    said = str([v.guards, v.shapes, v.dtypes, v.input_dtypes, v.orders, v.limit])
+    return (v.kernel.source, said, *map(_key, v.before))
+
+
 def view_lines(route: ViewRoute, entry: str, public: bool) -> list[str]:
     """`def <entry>` of a pattern of views."""
     head = ["", "", *(["@torch.fx.wrap"] if public else [])]
@@ -68,9 +89,10 @@ def view_lines(route: ViewRoute, entry: str, public: bool) -> list[str]:
 
 
 def used_parameters(route: Route) -> list[str]:
+    variants = [w for v in route.variants for w in [*v.before, v]]
     texts = " ".join(
-        [t for v in route.variants for t in [*v.guards, *v.kernel.sizes]]
-        + [t for v in route.variants for s in v.shapes for t in s]
+        [t for v in variants for t in [*v.guards, *v.kernel.sizes, v.limit]]
+        + [t for v in variants for s in v.shapes for t in s]
     )
     return [p for p in route.parameters if re.search(rf"\b{p}\b", texts)]
 

@@ -1,0 +1,191 @@
+"""Long reductions on CUDA, which many programs share: a kernel reduces parts, the next one what it left.
+
+A whole tensor's sum would be one program's, and a few long rows a few programs'. Here such a reduction
+becomes two: of blocks, one for each program, into a tensor of its own, and of that tensor's elements, in the
+kernel that needs the result. Where each element of something large needs it, a small kernel computes it once
+before. Nothing is added atomically, so that a result is the same in every run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from passagent.expert.arithmetic import deciding
+from passagent.expert.block_axes import LONGEST, Form, block_form
+from passagent.expert.choices import Plan
+from passagent.expert.cost import Work, launches
+from passagent.expert.expressions import Axis, Expr, Size, Trace, Unsupported, Value, parts
+from passagent.expert.lower import Lowered
+from passagent.expert.schedule import Schedule
+from passagent.expert.schedule_parts import Store
+from passagent.expert.wording import product
+
+FEW_ROWS = 64
+"""Rows of which each is a run of memory, up to which programs share a row."""
+HIGH, FEW_COLUMNS, WORTH = 1024, 1024, 1 << 17
+"""Along an outer axis programs share what has more than this length, up to so many results, and of so many
+elements."""
+
+
+@dataclass
+class Step:
+    """What a kernel computes before the last one."""
+
+    schedule: Schedule
+    made: list[str]
+    """What its outputs are called as inputs of the next kernels."""
+    shape: list[str]
+    """Of each output, as host expressions of the plan."""
+    dtypes: list[str]
+    limit: str
+    """For which sizes it is worth a kernel, as a host condition; empty: for all."""
+
+
+def steps(low: Lowered, plan: Plan, names: list[str]) -> Iterator[Step]:
+    """The kernels before the last one, whose outputs then are inputs of what is left to `low`."""
+    trace, kept, given = low.trace, set[Expr](), len(names)
+    low.outputs = [trace.refresh(value) for value in low.outputs]
+    low.written = {k: (trace.refresh(value), node) for k, (value, node) in low.written.items()}
+    while found := _long(low, kept):
+        schedule = Schedule(trace, [], "cuda", _stores(trace, found))
+        (stage,) = schedule.groups[0].stages
+        found = [found[s.out] for s in stage.items if isinstance(s, Store)]
+        kept |= set(found)
+        if deciding(value.expr for value in _values(low)) & kept:
+            trace.decisive = True  # the kernel of the parts would not show it
+        schedule = Schedule(trace, [], "cuda", _stores(trace, found))
+        try:
+            form = block_form(schedule, schedule.groups[0])
+        except Unsupported:
+            continue
+        limit = _limit(schedule, form)
+        if limit is None:
+            continue
+        if any(f"s{k}[" in limit for k in range(given, len(names))):
+            limit = ""  # parts of parts
+        rows, inner, count, number = _left(schedule, form, plan)
+        made, dtypes = _fresh("partial", found, names), [r.dtype for r in found]
+        shape = [*(trace.text(a.size) for a in rows), count, *(trace.text(a.size) for a in inner)]
+        yield Step(schedule, made, shape, dtypes, limit)
+        names += made
+        new = {}
+        for r in found:
+            axis = trace.axis(Size(number, f"s{len(trace.inputs)}[{len(rows)}]"))
+            new[r] = trace.make(
+                "reduce", (r.data[0], (axis,)), (_input(trace, [*rows, axis, *inner], r),), r.dtype
+            )
+        if _spread(low, found):
+            axes = sorted(found[0].axes, key=lambda a: a.number)
+            values = [Value([(a,) for a in axes], r) for r in new.values()]
+            made = _fresh("total", found, names)
+            yield Step(
+                Schedule(trace, values, "cuda"), made, [trace.text(a.size) for a in axes], dtypes, limit
+            )
+            names += made
+            new = {r: _input(trace, axes, r) for r in found}
+        _replace(low, new)
+
+
+def _stores(trace: Trace, found: list[Expr]) -> list[Store]:
+    stores = []
+    for k, r in enumerate(found):
+        axes = [*sorted(r.axes, key=lambda a: a.number), *r.data[1]]
+        stores.append(Store(k, [trace.index(a) for a in axes], [], r.args[0], r.data))
+    return stores
+
+
+def _fresh(stem: str, found: list[Expr], names: list[str]) -> list[str]:
+    numbers = (k for k in range(1, len(names) + len(found) + 2) if f"{stem}{k}" not in names)
+    return [f"{stem}{k}" for k, _ in zip(numbers, found, strict=False)]
+
+
+def _long(low: Lowered, kept: set[Expr]) -> list[Expr]:
+    """Reductions along the same axes that may be worth sharing, of values that no other one is part of."""
+    found: list[Expr] = []
+    for r in parts(*(value.expr for value in _values(low))):
+        if r.kind != "reduce" or r in kept or any(e.kind == "reduce" for e in parts(r.args[0])):
+            continue
+        long, few = _volume(r.data[1]), _volume(r.axes)
+        worth = long > HIGH and few <= FEW_COLUMNS and long * few > LONGEST
+        if worth and (not found or (r.axes, r.data[1]) == (found[0].axes, found[0].data[1])):
+            found.append(r)
+    return found
+
+
+def _volume(axes: Iterable[Axis]) -> int:
+    return math.prod(a.size.hint for a in axes)
+
+
+def _values(low: Lowered) -> list[Value]:
+    return [*low.outputs, *(value for value, _ in low.written.values())]
+
+
+def _limit(schedule: Schedule, form: Form) -> str | None:
+    """The sizes for which programs are to share; None where the example's are not among them."""
+
+    def text(axes: list[Axis]) -> str:
+        return product(schedule.trace.text(a.size) for a in axes)
+
+    assert form.vector is not None
+    if form.cross is None:
+        lanes = form.joined or [form.vector]
+        fits = schedule.volume(lanes) > LONGEST and schedule.volume(form.rows) <= FEW_ROWS
+        rows = [f"{text(form.rows)} <= {FEW_ROWS}"] if form.rows else []
+        return " and ".join([f"{text(lanes)} > {LONGEST}", *rows]) if fits else None
+    results, long = [*form.rows, form.vector], form.cross.size.hint
+    few = schedule.volume(results)
+    if long <= HIGH or few > FEW_COLUMNS or long * few < WORTH:
+        return None
+    every = text([*results, form.cross])
+    return f"{text([form.cross])} > {HIGH} and {text(results)} <= {FEW_COLUMNS} and {every} >= {WORTH}"
+
+
+def _left(schedule: Schedule, form: Form, plan: Plan) -> tuple[list[Axis], list[Axis], str, int]:
+    """What lies outside of the parts and what inside, how many there are, and how many in the example."""
+    assert form.vector is not None
+    rows, text = [a for axis in form.rows for a in _within(schedule, axis)], schedule.trace.text
+    height = form.cross.size.hint if form.cross is not None else 0
+    work = Work(
+        "_split", (), schedule.volume(form.rows), schedule.volume(form.joined or [form.vector]), height, 0
+    )
+    (launch,) = launches([work], plan)
+    if form.cross is None:
+        count = f"rows // ({product(text(a.size) for a in rows)})" if rows else "rows"
+        return rows, [], count, launch.programs // schedule.volume(form.rows)
+    count = f"triton.cdiv({text(form.cross.size)}, together)"
+    return rows, _within(schedule, form.vector), count, -(-height // launch.together)
+
+
+def _within(schedule: Schedule, axis: Axis) -> list[Axis]:
+    """The axes that a merged one consists of, outermost first."""
+    inner = [a for a, into in schedule.merged.items() if into is axis]
+    return [b for a in inner for b in _within(schedule, a)] if inner else [axis]
+
+
+def _input(trace: Trace, axes: list[Axis], r: Expr) -> Expr:
+    """An element of one more input, which lies row-major and holds what `r` would give."""
+    trace.inputs.append([a.size for a in axes])
+    trace.dtypes.append(r.dtype)
+    return trace.make("load", len(trace.inputs) - 1, tuple(trace.index(a) for a in axes), r.dtype)
+
+
+def _spread(low: Lowered, found: list[Expr]) -> bool:
+    """Whether what reads the results has other axes or reductions: it would reduce the parts many times."""
+    for value in _values(low):
+        inside = parts(value.expr)
+        axes = value.expr.axes.union(*value.dims)
+        beside = any(e.kind == "reduce" and e not in found for e in inside)
+        if any(r in inside and (beside or not axes <= r.axes) for r in found):
+            return True
+    return False
+
+
+def _replace(low: Lowered, new: dict[Expr, Expr]) -> None:
+    def replaced(value: Value) -> Value:
+        pieces = [(replaced(piece), start) for piece, start in value.pieces]
+        return Value(value.dims, low.trace.replace(value.expr, new), pieces, value.dim)
+
+    low.outputs = [replaced(value) for value in low.outputs]
+    low.written = {k: (replaced(value), node) for k, (value, node) in low.written.items()}
