@@ -259,6 +259,19 @@ def test_rows_of_channels_are_reduced_down_a_column():
     assert "for " not in text.partition("@triton.jit")[2]
 
 
+def test_columns_are_narrow_where_they_are_few():
+    """A layer norm of an image's channels, batch of one: 13 programs of 16 pixels left nine tenths idle."""
+
+    def programs(lanes, height, *options):
+        (launch,) = launches([Work("_column", options, 1, lanes, height, 0)], default("cuda"))
+        return launch.programs, launch.block
+
+    assert programs(14 * 14, 384, "tiled") == (196, 1)
+    assert programs(28 * 28, 192, "tiled") == (196, 4)
+    assert programs(56 * 56, 96, "tiled") == (196, 16)
+    assert programs(14 * 14, 50000, "tiled", "swept") == (13, 16)  # a narrow one would read it all several times
+
+
 @pytest.mark.long
 def test_reductions_of_two_inputs_of_one_length_share_a_row():
     """Their axes never meet in an operator: that they are equal is checked at every call."""
