@@ -253,10 +253,13 @@ def test_a_tensor_on_the_cpu_is_left_there():
 
 
 def test_rows_of_channels_are_reduced_down_a_column():
-    function, inputs = BLOCKS["layer_norm_transposed"]
-    text = source(function, inputs)
-    assert "axis=0" in text
-    assert "for " not in text.partition("@triton.jit")[2]
+    for name in ("layer_norm_transposed", "layer_norm_of_patches", "narrow"):
+        text = source(BLOCKS[name][0], BLOCKS[name][1])
+        assert "axis=0" in text, name  # its loads and stores are runs of memory, each along its own axis
+        assert "for " not in text.partition("@triton.jit")[2], name
+    assert "for start in" in source(BLOCKS["tall"][0], BLOCKS["tall"][1])
+    short = source(BLOCKS["layer_norm_of_patches"][0], [r(1, 24, 2, 3), r(1, 1, 24), r(1, 7, 24), r(24)])
+    assert "axis=1" in short  # seven rows are no run
 
 
 def test_columns_are_narrow_where_they_are_few():

@@ -12,7 +12,18 @@ from collections.abc import Iterable
 from typing import Any
 
 from passagent.expert.expressions import Axis, Expr, Size, Trace, Unsupported, Value, parts
-from passagent.expert.schedule_parts import Address, Group, Item, Mono, Stage, Store, contains, holds, reduced
+from passagent.expert.schedule_parts import (
+    Address,
+    Group,
+    Item,
+    Mono,
+    Stage,
+    Store,
+    contains,
+    holds,
+    lying_across,
+    reduced,
+)
 
 LONGEST_TURNED = 16384
 """cpu: elements of a row, at most, that is reduced along what lies apart in memory."""
@@ -231,7 +242,7 @@ class Schedule:
         """
         store_ids = {id(s) for s in self.stores}
         reads_first = any(e.kind == "reduce" for e in self._seen)
-        strides = {key: self._strides(address) for key, address in self.addresses.items()}
+        strides = {key: self._strides(key) for key in self.addresses}
         ranked = sorted(
             strides.items(), key=lambda kv: (-self.volume(kv[1]), (kv[0] in store_ids) == reads_first)
         )
@@ -245,8 +256,9 @@ class Schedule:
         rest = self.axes(a for e in self._seen for a in e.every) - set(order)
         return sorted(rest, key=lambda a: a.number) + order
 
-    def _strides(self, address: Address) -> dict[Axis, int]:
-        """How far a step along each axis goes, those of computed indices included."""
+    def _strides(self, access: Any) -> dict[Axis, int]:
+        """How far a step along each axis goes, those of computed indices included; of a store by its id."""
+        address = self.addresses[access]
         strides = {a: self.hint(mono) for a, mono in address.terms.items()}
         for e, mono in address.rest:
             # a set's order is another one in every process
@@ -330,6 +342,9 @@ class Schedule:
         tile = walked[-1] if walked and walked[-1] in rows else None
         if tile is not None and self.target == "cpu" and self._walks_along(bound, stores):
             tile = None  # rows run along what is reduced; what lies across them is turned (cpp_bands.py)
+        if tile is None and self.target == "cuda" and used - set(rows) == bound:
+            reads = [self._strides(e) for e in parts(*reduces) if e.kind == "load"]
+            tile = lying_across(rows, bound, reads)
         rows = self._without_waste(rows, tile, reduces, stores)
         tile = tile if tile in rows else None
         if tile is not None:
