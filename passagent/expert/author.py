@@ -27,14 +27,14 @@ from passagent.expert.attention import is_attention
 from passagent.expert.choices import Plan
 from passagent.expert.cost import Work
 from passagent.expert.expressions import Trace, Unsupported
-from passagent.expert.graph import arguments, example, mutates, op_name
+from passagent.expert.graph import CONVOLUTIONS, arguments, example, mutates, op_name
 from passagent.expert.layouts import input_orders, of_library, output_orders, stored
 from passagent.expert.lower import Lowered, Parameter, Region, Types, lower_region
 from passagent.expert.lowering import HALF
 from passagent.expert.names import identifier, kind, pass_name, title
 from passagent.expert.region import Found, does_nothing, find_regions, is_free, is_view, moves_only
 from passagent.expert.region_types import has_any, named_types
-from passagent.expert.repeated import MOVES, join_reductions, reduces_again
+from passagent.expert.repeated import MOVES, join_reductions, reduces_again, windows_again
 from passagent.expert.text_parts import Kernel, Knobs, TritonKernel
 from passagent.expert.wording import conditions, simplified
 from passagent.kernels.layout import Order
@@ -256,6 +256,9 @@ def _scheduled(
     moves = next((op for n in region.nodes if (op := op_name(n)) in MOVES), None)
     if target == "cpu" and moves and reduces_again(schedule):
         raise Unsupported(moves, "what is reduced before it would be reduced again for what it moves")
+    windows = next((op for n in region.nodes if (op := op_name(n)) in CONVOLUTIONS), None)
+    if windows and windows_again(schedule):
+        raise Unsupported(windows, "would be computed again for what is reduced of it")
     first = family.regions[0]
     names = [family.names[i] for i in first.inputs]
     allocated = ["out"] if len(made) == 1 else [f"out{k}" for k in range(len(made))]

@@ -8,6 +8,7 @@ reductions of earlier ones.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -238,17 +239,21 @@ class Schedule:
     def _order(self) -> list[Axis]:
         """All axes, outermost first: as the largest access walks memory, the others fitted in.
 
-        Of equally large ones a read leads where something is reduced (rows are read again), else a store.
+        Of equally large ones a read leads where something is reduced (rows are read again), else a store;
+        what windows read counts as often as it is read.
         """
-        store_ids = {id(s) for s in self.stores}
         reads_first = any(e.kind == "reduce" for e in self._seen)
         strides = {key: self._strides(key) for key in self.addresses}
-        ranked = sorted(
-            strides.items(), key=lambda kv: (-self.volume(kv[1]), (kv[0] in store_ids) == reads_first)
-        )
+        often = Counter(e.data for e, a in self.addresses.items() if isinstance(e, Expr) and a.rest)
+
+        def rank(access: Any) -> tuple[int, bool]:
+            is_read = isinstance(access, Expr)
+            times = max(1, often[access.data]) if is_read else 1
+            return -self.volume(strides[access]) * times, is_read != reads_first
+
         order: list[Axis] = []
-        for _, steps in ranked:
-            walk = sorted(steps, key=lambda a: -steps[a])
+        for access in sorted(strides, key=rank):
+            walk = sorted(strides[access], key=lambda a: -strides[access][a])
             for position, axis in enumerate(walk):
                 if axis not in order:
                     after = [a for a in walk[position + 1 :] if a in order]
@@ -343,8 +348,7 @@ class Schedule:
         if tile is not None and self.target == "cpu" and self._walks_along(bound, stores):
             tile = None  # rows run along what is reduced; what lies across them is turned (cpp_bands.py)
         if tile is None and self.target == "cuda" and used - set(rows) == bound:
-            reads = [self._strides(e) for e in parts(*reduces) if e.kind == "load"]
-            tile = lying_across(rows, bound, reads)
+            tile = lying_across(rows, bound, [self._strides(e) for e in parts(*reduces) if e.kind == "load"])
         rows = self._without_waste(rows, tile, reduces, stores)
         tile = tile if tile in rows else None
         if tile is not None:
