@@ -157,7 +157,14 @@ BLOCKS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
         lambda x, w, b: F.layer_norm(F.gelu(x).flatten(2).transpose(1, 2), (40,), w, b, 1e-5),
         [r(2, 40, 7, 9), r(40), r(40, seed=1)],
     ),
-    "tall": (lambda x: F.layer_norm(x.transpose(1, 2), (1100,)) * 2.0, [r(2, 1100, 17)]),
+    "layer_norm_of_patches": (
+        lambda x, first, places, w: F.layer_norm(
+            torch.cat([first.expand(1, -1, -1), x.flatten(2).transpose(1, 2)], 1) + places, (24,), w
+        ),
+        [r(1, 24, 4, 5), r(1, 1, 24), r(1, 21, 24), r(24)],
+    ),
+    "narrow": (lambda x: F.layer_norm(x.transpose(1, 2), (1100,)) * 2.0, [r(2, 1100, 17)]),
+    "tall": (lambda x: F.layer_norm(x.transpose(1, 2), (2100,)) * 2.0, [r(2, 2100, 17)]),
     "mean_outer": (lambda x: x.mean(1) * 2.0, [r(3, 37, 50)]),
     "softmax_outer": (lambda x: F.softmax(x * 2.0, 1), [r(3, 37, 50)]),
     "group_norm": (lambda x, w, b: F.group_norm(x, 4, w, b) + 1.0, [r(2, 8, 7, 9), r(8), r(8, seed=1)]),

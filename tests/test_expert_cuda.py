@@ -127,6 +127,58 @@ def test_a_transpose_is_a_tile_of_both_runs():
     assert "_square(" in text
 
 
+def depthwise(x, w, b):
+    """As in a mixing feed-forward layer."""
+    return F.gelu(F.conv2d(x, w, b, padding=w.shape[-1] // 2, groups=w.shape[0]).flatten(2).transpose(1, 2))
+
+
+def test_a_depthwise_convolution_of_a_small_window_is_taken_and_any_other_left_to_the_library():
+    def taken(*shape):
+        inputs = [r(2, 16, 9, 9), r(*shape), r(shape[0])]
+        groups = 16 // shape[1]
+        function = lambda x, w, b: torch.tanh(F.conv2d(x, w, b, 1, 1, 1, groups))  # noqa: E731
+        return "conv2d" not in write([captured(function, inputs)], "cuda").refused
+
+    assert taken(16, 1, 3, 3) and taken(16, 1, 5, 5)
+    assert not any([taken(16, 1, 7, 7), taken(32, 1, 3, 3), taken(16, 2, 3, 3), taken(4, 16, 1, 1)])
+    assert "conv2d" in write([captured(depthwise, [r(2, 6, 9, 9), r(6, 1, 3, 3), r(6)])], "cpu").refused
+
+
+def test_a_depthwise_convolution_reads_runs_of_memory_and_what_is_computed_once():
+    text = source(depthwise, [r(2, 64, 16, 16), r(64, 1, 3, 3), r(64)])
+    assert "(0, 2, 1))" in text and "lane * n" not in text
+    again = lambda x, w: (y := F.conv2d(x, w, None, 1, 1, 1, 6), y.mean((2, 3)))  # noqa: E731
+    assert (
+        "computed again" in write([captured(again, [r(2, 6, 9, 9), r(6, 1, 3, 3)])], "cuda").refused["conv2d"]
+    )
+    text = source(lambda x, w: F.conv2d(F.silu(x), w, None, 1, 1, 1, 6) * 2.0, [r(2, 6, 9, 9), r(6, 1, 3, 3)])
+    assert text.count("@triton_kernel") == 2 and text.count("tl.exp(") == 1
+    normed = lambda x, w: F.conv2d(  # noqa: E731
+        F.layer_norm(x, (6,)).transpose(1, 2).reshape(2, 6, 9, 9), w, None, 1, 1, 1, 6
+    )
+    text = source(normed, [r(2, 81, 6), r(6, 1, 3, 3)])
+    assert text.count("@triton_kernel") == 2 and text.count("tl.rsqrt(") == 1
+
+
+@pytest.mark.long
+def test_a_depthwise_convolution_equals_eager():
+    """Elements beside the image are not multiplied: an infinite weight would make NaN of them."""
+    interpreted("""
+        import torch
+        from expert_cases import captured, check, r, write
+        from test_expert_cuda import depthwise
+        for dtype in (torch.float32, torch.float16, torch.bfloat16):
+            inputs = [r(2, 16, 5, 9).to(dtype), r(16, 1, 3, 3).to(dtype), r(16).to(dtype)]
+            if dtype == torch.float32:
+                inputs[1][3, 0, 0, 0] = torch.inf
+            graph = captured(depthwise, inputs)
+            authored = write([graph], "cuda")
+            assert "conv2d" not in authored.refused
+            check(authored, graph, inputs)
+            check(authored, graph, [r(3, 16, 4, 4).to(dtype), *inputs[1:]])
+    """)
+
+
 @pytest.mark.long
 def test_resizing_to_the_same_size_copies_as_the_library_does():
     """By the formula a weight of 0 would make NaN of an infinite neighbour."""
@@ -253,10 +305,29 @@ def test_a_tensor_on_the_cpu_is_left_there():
 
 
 def test_rows_of_channels_are_reduced_down_a_column():
-    function, inputs = BLOCKS["layer_norm_transposed"]
-    text = source(function, inputs)
-    assert "axis=0" in text
-    assert "for " not in text.partition("@triton.jit")[2]
+    for name in ("layer_norm_transposed", "layer_norm_of_patches", "narrow"):
+        text = source(BLOCKS[name][0], BLOCKS[name][1])
+        assert "axis=0" in text, name  # its loads and stores are runs of memory, each along its own axis
+        assert "for " not in text.partition("@triton.jit")[2], name
+    assert "for start in" in source(BLOCKS["tall"][0], BLOCKS["tall"][1])
+    short = source(BLOCKS["layer_norm_of_patches"][0], [r(1, 24, 2, 3), r(1, 1, 24), r(1, 7, 24), r(24)])
+    assert "axis=1" in short  # seven rows are no run
+
+
+def test_columns_are_narrow_where_they_are_few():
+    """A layer norm of an image's channels, batch of one: 13 programs of 16 pixels left nine tenths idle."""
+
+    def programs(lanes, height, *options):
+        (launch,) = launches([Work("_column", options, 1, lanes, height, 0)], default("cuda"))
+        return launch.programs, launch.block
+
+    assert programs(14 * 14, 384, "tiled") == (196, 1)
+    assert programs(28 * 28, 192, "tiled") == (196, 4)
+    assert programs(56 * 56, 96, "tiled") == (196, 16)
+    assert programs(14 * 14, 50000, "tiled", "swept") == (
+        13,
+        16,
+    )  # a narrow one would read it all several times
 
 
 @pytest.mark.long

@@ -81,6 +81,14 @@ GATHERS: list[Callable[[Any, Any], Any]] = [
     lambda t, i: t[i, i - 2], lambda t, i: t[i][..., None], lambda t, i: t.gather(1, i[:, :2]),
     lambda t, i: F.one_hot(i, 9), lambda t, i: t.index_select(0, i[0]),
 ]  # fmt: skip
+CONVOLUTIONS: list[Callable[[Any, Any, Any], Any]] = [
+    lambda x, w, b: F.conv2d(x, w, b, padding=1, groups=6), lambda x, w, b: F.conv2d(x, w, groups=6),
+    lambda x, w, b: F.conv2d(x, w, b, 2, 1, 1, 6), lambda x, w, b: F.conv2d(x, w, b, (1, 2), (2, 0), 2, 6),
+    lambda x, w, b: F.conv2d(x, w[:, :, :1, :1].contiguous(), b, groups=6).relu(),
+    lambda x, w, b: F.conv1d(x[:, :, 0], w[:, :, 0], b, padding=1, groups=6),
+    lambda x, w, b: F.conv2d(x.tanh(), w, b, padding=1, groups=6).flatten(2).transpose(1, 2).sigmoid(),
+    lambda x, w, b: F.max_pool2d(F.conv2d(x, w, b, 1, 1, 1, 6), 2),
+]  # fmt: skip
 
 
 def equal_to_eager(functions: list[Callable[..., Any]], inputs: list[Any]) -> None:
@@ -142,6 +150,12 @@ def test_images(dtype):
 def test_windows(dtype, monkeypatch):
     monkeypatch.setitem(graph.SLOW_ON, "cpu", set())  # what is lowered for CUDA is checked here
     equal_to_eager(WINDOWS, [r(2, 3, 6, 8, dtype=dtype)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_depthwise_convolutions(dtype, monkeypatch):
+    monkeypatch.setitem(graph.SLOW_ON, "cpu", set())
+    equal_to_eager(CONVOLUTIONS, [r(2, 6, 7, 9, dtype=dtype), r(6, 1, 3, 3, dtype=dtype), r(6, dtype=dtype)])
 
 
 def test_gathers():

@@ -27,7 +27,7 @@ from passagent.expert.cost import Work
 from passagent.expert.entry_text import module_lines
 from passagent.expert.expressions import Trace, Unsupported
 from passagent.expert.family import Family, named, used_in, view_lines, view_route
-from passagent.expert.graph import example, mutates, op_name
+from passagent.expert.graph import CONVOLUTIONS, example, mutates, op_name
 from passagent.expert.layouts import input_orders, of_library, output_orders, stored
 from passagent.expert.long_reductions import steps
 from passagent.expert.lower import Lowered, Region, Types, lower_region
@@ -35,7 +35,7 @@ from passagent.expert.lowering import HALF
 from passagent.expert.names import identifier, kind, pass_name, title
 from passagent.expert.region import Found, does_nothing, find_regions, is_free, is_view, moves_only
 from passagent.expert.region_types import has_any, named_types
-from passagent.expert.repeated import MOVES, join_reductions, reduces_again
+from passagent.expert.repeated import MOVES, join_reductions, reduces_again, windows_again
 from passagent.expert.schedule import Schedule
 from passagent.expert.text_parts import Kernel, Knobs, TritonKernel
 from passagent.expert.wording import conditions, simplified
@@ -222,6 +222,9 @@ def _scheduled(
     moves = next((op for n in region.nodes if (op := op_name(n)) in MOVES), None)
     if target == "cpu" and moves and reduces_again(schedule):
         raise Unsupported(moves, "what is reduced before it would be reduced again for what it moves")
+    windows = next((op for n in region.nodes if (op := op_name(n)) in CONVOLUTIONS), None)
+    if windows and windows_again(schedule):
+        raise Unsupported(windows, "would be computed again for what is reduced of it")
     allocated = ["out"] if len(made) == 1 else [f"out{k}" for k in range(len(made))]
     outputs = [allocated[made.index(j)] if k is None else names[k] for j, k in enumerate(returned)]
     outputs += [names[k] for k in beside]

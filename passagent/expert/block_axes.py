@@ -6,12 +6,10 @@ from dataclasses import dataclass, field
 
 from passagent.expert.expressions import Axis, Unsupported
 from passagent.expert.schedule import Schedule
-from passagent.expert.schedule_parts import Group, Mono, Store
+from passagent.expert.schedule_parts import HELD, NARROW, Group, Mono, Store
 
 LONGEST = 32768
 """Lanes that a program holds at once, at most."""
-HELD = 16384
-"""Elements of a block that is reduced along its height, at most."""
 TALL = 16
 """Elements of an outer axis from which it is part of the block, and no loop."""
 EVEN, BLOCKS = 8, 1024
@@ -93,10 +91,12 @@ def _form(schedule: Schedule, group: Group) -> Form:
     apart = any(loops[-1] is not vector for loops in looped)
     cross = max(others, key=lambda a: a.size.hint, default=None)
     if cross is not None and (apart or cross.size.hint >= TALL):
-        lanes = 16 if tile is not None else vector.size.hint
+        lanes = NARROW if tile is not None else vector.size.hint
         if cross.size.hint * lanes <= HELD:
             limit = _at_most(
-                schedule, [cross, *([vector] if tile is None else [])], HELD if tile is None else HELD // 16
+                schedule,
+                [cross, *([vector] if tile is None else [])],
+                HELD if tile is None else HELD // NARROW,
             )
             return Form("column", rows, vector, cross, limit=limit)
         if not apart and lanes <= HELD:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from passagent.expert.schedule_parts import HELD
 from passagent.expert.text_parts import Part
 from passagent.expert.wording import product
 
@@ -109,18 +110,23 @@ def helpers(texts: str, block: int, warps: int) -> list[str]:
             "",
             "",
             "def _column(rows, lanes, height, tiled=False, swept=False):",
-            '    """(programs, lanes and height of a block, warps): a program reduces along the height."""',
+            '    """(programs, lanes and height of a block, warps): a program reduces along the height.',
+            "",
+            "    16 lanes fill a sector of memory; fewer are read where most processors would be idle.",
+            '    """',
             "    if rows * lanes * height >= 2**31:",
             '        raise RuntimeError("more than 2**31 elements do not fit 32-bit indices")',
             "    block, together = triton.next_power_of_2(lanes), triton.next_power_of_2(height)",
             "    if swept:",
             f"        together = min(together, max(1, {8 * block} // min(block, 32)))",
             "    if tiled:",
-            f"        block = min(block, 64, max(16, {8 * block} // together))",
-            f"        while block > 16 and rows * lanes < {SMS} * block:",
+            f"        block = min(block, 64, max({8 * block} // together, min(16, {HELD} // together)))",
+            f"        while block > (16 if swept else 1) and rows * lanes < {SMS} * block:",
             "            block //= 2",
             "        rows *= triton.cdiv(lanes, block)",
-            f"    return rows, block, together, {count.format(most=16, lanes='block * together', each=256)}",
+            f"    each = 64 if rows * block * together < {SMS * ROOM} else 256",
+            "    return rows, block, together, "
+            f"{count.format(most=16, lanes='block * together', each='each')}",
         ]
     if "_split" in called:
         lines += [

@@ -38,9 +38,11 @@ FREE_VIEWS |= {"unflatten", "swapaxes", "swapdims", "movedim", "moveaxis", "resh
 IDENTITIES = {"dropout", "dropout1d", "dropout2d", "dropout3d", "contiguous", "to", "type_as", "float"}
 """Operators that may return their input as it is."""
 
+CONVOLUTIONS = ("conv1d", "conv2d")
+"""Of which some are lowered (lower_conv.py)."""
+
 HEAVY = {
-    "conv1d",
-    "conv2d",
+    *CONVOLUTIONS,
     "conv3d",
     "conv_transpose1d",
     "conv_transpose2d",
@@ -62,7 +64,7 @@ HEAVY |= {"max_pool2d_with_indices"}
 """Operators that a vendor library does better."""
 
 SLOW_ON = {
-    "cpu": {"interpolate", "max_pool1d", "max_pool2d", "avg_pool1d", "avg_pool2d"},
+    "cpu": {"interpolate", "max_pool1d", "max_pool2d", "avg_pool1d", "avg_pool2d", *CONVOLUTIONS},
     "cuda": set[str](),
 }
 """Operators that eager does better on a target: there their windows run over vectors of channels."""

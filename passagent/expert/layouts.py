@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import fx
 
 from passagent.expert.expressions import Trace, Value
-from passagent.expert.graph import HEAVY, example, op_name
+from passagent.expert.graph import CONVOLUTIONS, HEAVY, example, op_name
 from passagent.expert.lower import Region
 from passagent.expert.schedule import Schedule
 from passagent.expert.schedule_parts import Address
@@ -28,9 +29,15 @@ def input_orders(regions: Sequence[Region]) -> list[Order]:
 
 def output_orders(regions: Sequence[Region]) -> list[Order]:
     """For each output the order in which eager's lies, on every device."""
-    if any(op_name(node) in DEVICE_DECIDES for node in regions[0].nodes):
+    if any(_device_decides(node) for node in regions[0].nodes):
         return [()] * len(regions[0].outputs)
     return [memory_order([example(r.outputs[k]) for r in regions]) for k in range(len(regions[0].outputs))]
+
+
+def _device_decides(node: fx.Node) -> bool:
+    if op_name(node) in CONVOLUTIONS:
+        return not all(example(a).is_contiguous() for a in node.all_input_nodes)
+    return op_name(node) in DEVICE_DECIDES
 
 
 def memory_order(tensors: Sequence[torch.Tensor]) -> Order:

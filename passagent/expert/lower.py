@@ -11,6 +11,7 @@ from torch import fx
 
 from passagent.expert import (
     lower_activations,
+    lower_conv,
     lower_gather,
     lower_index,
     lower_math,
@@ -26,6 +27,7 @@ from passagent.expert.split import lower_split
 
 _REGISTERED = (
     lower_activations,
+    lower_conv,
     lower_gather,
     lower_index,
     lower_math,
@@ -85,7 +87,7 @@ def lower_node(
 ) -> Any:
     """The Value (or tuple of them) of an operator. Raises Unsupported."""
     name = op_name(node)
-    if name in HEAVY or name in SLOW_ON[target]:
+    if name in SLOW_ON[target] or (name in HEAVY and not lower_conv.is_written_out(node)):
         raise Unsupported(name, "is left to the vendor library")
     lowering = OPS.get(name) or OPS.get(_out_of_place(node))
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
-from passagent.expert.expressions import Expr, Size, Value, fixed
+from passagent.expert.expressions import Axis, Expr, Size, Value, fixed
 from passagent.expert.lowering import Call, compute_type, lowers
 from passagent.expert.shapes import as_size, read_at, whole
 
@@ -137,7 +138,7 @@ def pool(
         raise c.fail("with rounded-up sizes, indices or a divisor is left to the library")
     spatial = int(c.op[-2])
     kernel, by, edge, apart = (
-        _numbers(c, v, spatial)
+        numbers(c, v, spatial)
         for v in (kernel_size, kernel_size if stride in (None, [], ()) else stride, padding, dilation)
     )
     if math.prod(kernel) > LARGEST:
@@ -155,7 +156,8 @@ def pool(
     return Value(value.dims, c.finish(expr, c.out, exact=c.op.startswith("max")))
 
 
-def _numbers(c: Call, value: Any, count: int) -> list[int]:
+def numbers(c: Call, value: Any, count: int) -> list[int]:
+    """`value` for each of `count` dimensions. Raises Unsupported where it is a text or a parameter."""
     values = list(value) if isinstance(value, tuple | list) else [value]
     values = values * count if len(values) == 1 else values
     if len(values) != count or any(not isinstance(v, int) for v in values):
@@ -168,34 +170,49 @@ def _window(
 ) -> Value:
     """Windows along one dimension, summed or their largest taken, in the compute type."""
     t = c.trace
-    value, _ = whole(t, value, dim)
-    have = t.size_of(value.dims[dim])
-    span = apart * (size - 1) + 1
-    count = (have.hint + 2 * edge - span) // by + 1
-    target = (
-        fixed(count)
-        if t.text(have).isdigit()
-        else Size(count, f"(({t.text(have)} + {2 * edge - span}) // {by} + 1)")
-    )
-    t.guard(f"{t.text(have)} > {edge}")
-    axis = t.axis(target)
-    last = t.integer(t.plus(have, fixed(-1)))
-    start = t.mul(t.index(axis), t.integer(by))
+    value, axis, places = windows(c, value, dim, size, by, edge, apart)
     total: Expr | None = None
     compute = compute_type(value.dtype)
     dims = value.dims
-    for k in range(size):
-        index = t.add(start, t.integer(k * apart - edge))
-        near = t.op("index_clamp", [index, last], "int64") if edge else index
+    for near, inside in places:
         read = read_at(t, value, dim, axis, near)
         part, dims = c.wide(read.expr), read.dims
-        if edge:
-            inside = t.op(
-                "and",
-                [t.op("ge", [index, t.integer(0)], "bool"), t.op("le", [index, last], "bool")],
-                "bool",
-            )
+        if inside is not None:
             part = t.op("where", [inside, part, c.number(neutral, compute)], compute)
         total = part if total is None else c.e("maximum" if neutral else "add", total, part)
     assert total is not None
     return Value(dims, total)
+
+
+def windows(
+    c: Call, value: Value, dim: int, size: int, by: int, edge: int, apart: int
+) -> tuple[Value, Axis, list[tuple[Expr, Expr | None]]]:
+    """The value over one axis in this dimension, the axis of its windows, and where their elements are read.
+
+    Beside each place, whether it lies inside; None: it does.
+    """
+    t = c.trace
+    value, _ = whole(t, value, dim)
+    have = t.size_of(value.dims[dim])
+    span = apart * (size - 1) + 1
+    count = (have.hint + 2 * edge - span) // by + 1
+    if t.text(have).isdigit():
+        target = fixed(count)
+    elif by == 1:
+        target = t.plus(have, fixed(2 * edge - span + 1))
+    else:
+        target = Size(count, f"(({t.text(have)} + {2 * edge - span}) // {by} + 1)")
+    t.guard(f"{t.text(have)} > {edge}")
+    axis = t.axis(target)
+    last = t.integer(t.plus(have, fixed(-1)))
+    start = t.mul(t.index(axis), t.integer(by))
+    places: list[tuple[Expr, Expr | None]] = []
+    for k in range(size):
+        away = k * apart - edge
+        index = t.add(start, t.integer(away))
+        sides = [t.op("ge", [index, t.integer(0)], "bool")] if away < 0 else []
+        sides += [t.op("le", [index, last], "bool")] if away > span - 1 - 2 * edge else []
+        near = t.op("index_clamp", [index, last], "int64") if sides else index
+        inside = functools.reduce(lambda a, b: t.op("and", [a, b], "bool"), sides) if sides else None
+        places.append((near, inside))
+    return value, axis, places

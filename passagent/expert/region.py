@@ -231,7 +231,8 @@ def _depths(graph: fx.Graph, inside: set[fx.Node]) -> dict[fx.Node, int]:
     storage, writers = memory(graph), list[fx.Node]()
     for node in graph.nodes:
         before = [
-            depth[a] + (_begins_anew(node, a) if a in inside else a.op not in {"placeholder", "get_attr"})
+            depth[a]
+            + (_begins_anew(node, a, inside) if a in inside else a.op not in {"placeholder", "get_attr"})
             for a in node.all_input_nodes
         ]
         before += [depth[w] + 1 for w in writers if _shares_with(node, w, storage)]
@@ -243,13 +244,16 @@ def _depths(graph: fx.Graph, inside: set[fx.Node]) -> dict[fx.Node, int]:
         movable = node in inside and mutates(node) is None
         movable = movable and not any(_shares_with(node, w, storage) for w in writers)
         if movable and node.users and all(u in inside for u in node.users):
-            depth[node] = max(depth[node], min(depth[u] - _begins_anew(u, node) for u in node.users))
+            depth[node] = max(depth[node], min(depth[u] - _begins_anew(u, node, inside) for u in node.users))
     return depth
 
 
-def _begins_anew(node: fx.Node, source: fx.Node) -> bool:
+def _begins_anew(node: fx.Node, source: fx.Node, inside: set[fx.Node]) -> bool:
     """Whether a kernel begins at an operator: it reads each element often, and what it reads is computed."""
-    return not is_free(source) and reads_often(node, source)
+    computed = source
+    while computed in inside and is_free(computed):
+        computed = computed.all_input_nodes[0]
+    return computed in inside and reads_often(node, source)
 
 
 def _shares_with(node: fx.Node, writer: fx.Node, storage: Memory) -> bool:
@@ -351,12 +355,7 @@ def make_region(graph: fx.Graph, nodes: list[fx.Node]) -> Region | None:
     outputs = [
         n for n in nodes if any(u not in inside for u in n.users) or (not n.users and mutates(n) is not None)
     ]
-    if (
-        not outputs
-        or not inputs
-        or not all(is_tensor(i) for i in inputs)
-        or not all(is_tensor(o) for o in outputs)
-    ):
+    if not outputs or not inputs or not all(map(is_tensor, [*inputs, *outputs])):
         return None
     return Region(nodes, list(inputs), outputs)
 

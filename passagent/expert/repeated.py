@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 from torch import fx
 
 from passagent.expert.expressions import Axis, Trace, Value, parts
-from passagent.expert.graph import example, op_name
+from passagent.expert.graph import CONVOLUTIONS, example, op_name
 from passagent.expert.schedule import Schedule
 from passagent.expert.schedule_parts import Group, Store
 
@@ -16,12 +17,16 @@ MOVES = frozenset({"pad", "roll", "flip", "repeat", "tile", "index_select", "gat
 
 MOST_RECOMPUTED = 9
 """Elements of a window up to which what it reads is computed in the same kernel, once for each."""
+MOST_HELD = 8192
+"""Elements of a row, each of a window, that a program holds to reduce them."""
 LARGE_IMAGE = 1 << 22
 """Elements from which an image that is enlarged is computed before, and not for each neighbour."""
 
 
 def reads_often(node: fx.Node, source: fx.Node) -> bool:
     """Whether an operator reads each element of `source` so often that it is best stored before."""
+    if op_name(node) in CONVOLUTIONS:
+        return True
     if op_name(node) in {"interpolate", "upsample"}:
         mode = node.args[3] if len(node.args) > 3 else node.kwargs.get("mode")
         is_one = math.prod(example(source).shape[2:]) == 1
@@ -44,6 +49,21 @@ def reduces_again(schedule: Schedule) -> bool:
 
     groups = schedule.groups
     return any(reduced(a, True) & reduced(b, False) for a in groups for b in groups if a is not b)
+
+
+def windows_again(schedule: Schedule) -> bool:
+    """Whether a group reduces what another computes of windows, too, or more of it than registers hold."""
+    holding = []
+    for group in schedule.groups:
+        items = [item for stage in group.stages for item in stage.items]
+        exprs = [
+            e for item in items for e in ([item.expr, *item.index] if isinstance(item, Store) else [item])
+        ]
+        reads = Counter(e.data for e in parts(*exprs) if e.kind == "load" and schedule.addresses[e].rest)
+        if any(times >= MOST_RECOMPUTED - 1 for times in reads.values()):
+            reduces = any(not isinstance(item, Store) for item in items)
+            holding.append(max(schedule.volume(stage.loops) for stage in group.stages) if reduces else 0)
+    return max(holding, default=0) > (0 if len(holding) > 1 else MOST_HELD)
 
 
 def join_reductions(trace: Trace, outputs: list[Value]) -> bool:

@@ -8,7 +8,9 @@ reductions of earlier ones.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
+from itertools import permutations
 from typing import Any
 
 from passagent.expert.expressions import Axis, Expr, Size, Trace, Unsupported, Value, parts
@@ -21,6 +23,7 @@ from passagent.expert.schedule_parts import (
     Store,
     contains,
     holds,
+    lying_across,
     reduced,
     without_units,
 )
@@ -193,18 +196,12 @@ class Schedule:
         """Join neighbouring axes that every address walks through as one."""
         live = {a for e in self._seen for a in e.every} | {a for s in self.stores for a in s.axes}
         reduces = [e for e in self._seen if e.kind == "reduce"]
-        changed = True
-        while changed:
-            changed = False
+        while True:
             now = sorted(self.axes(live), key=lambda a: a.number)
-            for a in now:
-                for b in now:
-                    if a is not b and self._mergeable(a, b, reduces):
-                        self._join(a, b)
-                        changed = True
-                        break
-                if changed:
-                    break
+            pair = next((two for two in permutations(now, 2) if self._mergeable(*two, reduces)), None)
+            if pair is None:
+                return
+            self._join(*pair)
 
     def _mergeable(self, a: Axis, b: Axis, reduces: list[Expr]) -> bool:
         if a in self.bare or b in self.bare:
@@ -244,17 +241,21 @@ class Schedule:
     def _order(self) -> list[Axis]:
         """All axes, outermost first: as the largest access walks memory, the others fitted in.
 
-        Of equally large ones a read leads where something is reduced (rows are read again), else a store.
+        Of equally large ones a read leads where something is reduced (rows are read again), else a store;
+        what windows read counts as often as it is read.
         """
-        store_ids = {id(s) for s in self.stores}
         reads_first = any(e.kind == "reduce" for e in self._seen)
-        strides = {key: self._strides(address) for key, address in self.addresses.items()}
-        ranked = sorted(
-            strides.items(), key=lambda kv: (-self.volume(kv[1]), (kv[0] in store_ids) == reads_first)
-        )
+        strides = {key: self._strides(key) for key in self.addresses}
+        often = Counter(e.data for e, a in self.addresses.items() if isinstance(e, Expr) and a.rest)
+
+        def rank(access: Any) -> tuple[int, bool]:
+            is_read = isinstance(access, Expr)
+            times = max(1, often[access.data]) if is_read else 1
+            return -self.volume(strides[access]) * times, is_read != reads_first
+
         order: list[Axis] = []
-        for _, steps in ranked:
-            walk = sorted(steps, key=lambda a: -steps[a])
+        for access in sorted(strides, key=rank):
+            walk = sorted(strides[access], key=lambda a: -strides[access][a])
             for position, axis in enumerate(walk):
                 if axis not in order:
                     after = [a for a in walk[position + 1 :] if a in order]
@@ -262,8 +263,9 @@ class Schedule:
         rest = self.axes(a for e in self._seen for a in e.every) - set(order)
         return sorted(rest, key=lambda a: a.number) + order
 
-    def _strides(self, address: Address) -> dict[Axis, int]:
-        """How far a step along each axis goes, those of computed indices included."""
+    def _strides(self, access: Any) -> dict[Axis, int]:
+        """How far a step along each axis goes, those of computed indices included; of a store by its id."""
+        address = self.addresses[access]
         strides = {a: self.hint(mono) for a, mono in address.terms.items()}
         for e, mono in address.rest:
             # a set's order is another one in every process
@@ -309,12 +311,10 @@ class Schedule:
     def _grouped(self) -> list[list[Store]]:
         groups: list[list[Store]] = []
         for store in self.stores:
-            for group in groups:
-                if self._together(group, store):
-                    group.append(store)
-                    break
-            else:
-                groups.append([store])
+            fitting = next((group for group in groups if self._together(group, store)), None)
+            if fitting is None:
+                groups.append(fitting := [])
+            fitting.append(store)
         return groups
 
     def _together(self, group: list[Store], store: Store) -> bool:
@@ -347,6 +347,8 @@ class Schedule:
         tile = walked[-1] if walked and walked[-1] in rows else None
         if tile is not None and self.target == "cpu" and self._walks_along(bound, stores):
             tile = None  # rows run along what is reduced; what lies across them is turned (cpp_bands.py)
+        if tile is None and self.target == "cuda" and used - set(rows) == bound:
+            tile = lying_across(rows, bound, [self._strides(e) for e in parts(*reduces) if e.kind == "load"])
         rows = self._without_waste(rows, tile, reduces, stores)
         tile = tile if tile in rows else None
         if tile is not None:
@@ -373,11 +375,10 @@ class Schedule:
         kept = list(rows)
         for r, volume in work.items():
             free = self.axes(r.axes)
-            for axis in list(kept):
-                if axis not in free:
-                    times = -(-axis.size.hint // 512) if axis is tile else axis.size.hint
-                    if times > 1 and volume * times > 0.4 * most:
-                        kept.remove(axis)
+            for axis in [axis for axis in kept if axis not in free]:
+                times = -(-axis.size.hint // 512) if axis is tile else axis.size.hint
+                if times > 1 and volume * times > 0.4 * most:
+                    kept.remove(axis)
         return kept
 
     def _stages(self, stores: list[Store], reduces: dict[Expr, None], rows: list[Axis]) -> list[Stage]:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from passagent.expert.expressions import Axis, Expr, Size, Trace
+
+HELD = 16384
+"""cuda: elements of a block that is reduced along its height, at most."""
+NARROW = 8
+"""cuda: rows that such a block holds at least: of 16-bit elements half a sector of memory."""
 
 Mono = tuple[int, tuple[str, ...]]
 """A product of an integer and size texts."""
@@ -82,3 +89,22 @@ def reduced(expr: Expr, wanted: Expr) -> bool:
     if expr.kind == "reduce":
         return contains(expr, wanted)
     return any(reduced(a, wanted) for a in expr.args)
+
+
+def lying_across(rows: Iterable[Axis], bound: frozenset[Axis], reads: list[dict[Axis, int]]) -> Axis | None:
+    """The row axis along which a large input lies whose rows are reduced whole, if a block holds several.
+
+    `reads`: how far a step along each axis goes in memory. One row alone reads each of its elements from a
+    sector of its own. The order of the axes tells, unless as much lies along the rows: what is added to a
+    convolution's patches, say.
+    """
+    if len(bound) != 1 or _volume(bound) > HELD // NARROW:
+        return None
+    most = max(map(_volume, reads), default=0)
+    large = [steps for steps in reads if 2 * _volume(steps) >= most and bound <= set(steps)]
+    across = (a for a in rows if a.size.hint >= 2 * NARROW and any(steps.get(a) == 1 for steps in large))
+    return next(across, None)
+
+
+def _volume(axes: Iterable[Axis]) -> int:
+    return math.prod(axis.size.hint for axis in axes)

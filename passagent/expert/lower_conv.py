@@ -1,0 +1,83 @@
+"""Depthwise convolutions, element by element with the window written out; any other is the library's.
+
+Such a one is a handful of multiply-adds. In eager it is a kernel of its own, which adds in this order in
+float32 from the bias on, and what follows has to read its result.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from typing import Any
+
+from torch import fx
+
+from passagent.expert.expressions import ONE, Axis, Expr, Value, fixed
+from passagent.expert.graph import CONVOLUTIONS, example, op_name
+from passagent.expert.lower_pool import LARGEST, numbers, windows
+from passagent.expert.lowering import Call, lowers
+from passagent.expert.shapes import as_size, broadcast, read_at
+
+
+def is_written_out(node: fx.Node) -> bool:
+    """Whether an operator is such a convolution, of a small window."""
+    tensors = [a for a in node.args[:2] if isinstance(a, fx.Node)]
+    if op_name(node) not in CONVOLUTIONS or node.meta.get("library_only") or len(tensors) < 2:
+        return False
+    x, weight = (example(a).shape for a in tensors)
+    batched = len(x) == len(weight) == int(op_name(node)[-2]) + 2
+    return batched and x[1] == weight[0] > weight[1] == 1 and math.prod(weight[2:]) <= LARGEST
+
+
+@lowers(*CONVOLUTIONS)
+def depthwise(
+    c: Call,
+    input: Value,
+    weight: Value,
+    bias: Value | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: Any = 1,
+) -> Value:
+    t, spatial = c.trace, int(c.op[-2])
+    by, edge, apart = (numbers(c, v, spatial) for v in (stride, padding, dilation))
+    channels, one, *window = t.shape(t.refresh(weight))
+    for size, wanted in zip(
+        [as_size(groups), channels, one], [channels, t.shape(input)[1], ONE], strict=True
+    ):
+        t.equal(size, wanted)
+    for size in window:
+        t.equal(size, fixed(size.hint))
+    value, axes, places = input, list[Axis](), list[list[tuple[Expr, Expr | None]]]()
+    for k in range(spatial):
+        value, axis, along = windows(c, value, 2 + k, window[k].hint, by[k], edge[k], apart[k])
+        axes.append(axis)
+        places.append(along)
+    reads, weights, insides = list[Value](), list[Value](), list[list[Expr]]()
+    for tap in itertools.product(*(range(len(along)) for along in places)):
+        x, w = value, read_at(t, weight, 1, None, t.integer(0))
+        for k, number in enumerate(tap):
+            x = read_at(t, x, 2 + k, axes[k], places[k][number][0])
+            w = read_at(t, w, 1, None, t.integer(number))
+        reads.append(x)
+        weights.append(_of_channels(w, spatial))
+        insides.append([i for k, number in enumerate(tap) if (i := places[k][number][1]) is not None])
+    first = [_of_channels(bias, spatial)] if bias is not None else []
+    dims, found = broadcast(t, [*reads, *weights, *first])
+    parts = [c.wide(part) for part in found]
+    total = parts[-1] if first else c.number(0.0, parts[0].dtype)
+    for element, factor, inside in zip(parts, parts[len(reads) :], insides, strict=False):
+        more = c.e("fma", factor, element, total)
+        total = t.op("where", [_all(c, inside), more, total], total.dtype) if inside else more
+    return Value(dims, c.finish(total, c.out))
+
+
+def _of_channels(vector: Value, spatial: int) -> Value:
+    """One element for each channel, beside dimensions of an image."""
+    return Value([*vector.dims, *[()] * spatial], vector.expr)
+
+
+def _all(c: Call, conditions: list[Expr]) -> Expr:
+    return functools.reduce(lambda a, b: c.trace.op("and", [a, b], "bool"), conditions)
