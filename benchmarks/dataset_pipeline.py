@@ -317,20 +317,9 @@ def main() -> None:
     rows = [[one.name, one.reason, one.detail, one.seconds, one.peak_mib] for one in done]
     for row in rows:
         row[2] = row[2].replace(str(args.graphnet.resolve()), "GRAPHNET")[:200]
-    data: dict[str, Any] = {
-        "samples": chosen["samples"],
-        "chosen": len(chosen["names"]),
-        "by_size": args.by_size,
-        "validated": len(done),
-        "accepted": len(graphs),
-        "reasons": Counter(one.reason for one in done if not one.value),
-        "folding": folded(graphs),
-        "graphnet": compared(args, graphs),
-        "hash": hashed(graphs),
-        "rows": rows,
-    }
-    for key in ("samples", "validated", "accepted", "reasons", "folding", "graphnet", "hash"):
-        print(key, data[key], flush=True)
+    reasons = Counter(one.reason for one in done if not one.value)
+    print(f"{len(graphs)} of {len(done)} accepted; {dict(reasons)}", flush=True)
+    built: dict[str, Any] = {}
     if args.build:
         small = [name for name, one in graphs.items() if len(one["operators"]) <= args.operators]
         request = assembling.Request(
@@ -341,11 +330,26 @@ def main() -> None:
             limit_s=args.limit,
         )
         record = assembling.build(request, lambda line: print(line, flush=True))
-        data["build"] = {
+        built = {
             "samples": len(request.samples),
             "tasks": record["tasks"],
             "funnel": record["funnel"],
         }
+    data: dict[str, Any] = {
+        "samples": chosen["samples"],
+        "chosen": len(chosen["names"]),
+        "by_size": args.by_size,
+        "validated": len(done),
+        "accepted": len(graphs),
+        "reasons": reasons,
+        "folding": folded(graphs),
+        "graphnet": compared(args, graphs),
+        "hash": hashed(graphs),
+        "build": built,
+        "rows": rows,
+    }
+    for key in ("samples", "folding", "graphnet", "hash"):
+        print(key, data[key], flush=True)
     print(keep("dataset-pipeline", "cpu", args.out, summary(data)))
 
 
