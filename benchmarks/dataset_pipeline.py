@@ -1,10 +1,12 @@
 """The dataset pipeline on GraphNet's samples, and its rules against GraphNet's own functions.
 
-    python benchmarks/dataset_pipeline.py GRAPHNET --work PLACE --count 400 --budget 3600
+    python benchmarks/dataset_pipeline.py GRAPHNET --work PLACE --count 400 --jobs 16 --budget 3600
 
 GRAPHNET is a checkout of PaddlePaddle/GraphNet. Its functions are executed from there, nothing of it is kept.
-A stratified choice of torch samples, by their directory, is validated one by one until the budget, s, is
-spent; the same command goes on. Of what is accepted:
+A stratified choice of torch samples, by their directory, is validated, `--jobs` at a time, in an order of
+which any first part is stratified, too. No sample is begun when the budget, s, is spent; the same command
+goes on. A sample may take `--limit` seconds of CPU time and `--memory` GiB. `--choice FILE` keeps the choice,
+for a part of a checkout that holds only what was chosen. Of what is accepted:
 
 - folding: the same ranges as GraphNet's parser by its own rule; the layers found by whole periods
 - buckets, plateaus, selection: equal to GraphNet's functions, on all sizes met and on random input
@@ -19,17 +21,22 @@ from __future__ import annotations
 
 import argparse
 import ast
+import json
 import random
+import resource
 import sys
 import time
 import types
 from collections import Counter, defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from evaluator_repeatability import keep
 from search_overhead import summary
 
+from passagent.errors import InfrastructureError
 from passagent.extraction.graph_text import model_text
 from passagent.extraction.structural_hash import structural_hash
 from passagent.pipeline import assembling, folding
@@ -44,8 +51,8 @@ from passagent.tasks.reader import Subgraph
 from passagent.tasks.straight import read_graph
 
 SEED = 0
-FIRST = ("transformers-auto-model/bert-base-uncased", "torchvision/resnet18")
-"""Samples that folding is asked about."""
+FIRST = ("transformers-auto-model/bert-base-uncased", "torchvision/resnet18", "torchvision/resnet34")
+"""Samples that folding is asked about: each alone, and both resnets, which have one basic block, together."""
 MUTATIONS = 200
 
 
@@ -69,16 +76,39 @@ def stratified(samples: dict[str, Path], count: int, by_size: bool) -> list[str]
     return [*(name for name in FIRST if name in samples), *chosen]
 
 
-def validated(args: argparse.Namespace, samples: dict[str, Path]) -> list[Done]:
-    """What is done before the budget is spent."""
-    begun, done = time.monotonic(), []
-    with computing(args.work / "work", 1, args.limit) as units:
-        for name in stratified(samples, args.count, args.by_size):
-            unit = validation(name, samples[name], "cpu")
-            if time.monotonic() - begun < args.budget or unit.file(args.work / "work").exists():
-                done += units.results([unit])
-                print(*done[-1][:1], *done[-1][2:], flush=True)
-    return done
+def choice(args: argparse.Namespace, samples: dict[str, Path]) -> dict[str, Any]:
+    """How many samples there are, and which are chosen, in order; as the file has it, if there is one."""
+    if args.choice and args.choice.exists():
+        known: dict[str, Any] = json.loads(args.choice.read_text())
+        return known
+    made = {"samples": len(samples), "names": stratified(samples, args.count, args.by_size)}
+    if args.choice:
+        args.choice.write_text(json.dumps(made))
+    return made
+
+
+def validated(args: argparse.Namespace, names: list[str], samples: dict[str, Path]) -> list[Done]:
+    """What is done before the budget is spent, in the order of the choice."""
+    if args.memory:  # processes that are started inherit it
+        resource.setrlimit(resource.RLIMIT_DATA, (args.memory << 30, resource.RLIM_INFINITY))
+    end, waiting, work = time.monotonic() + args.budget, iter(names), args.work / "work"
+
+    def in_turn() -> Iterator[Done]:
+        with computing(work, args.jobs, args.limit) as units:
+            for name in waiting:
+                unit = validation(name, samples[name], "cpu")
+                if time.monotonic() > end and not unit.file(work).exists():
+                    continue
+                try:
+                    done = next(units.results([unit]))
+                except InfrastructureError as error:  # not kept: the same command tries it again
+                    done = Done(name, None, "machine", str(error), 0.0, 0)
+                print(done.name, *done[2:], flush=True)
+                yield done
+
+    with ThreadPoolExecutor(args.jobs) as pool:
+        done = [one for part in pool.map(lambda _: list(in_turn()), range(args.jobs)) for one in part]
+    return sorted(done, key=lambda one: names.index(one.name))
 
 
 def folded(graphs: dict[str, Any]) -> dict[str, Any]:
@@ -100,6 +130,8 @@ def folded(graphs: dict[str, Any]) -> dict[str, Any]:
     lengths = periods.lengths()
     found = folding.ranges(periods)
     alone = {name: folding.fold([graphs[name]["operators"]]) for name in FIRST if name in graphs}
+    together = [graphs[name]["operators"] for name in FIRST[1:] if name in graphs]
+    alone["the resnets together"] = folding.fold(together)
     return {
         "sequences": len(sequences),
         "operators": sum(map(len, sequences)),
@@ -250,7 +282,7 @@ def _mutated(graph: Any, rng: random.Random) -> bool:
         return False
     where: Any = rng.choice([*places, *keys])
     value = node.kwargs[where] if isinstance(where, str) else node.args[where]
-    changed = (not value) if type(value) is bool else value + 1
+    changed = (not value) if type(value) is bool else -value or 1  # 1 is lost in the lowest float
     if isinstance(where, str):
         node.kwargs = {**node.kwargs, where: changed}
     else:
@@ -269,6 +301,9 @@ def main() -> None:
     parser.add_argument("--by-size", action="store_true", help="samples with a short text first")
     parser.add_argument("--budget", type=float, default=3600, help="s")
     parser.add_argument("--limit", type=int, default=600, help="CPU seconds of a sample")
+    parser.add_argument("--memory", type=int, help="GiB of a sample")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--choice", type=Path, metavar="FILE")
     parser.add_argument("--build", type=int, default=0, metavar="N")
     parser.add_argument("--operators", type=int, default=400)
     parser.add_argument("--shapes", type=int, default=10)
@@ -276,39 +311,45 @@ def main() -> None:
     args = parser.parse_args()
     sys.path.append(str(args.graphnet))
     samples = find_samples([str(args.graphnet / "samples")])
-    done = validated(args, samples)
+    chosen = choice(args, samples)
+    done = validated(args, chosen["names"], samples)
     graphs = {one.name: one.value for one in done if one.value}
     rows = [[one.name, one.reason, one.detail, one.seconds, one.peak_mib] for one in done]
     for row in rows:
         row[2] = row[2].replace(str(args.graphnet.resolve()), "GRAPHNET")[:200]
-    data: dict[str, Any] = {
-        "samples": len(samples),
-        "chosen": args.count,
-        "by_size": args.by_size,
-        "validated": len(done),
-        "accepted": len(graphs),
-        "reasons": Counter(one.reason for one in done if not one.value),
-        "folding": folded(graphs),
-        "graphnet": compared(args, graphs),
-        "hash": hashed(graphs),
-        "rows": rows,
-    }
-    for key in ("samples", "validated", "accepted", "reasons", "folding", "graphnet", "hash"):
-        print(key, data[key], flush=True)
+    reasons = Counter(one.reason for one in done if not one.value)
+    print(f"{len(graphs)} of {len(done)} accepted; {dict(reasons)}", flush=True)
+    built: dict[str, Any] = {}
     if args.build:
         small = [name for name, one in graphs.items() if len(one["operators"]) <= args.operators]
         request = assembling.Request(
             [str(samples[name]) for name in small[: args.build]],
             str(args.work),
             shapes=args.shapes,
+            parallel=args.jobs,
             limit_s=args.limit,
         )
         record = assembling.build(request, lambda line: print(line, flush=True))
-        data["build"] = {
+        built = {
             "samples": len(request.samples),
             "tasks": record["tasks"],
             "funnel": record["funnel"],
         }
+    data: dict[str, Any] = {
+        "samples": chosen["samples"],
+        "chosen": len(chosen["names"]),
+        "by_size": args.by_size,
+        "validated": len(done),
+        "accepted": len(graphs),
+        "reasons": reasons,
+        "folding": folded(graphs),
+        "graphnet": compared(args, graphs),
+        "hash": hashed(graphs),
+        "build": built,
+        "rows": rows,
+    }
+    for key in ("samples", "folding", "graphnet", "hash"):
+        print(key, data[key], flush=True)
     print(keep("dataset-pipeline", "cpu", args.out, summary(data)))
 
 

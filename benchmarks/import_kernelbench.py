@@ -2,13 +2,16 @@
 
     python benchmarks/import_kernelbench.py ~/KernelBench --max-input 8 --work /tmp/kernelbench
 
-Imports (or goes on with an import in --work). Raw results go to
+Imports (or goes on with an import in --work). `--sample N` takes N problems, of each level in its share. Two
+calls of Model(*init)(*inputs) must agree, and what was captured must compute the same within 1e-5; `exact`
+counts those that do so bit by bit. Raw results go to
 benchmarks/results/import-kernelbench-DEVICE-DATE.json: a row for each problem, names and outcomes only.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 from collections import Counter
 from pathlib import Path
 
@@ -16,7 +19,16 @@ from evaluator_repeatability import keep
 
 from passagent.confine.environment import describe
 from passagent.suites.import_problems import How, import_problems, read_record
-from passagent.suites.problems import find_problems
+from passagent.suites.problems import Problem, find_problems
+
+
+def sample(problems: list[Problem], count: int) -> list[Problem]:
+    """So many, of each level in its share, drawn by a fixed seed."""
+    levels: dict[str, list[Problem]] = {}
+    for problem in random.Random(0).sample(problems, len(problems)):
+        levels.setdefault(problem.group, []).append(problem)
+    ranked = [(place / len(own), one) for own in levels.values() for place, one in enumerate(own)]
+    return [one for _, one in sorted(ranked, key=lambda pair: pair[0])[:count]]
 
 
 def main() -> None:
@@ -26,11 +38,16 @@ def main() -> None:
     parser.add_argument("--work", required=True, help="where the tasks go")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--max-input", type=int, help="MiB")
+    parser.add_argument("--sample", type=int, metavar="N")
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--timeout", type=float, default=900.0, help="s for a problem")
+    parser.add_argument("--out", type=Path)
     parser.add_argument("--known", action="store_true", help="run nothing: the table of what is there")
     asked = parser.parse_args()
     problems = find_problems("kernelbench", asked.path, [1, 2, 3])
-    how = How(asked.device, asked.max_input and asked.max_input << 20, asked.timeout)
+    if asked.sample:
+        problems = sample(problems, asked.sample)
+    how = How(asked.device, asked.max_input and asked.max_input << 20, asked.timeout, asked.jobs)
     rows = []
     names = {problem.name for problem in problems}
     known = [row for name, row in read_record(Path(asked.work)).items() if name in names]
@@ -55,11 +72,12 @@ def main() -> None:
         "environment": describe(asked.device, 1),
         "suite_commit": problems[0].origin.commit,
         "max_input_mib": asked.max_input,
+        "sample": asked.sample,
         "not_run": len(problems) - len(rows),
         "levels": levels,
         "problems": [row.model_dump(include=fields, exclude_defaults=True) for row in rows],
     }
-    print(f"wrote {keep('import-kernelbench', asked.device, None, data)}")
+    print(f"wrote {keep('import-kernelbench', asked.device, asked.out, data)}")
 
 
 if __name__ == "__main__":

@@ -2,9 +2,11 @@
 
     python benchmarks/opinfo_check.py --work /tmp/opinfo
 
-Fifty operators of torch's op_db, all sample inputs of each, become tasks (--work; the same again goes on).
-Eager is judged against itself on each: nothing may be refused or wrong. For ten operators the expert's kernel
-is judged as it is, and with a loop that ends one element early: that must be caught, ten times.
+Fifty operators of torch's op_db, all sample inputs of each, become tasks (`--jobs` at a time). Eager is
+judged against itself on each: nothing may be refused or wrong. For ten operators the expert's kernel is
+judged as it is, and with a loop that ends one element early: that must be caught, ten times. As many
+evaluations are made at once as there are cores for. Tasks and eager's verdicts stay in --work: the same
+command goes on.
 max_pool2d is not among them: torch has 1,440 samples of it.
 Raw results: benchmarks/results/opinfo-check-cpu-DATE.json.
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import re
 import time
 from collections import Counter
@@ -103,7 +106,7 @@ PLANTED = [
 ]
 """The first ten that the expert serves whole, and in whose kernel the loop is found."""
 LOOP = re.compile(r"j < count;")
-TOGETHER = 120
+TOGETHER = 20
 """Subgraphs that are judged at once."""
 QUICK = {
     "evaluator.warmups": 0,
@@ -111,6 +114,7 @@ QUICK = {
     "evaluator.max_trials": 4,
     "evaluator.interval": 1.0,
     "evaluator.budget_s": 0.02,
+    "evaluator.threads": 1,
 }
 """Verdicts are asked for, not speed."""
 
@@ -119,10 +123,12 @@ def main() -> None:
     """Import, judge, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", required=True)
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=86400.0, help="begin no evaluation after this time")
+    parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     work, end = Path(asked.work), time.monotonic() + asked.seconds
-    rows = imported(work / "tasks")
+    rows = imported(work / "tasks", asked.jobs)
     tasks = {row.name: row.tasks for row in rows if row.reason is None}
     planted, own = asyncio.run(verdicts(work, tasks, end))
     data: dict[str, Any] = {
@@ -138,7 +144,7 @@ def main() -> None:
     caught = sum(one["planted"] == "wrong_result" for one in planted)
     print(f"eager against itself: {alarms} of {judged} samples of {len(tasks)} operators were not ok")
     print(f"off-by-one masks: {caught} of {len(planted)} caught")
-    print(f"wrote {keep('opinfo-check', 'cpu', None, data)}")
+    print(f"wrote {keep('opinfo-check', 'cpu', asked.out, data)}")
 
 
 async def verdicts(work: Path, tasks: dict[str, list[str]], end: float) -> tuple[list[Any], list[Any]]:
@@ -146,23 +152,23 @@ async def verdicts(work: Path, tasks: dict[str, list[str]], end: float) -> tuple
     pool = open_pool(load_config(None, QUICK).evaluator, tell=lambda text: print(text, flush=True))
     try:
         planted = [one async for one in with_masks(pool, work / "tasks", tasks, end)]
-        return planted, [one async for one in against_itself(pool, work, tasks, end)]
+        return planted, await against_itself(pool, work, tasks, end)
     finally:
         await pool.close()
 
 
-def imported(out: Path) -> list[Any]:
+def imported(out: Path, jobs: int) -> list[Any]:
     """A row for each operator; all of its samples are its task's subgraphs."""
     every = {"arguments": [{"samples": 10**6}]}
     problems = [one.model_copy(update=every) for one in find_problems("opinfo", ",".join(OPERATORS), ())]
     rows = []
-    for row in import_problems(problems, out, How(timeout_s=1200)):
+    for row in import_problems(problems, out, How(timeout_s=1200, jobs=jobs)):
         rows.append(row)
         print(f"{len(rows)}/{len(problems)} {row.name}: {row.reason or 'imported'} {row.message}", flush=True)
     return rows
 
 
-async def against_itself(pool: Any, work: Path, tasks: dict[str, list[str]], end: float) -> Any:
+async def against_itself(pool: Any, work: Path, tasks: dict[str, list[str]], end: float) -> list[Any]:
     """Eager in the candidate's place, on the samples of several operators at a time."""
     places = [
         str(graph.path.resolve())
@@ -170,19 +176,28 @@ async def against_itself(pool: Any, work: Path, tasks: dict[str, list[str]], end
         for name in names
         for graph in load_task(work / "tasks" / name).subgraphs
     ]
-    for number, first in enumerate(range(0, len(places), TOGETHER)):
-        if time.monotonic() > end:
-            print(f"stopped with {len(places) - first} samples not judged")
-            return
-        group = work / f"group_{number}"
-        group.mkdir(exist_ok=True)
-        own = places[first : first + TOGETHER]
-        (group / GRAPH_LIST).write_text("".join(f"{one}\n" for one in own))
-        graphs = (await pool.evaluate(group, "eager")).graphs
-        wrong = {graph.name: f"{graph.status}: {graph.error}" for graph in graphs if graph.status != "ok"}
-        row = {"statuses": dict(Counter(graph.status for graph in graphs)), "not_ok": wrong}
-        print(row, flush=True)
-        yield row
+    groups = [places[first : first + TOGETHER] for first in range(0, len(places), TOGETHER)]
+    waiting, rows = iter(enumerate(groups)), dict[int, Any]()
+
+    async def in_turn() -> None:
+        for number, own in waiting:
+            group = work / f"group_{number}"
+            kept = group / "verdicts.json"
+            if kept.exists():
+                rows[number] = json.loads(kept.read_text())
+            elif time.monotonic() < end:
+                group.mkdir(exist_ok=True)
+                (group / GRAPH_LIST).write_text("".join(f"{one}\n" for one in own))
+                graphs = (await pool.evaluate(group, "eager")).graphs
+                wrong = {one.name: f"{one.status}: {one.error}" for one in graphs if one.status != "ok"}
+                rows[number] = {"statuses": dict(Counter(one.status for one in graphs)), "not_ok": wrong}
+                kept.write_text(json.dumps(rows[number]))
+                print(number, rows[number], flush=True)
+
+    await asyncio.gather(*(in_turn() for _ in range(pool.size)))
+    left = sum(len(own) for number, own in enumerate(groups) if number not in rows)
+    print(f"{left} of {len(places)} samples were not judged")
+    return [rows[number] for number in sorted(rows)]
 
 
 async def with_masks(pool: Any, place: Path, tasks: dict[str, list[str]], end: float) -> Any:

@@ -4,14 +4,17 @@ import json
 import math
 
 import pytest
+import tiny
 from test_bench_summary import evaluation
 
 from passagent.benchmark.kernelbench import LEVELS_P, Place, default_compilers, lines, place_of
 from passagent.benchmark.losses import category, cause, losses
-from passagent.benchmark.results import Row
+from passagent.benchmark.results import FILE, Row
+from passagent.benchmark.sweep import merge
 from passagent.errors import UsageError
 from passagent.evaluator.result import GraphResult, Speedup
 from passagent.report.bench_more import losses_text, suite_data, suite_text
+from passagent.tasks import load_task
 from passagent.tasks.reader import Task
 
 TIMES = {"a": (1.0, 0.8, 0.4), "b": (2.0, 1.0, 1.6), "c": (4.0, 8.0, 2.0), "d": (3.0, 1.5, None)}
@@ -90,6 +93,26 @@ def test_a_problem_that_the_other_is_wrong_on_or_was_not_measured_is_not_compare
     assert [one for one in found if one.base == "inductor"] == []
     assert [one.problems for one in found if one.compiler == "inductor"] == [1, 1]
     assert all(one.light.value is None for one in found)
+
+
+def test_shards_give_the_suites_table_from_its_tasks(tmp_path):
+    shards = []
+    for number, own in enumerate((0.5, 0.25)):
+        task = load_task(tiny.write_task(tmp_path / f"tasks/t{number}"))
+        place = task.subgraphs[0].path / "graph_net.json"
+        origin = {"suite": "kernelbench", "file": f"KernelBench/level2/{number}_X.py"}
+        place.write_text(json.dumps({"origin": origin, "group": f"level2_{number}_X"}))
+        key = load_task(task.path).key
+        shards.append(tmp_path / f"shard{number}")
+        shards[-1].mkdir()
+        measured = [row(key, "inductor", [graph(1.0, 0.5)]), row(key, "expert", [graph(1.0, own)])]
+        (shards[-1] / FILE).write_text("".join(one.model_dump_json() + "\n" for one in measured))
+    places = [str(one) for one in shards]
+    with pytest.raises(UsageError, match="name the directory of its tasks with --root"):
+        merge(places, str(tmp_path / "both"), "kernelbench")
+    found = merge(places, str(tmp_path / "both"), "kernelbench", str(tmp_path / "tasks"))
+    line = next(one for one in found.suite if (one.compiler, one.base) == ("expert", "inductor"))
+    assert line.problems == 2 and line.gmean.value == pytest.approx(math.sqrt(1.0 * 2.0))
 
 
 def test_a_suite_has_compilers_of_its_own():

@@ -53,6 +53,27 @@ def test_a_row_of_layers_is_folded_into_layers():
     assert published.lengths()[published.folds[0].token] == folding.WINDOW
 
 
+def test_the_basic_block_is_found_in_two_resnets():
+    """In resnet18 alone two blocks at once repeat more of it: 27 operators twice, and the block 5 times."""
+    half = ["conv2d", "batch_norm"]
+    block = [*half, "relu", *half, "iadd", "relu"]
+
+    def resnet(*stages):
+        found = [*half, "relu", "max_pool2d"]
+        for number, blocks in enumerate(stages):
+            wider = [*half, "relu", *half, *half, "iadd", "relu"] if number else block
+            found += wider + block * (blocks - 1)
+        return [*found, "adaptive_avg_pool2d", "flatten", "linear"]
+
+    alone = folding.fold([resnet(2, 2, 2, 2)])
+    assert [(alone.lengths()[one.token], one.times) for one in alone.folds] == [(27, 2), (3, 3)]
+    both = folding.fold([resnet(2, 2, 2, 2), resnet(3, 4, 6, 3)])
+    first = both.folds[0]
+    names = [both.names[token] for token in first.body]
+    assert first.times == 22  # of 24: it begins within a block, and the last ones have no half behind them
+    assert names in [block[i:] + block[:i] for i in range(len(block))]
+
+
 def test_folds_do_not_cross_sequences_and_rows_between_them_are_ranges():
     folded = folding.fold([["a", "b", "c", "d", "e"], ["a", "b", "c", "d", "e"], ["e", "a"]])
     assert folding.ranges(folded) == [[(0, 5)], [(0, 5)], []]

@@ -156,16 +156,29 @@ def _load(paths: list[Path]) -> tuple[list[Task], list[dict[str, Any]]]:
     return tasks, broken
 
 
-def merge(directories: Sequence[str], out: str | None) -> Measured:
-    """Put the results of several machines into `out`, a new directory. Raises UsageError."""
+def merge(
+    directories: Sequence[str], out: str | None, suite: str | None = None, root: str | None = None
+) -> Measured:
+    """Put the results of several machines into `out`, a new directory. Raises UsageError.
+
+    `root`: where the tasks of `suite` are, for its table. A share of bandwidth is a machine's, and not in it.
+    """
     if out is None:
         raise UsageError("--merge: name a new directory with --out")
+    if suite and root is None:
+        raise UsageError(f"--merge --suite {suite}: name the directory of its tasks with --root")
+    tasks = _load(find_tasks([root], None))[0] if suite and root else []
+    places = {task.key: place_of(task) for task in tasks}
     rows = merge_results([Path(one) for one in directories], Path(out))
     identity = rows[0].identity if rows else {}
     failed = [{"task": row.task, "compiler": row.compiler, "reason": row.error} for row in rows if row.error]
     compilers = [row.compiler for row in rows]
-    summaries = summaries_of(compilers, rows, identity.get("b", 0.1), identity.get("p", 0.0))
-    return Measured(summaries, rows, failed, Path(out) / FILE, identity)
+    b, p = identity.get("b", 0.1), identity.get("p", 0.0)
+    summaries = summaries_of(compilers, rows, b, p)
+    found = Measured(summaries, rows, failed, Path(out) / FILE, identity)
+    if suite:
+        found.suite.extend(suite_lines(places, rows, list(dict.fromkeys(compilers)), None, b, p))
+    return found
 
 
 def _default_out(request: Request, config: Config) -> Path:

@@ -112,7 +112,7 @@ def bench(
     )
     form = benching.form_of(json=json, csv=csv, markdown=markdown)
     if merge:
-        benching.merge(tasks, out, plots, form)
+        benching.merge(request, plots, form)
     else:
         benching.bench(request, plots, form)
 

@@ -6,7 +6,6 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -50,10 +49,11 @@ def bench(request: Request, plots: str | None, form: Form) -> None:
         )
 
 
-def merge(directories: Sequence[str], out: str | None, plots: str | None, form: Form) -> None:
+def merge(request: Request, plots: str | None, form: Form) -> None:
     """Put the results of several machines into one new directory, and show them. Raises UsageError."""
     _check(plots)
-    _show(sweep.merge(directories, out), plots, form, _stream(form))
+    merged = sweep.merge(request.tasks, request.out, request.suite, request.root)
+    _show(merged, plots, form, _stream(form))
 
 
 def _check(plots: str | None) -> None:
