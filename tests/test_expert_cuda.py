@@ -375,7 +375,7 @@ def test_launches_are_those_of_the_plan_functions():
     flat = Work("_run", (), rows=1, lanes=1 << 24, height=0, moved=1 << 26)
     assert launches([flat], default("cuda")) == (Launch(1 << 14, 1024, 1, 4),)
     round_ = Work("_rows", (), rows=40960, lanes=64, height=0, moved=5242880)
-    assert launches([round_], default("cuda")) == (Launch(2560, 64, 16, 2),)  # all at once
+    assert launches([round_], default("cuda")) == (Launch(2560, 64, 16, 4),)
     seven = Work("_rows", (), rows=32768, lanes=49, height=0, moved=3211264)
     assert launches([seven], default("cuda")) == (Launch(4096, 64, 8, 1),)  # no two warps share a row
     odd = Work("_run", (), rows=1, lanes=361 * 49 * 49, height=0, moved=1 << 21)

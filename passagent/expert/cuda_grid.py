@@ -66,8 +66,6 @@ def helpers(texts: str, block: int, warps: int) -> list[str]:
             f"    while together > 1 and rows < {SMS} * together:",
             "        together //= 2",
             f"    each = 64 if {'window or ' * windows}rows * block < {SMS * ROOM} else 256",
-            f"    if {4 * SMS * ROOM} < rows * block <= {8 * SMS * ROOM}:",
-            "        each *= 2  # then all programs run at once",
             "    if not tiled and each > 64 and 32 * (lanes & -lanes) < block <= 64:",
             "        # A thread loads one element: two warps would share a row.",
             "        each, together = 512, min(together, 512 // block)",
@@ -124,7 +122,7 @@ def helpers(texts: str, block: int, warps: int) -> list[str]:
             f"        while block > (16 if swept else 1) and rows * lanes < {SMS} * block:",
             "            block //= 2",
             "        rows *= triton.cdiv(lanes, block)",
-            f"    each = 64 if rows * block * together < {SMS * ROOM} else 256",
+            f"    each = 64 if tiled and block < 16 and rows * block * together < {SMS * ROOM} else 256",
             "    return rows, block, together, "
             f"{count.format(most=16, lanes='block * together', each='each')}",
         ]
