@@ -112,7 +112,7 @@ class Recorder:
         if self._next is not None and self._next[:2] == (candidate, list(subgraphs)):
             (_, _, begun), self._next = self._next, None
             with suppress(InfrastructureError):  # the machine's: once more
-                if (made := begun.result()) is not None:
+                if not begun.cancel() and (made := begun.result()) is not None:  # not behind another one
                     return made
         return self._prepare(candidate, subgraphs, baseline)
 
