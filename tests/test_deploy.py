@@ -488,7 +488,7 @@ def test_an_input_that_was_measured_contiguous_is_made_so_once(my_passes):
 def test_an_input_that_is_written_is_not_copied(my_passes):
     model, x = Transposed(writes=True), torch.randn(2, 64, 16)
     found = pa.explain(model, x, passes=my_passes)
-    assert found.replaced == [] and "strides" in found.refused[0].reason
+    assert found.replaced == [] and any("strides" in one.reason for one in found.refused)
     torch.testing.assert_close(compiled(model, my_passes)(x), model(x), **TOLERANCE)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import torch
@@ -132,3 +133,9 @@ def test_a_name_that_ends_like_a_helpers_calls_for_no_helper():
     authored = write([graph])
     check(authored, graph, inputs)
     assert "def _square(" not in source(authored)
+
+
+def test_threads_are_asked_for_by_all_the_work_where_axes_are_equally_long():
+    authored = write([captured(lambda x: x.unsqueeze(1) - x.unsqueeze(2), [r(4, 300)])])
+    [work] = re.findall(r"parallel for if \((.*) > \d+\)", source(authored))
+    assert sorted(work.split(" * ")) == ["n0", "n0", "n1"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import textwrap
 import pytest
 import torch
 import torch.nn.functional as F
+import triton
 import triton.language as tl
 from expert_cases import BLOCKS, CASES, captured, r, write
 
@@ -364,6 +366,27 @@ def test_a_long_sum_is_refused():
     inputs = [r(300, 300, 64), r(300, 1)]
     authored = write([captured(lambda x, w: (x * w).sum((0, 1)), inputs)], target="cuda")
     assert "sum" in authored.refused
+
+
+def test_a_plan_refuses_what_does_not_fit_whatever_its_guards_begin_with():
+    """`not (a, b) == (3, 3) and ...` refused nothing, so that an add that broadcasts read past an end."""
+    authored = write([captured(lambda x, y: F.relu(x + y), [r(2, 3, 4), r(2, 3, 4)])], target="cuda")
+    source = next(text for text in authored.files.values() if "_plan_" in text)
+    [plan] = [node for node in ast.parse(source).body if getattr(node, "name", "").startswith("_plan_")]
+    module = {"torch": torch, "triton": triton}
+    helpers = [node for node in ast.parse(source).body if getattr(node, "name", "") == "_run"]
+    exec(compile(ast.Module([*helpers, plan], []), "plan", "exec"), module)
+    plan_of = module[plan.name]
+    known = next(name for name in plan.body[-2].test.comparators if isinstance(name, ast.Name))
+    module[known.id] = {}
+    x = torch.zeros(2, 3, 4)
+    assert plan_of(x, x)[0] == 1 and plan_of(x.half(), x.half())[0] == 1
+    wide = torch.empty(1, device="meta").expand(3, 2**15, 2**15)
+    for refused in [(x, x[:, :1]), (x, x[0]), (x, x.half()), (x.long(), x.long()), (x.double(), x.double())]:
+        with pytest.raises(RuntimeError, match="does not take tensors of shapes"):
+            plan_of(*refused)
+    with pytest.raises(RuntimeError, match="32-bit indices"):
+        plan_of(wide, wide)
 
 
 def test_launches_are_those_of_the_plan_functions():

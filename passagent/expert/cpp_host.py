@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from passagent.expert.cuda_host import arguments, complaint, guards, made, output_names
-from passagent.expert.wrapper import Route, Variant, joined, order_text
+from passagent.expert.wrapper import Route, Variant, enclosed, order_text
 
 
 def kernel_lines(route: Route, v: Variant, name: str) -> list[str]:
@@ -35,9 +35,7 @@ def _plan(route: Route, v: Variant, name: str) -> list[str]:
     shapes = [f"s{k}" for k in v.kernel.inputs]
     checks = []
     if len(route.variants) == 1 and shapes:
-        fits = joined(guards(v, v.kernel.inputs))
-        enclosed = fits if fits.startswith("(\n") else f"({fits})"
-        checks = [f"    if not {enclosed}:"]
+        checks = [f"    if not {enclosed(guards(v, v.kernel.inputs))}:"]
         checks.append(f"        raise RuntimeError({complaint(route.name, shapes)})")
     outputs = ", ".join(f'"{out}": {made(route, v, k)}' for k, out in enumerate(output_names(v)))
     sizes = ", ".join(f'"n{k}": {text}' for k, text in enumerate(v.kernel.sizes))

@@ -114,7 +114,7 @@ class CppWriter(TableWriter):
             head.append(f"const int64_t tiles = ({n} + {self.knobs.block - 1}) / {self.knobs.block};")
             rows = [*rows, "tiles"]
         total = " * ".join(rows) or "1"
-        work = " * ".join(dict.fromkeys([*[self.axis_size(a) for a in self._all(group)]])) or "1"
+        work = " * ".join(self.axis_size(a) for a in self._all(group)) or "1"
         inner = list(self.row.lines[0])
         for lines in stages:
             inner += lines

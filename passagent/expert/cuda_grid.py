@@ -39,6 +39,8 @@ def helpers(texts: str, block: int, warps: int) -> list[str]:
             "    A thread loads at once as many as divide n: among others a mask may end"
             f"{'; not where the last one has its own' if ends else ''}.",
             '    """',
+            "    if n >= 2**31:",
+            '        raise RuntimeError("more than 2**31 elements do not fit 32-bit indices")',
             f"    block, each = {block}, {each}",
             f"    if {odd}:",
             "        each = min(each, 32 * (n & -n))",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 from passagent.expert.cuda_grid import grid, part_lines, part_numbers
@@ -11,11 +12,14 @@ from passagent.expert.wrapper import (
     Route,
     Variant,
     dtype_test,
+    enclosed,
     joined,
     order_text,
     tuple_text,
 )
 
+FLOATS = frozenset({"half", "float32"})
+"""Types of inputs that a kernel for one of them takes as well."""
 MOST_NAMED = 32
 """Combinations of shapes that a kernel is compiled for, at most; it takes any others as arguments."""
 
@@ -112,8 +116,10 @@ def limits(v: Variant) -> list[str]:
     return [p.limit for p in v.kernel.parts if p.limit] if isinstance(v.kernel, TritonKernel) else []
 
 
-def complaint(entry: str, shapes: list[str]) -> str:
-    return f'f"{entry.strip("_")} does not take tensors of shapes {", ".join(f"{{{s}}}" for s in shapes)}"'
+def complaint(entry: str, shapes: list[str], dtypes: Sequence[str] = ()) -> str:
+    told = ", ".join(f"{{{s}}}" for s in shapes)
+    told += f" and dtypes {', '.join(f'{{{d}}}' for d in dtypes)}" if dtypes else ""
+    return f'f"{entry.strip("_")} does not take tensors of shapes {told}"'
 
 
 def _shapes(route: Route) -> tuple[list[str], list[str]]:
@@ -136,18 +142,18 @@ def _plan(route: Route, kernel: str, numbers: list[str]) -> list[str]:
     """The plan function of a kernel; `numbers` are those that every variant is to give."""
     used = sorted({k for v in route.variants for k in v.kernel.inputs})
     inputs = [route.inputs[k] for k in used]
-    shapes = [f"s{k}" for k in used]
+    shapes, dtypes = [f"s{k}" for k in used], [f"d{k}" for k in used]
     _, known = _shapes(route)
     lines = ["", "", f"_shapes{kernel} = {{", *(f"    {values}," for values in known), "}"] if known else []
     lines += ["", "", f"def _plan{kernel}({', '.join(taken(route))}):"]
     lines.append('    """Grid, outputs and sizes for these shapes; called once for each."""')
     lines.append(f"    {', '.join(shapes)} = {', '.join(f'{x}.shape' for x in inputs)}")
-    complain = f"raise RuntimeError({complaint(route.name, shapes)})"
+    complain = f"raise RuntimeError({complaint(route.name, shapes, dtypes)})"
+    lines.append(f"    {', '.join(dtypes)} = {', '.join(f'{x}.dtype' for x in inputs)}")
     if len(route.variants) == 1:
-        fits = joined(guards(route.variants[0], used))
-        lines += [f"    if not ({fits}):" if not fits.startswith("(") else f"    if not {fits}:"]
-        return [*lines, f"        {complain}", *_layout(route, route.variants[0], kernel, {})]
-    lines.append(f"    {', '.join(f'd{k}' for k in used)} = {', '.join(f'{x}.dtype' for x in inputs)}")
+        v = route.variants[0]
+        lines.append(f"    if not {enclosed([*guards(v, used), *_alike(v, used)])}:")
+        return [*lines, f"        {complain}", *_layout(route, v, kernel, {})]
     for number, v in enumerate(route.variants):
         tests = [test for k in used if (test := dtype_test(v, k))]
         tests += limits(v)
@@ -155,6 +161,16 @@ def _plan(route: Route, kernel: str, numbers: list[str]) -> list[str]:
         given = {"VARIANT": str(number), **dict.fromkeys(numbers, "1")}
         lines += [f"    {line}" for line in _layout(route, v, kernel, given)]
     return [*lines, f"    {complain}"]
+
+
+def _alike(v: Variant, inputs: list[int]) -> list[str]:
+    """Tests of dtypes where there is one variant: floats that are all of one dtype may be of another one."""
+    types = {v.input_dtypes[k] for k in inputs}
+    if len(types) == 1 and types <= FLOATS:
+        first, *others = inputs
+        known = "(torch.float32, torch.float16, torch.bfloat16)"
+        return [f"d{first} in {known}", *(f"d{k} == d{first}" for k in others)]
+    return [dtype_test(v, k) for k in inputs]
 
 
 def _layout(route: Route, v: Variant, name: str, numbers: dict[str, str]) -> list[str]:

@@ -200,8 +200,7 @@ class Writer:
     def scaled(self, index: str, mono: Mono) -> str:
         if mono == (1, ()):
             return index
-        index = index if index.isidentifier() or index.startswith("(") else f"({index})"
-        return f"{index} * {self.mono(mono)}"
+        return f"{index if closed(index) else f'({index})'} * {self.mono(mono)}"
 
 
 def closed(text: str) -> bool:

@@ -118,5 +118,11 @@ def joined(conditions: list[str]) -> str:
     return text if len(text) < 88 else "(\n        " + "\n        and ".join(conditions) + "\n    )"
 
 
+def enclosed(conditions: list[str]) -> str:
+    """The same in parentheses, as `not` needs it."""
+    text = joined(conditions)
+    return text if "\n" in text else f"({text})"
+
+
 def tuple_text(items: list[str]) -> str:
     return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
