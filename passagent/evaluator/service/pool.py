@@ -134,6 +134,7 @@ class EvaluatorPool:
             ]
         else:
             self._slots = [DeviceSlot(owner) for owner in fleet.owners]
+        self._telling: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
         self._is_closed = False
@@ -157,7 +158,7 @@ class EvaluatorPool:
         else:
             request["compiler"], name = subject, f"compiler {subject}"
         if isinstance(subject, Candidate):
-            await self._foresee(request)
+            self._foresee(request)
         losses: list[str] = []
         machines = 0
         while len(losses) < ATTEMPTS:
@@ -181,13 +182,20 @@ class EvaluatorPool:
             f"{losses[-1]}; tried {ATTEMPTS} times on healthy devices: {name} may be what ends the evaluator"
         )
 
-    async def _foresee(self, request: dict[str, Any]) -> None:
-        """Where all devices are busy, one of them is told of a candidate that waits."""
+    def _foresee(self, request: dict[str, Any]) -> None:
+        """Where all devices are busy, tell one of them of a candidate that waits. Nobody waits for that."""
         slots = [slot for slot in self._slots if slot.is_open() and slot.owner.is_placed]
         if slots and all(slot.is_busy for slot in slots):
             for slot in [slot for slot in slots if not slot.foresees][:1]:
                 slot.foresees = True
-                await slot.owner.foresee(request)
+                telling = asyncio.create_task(slot.owner.foresee(request))
+                self._telling.add(telling)
+                telling.add_done_callback(self._told)
+
+    def _told(self, telling: asyncio.Task[None]) -> None:
+        self._telling.discard(telling)
+        if not telling.cancelled() and (error := telling.exception()) is not None:
+            log.info("a device was not told of what is next: %s", error)
 
     async def describe(self, task_path: Path) -> tuple[EagerGraph, ...]:
         """Eager on the task's subgraphs, as many as take DESCRIBE_S together.
@@ -336,6 +344,8 @@ class EvaluatorPool:
         """End the owners' processes and their workers; who still waits gets InfrastructureError."""
         self._is_closed = True
         self._changed.set()
+        for telling in self._telling:
+            telling.cancel()
         await asyncio.gather(*(slot.owner.stop() for slot in self._slots))
         if self._attending is not None:
             self._attending.cancel()
