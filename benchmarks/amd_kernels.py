@@ -57,7 +57,7 @@ def with_ocml(ttir: str) -> str:
         name, between, kind = match.groups()
         return f"__ocml_{name.removesuffix('f') if kind == 'f32' else name}_{kind}{between}{kind}"
 
-    return re.sub(r"__nv_(\w+)(\"[^\n]*-> tensor<[\dx]*x?)(f32|f64)", renamed, ttir)
+    return re.sub(r"__nv_(\w+)(\"[^\n]*-> (?:tensor<[\dx]*x)?)(f32|f64)", renamed, ttir)
 
 
 def problem(kernel: TritonKernel, arch: str) -> str | None:
