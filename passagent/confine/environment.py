@@ -107,8 +107,8 @@ def worker_environment(scratch: Path, threads: int, device: str) -> dict[str, st
         "OMP_THREAD_LIMIT": str(threads),  # no kernel takes more than eager has, by a clause of its own
         "MKL_NUM_THREADS": str(threads),
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
-        # Calls take one stream. The driver makes contexts one after the other, for all processes, and one with
-        # a single connection sooner than with 8, CUDA's default.
+        # Calls take one stream. The driver makes contexts one after the other, for all processes, and those
+        # with a single connection sooner than with 8, CUDA's default.
         "CUDA_DEVICE_MAX_CONNECTIONS": "1",
         "TORCHINDUCTOR_COMPILE_THREADS": "1",  # no pool of processes that a worker would wait for
         "TRITON_DISABLE_LINE_INFO": "1",  # paths in it would make each worker's PTX another one
