@@ -391,14 +391,14 @@ def test_a_plan_refuses_what_does_not_fit_whatever_its_guards_begin_with():
 
 def test_launches_are_those_of_the_plan_functions():
     work = Work("_rows", (), rows=1000, lanes=300, height=0, moved=1200000)
-    assert launches([work], Plan(block=2048)) == (Launch(250, 512, 4, 16),)  # few: a thread has two elements
+    assert launches([work], Plan(block=2048)) == (Launch(250, 512, 4, 8),)
     many = Work("_rows", (), rows=4000, lanes=300, height=0, moved=4800000)
     assert launches([many], Plan(block=2048)) == (Launch(1000, 512, 4, 8),)
     assert launches([work], Plan(block=1024, warps=2)) == (Launch(500, 512, 2, 2),)
     flat = Work("_run", (), rows=1, lanes=1 << 24, height=0, moved=1 << 26)
     assert launches([flat], default("cuda")) == (Launch(1 << 14, 1024, 1, 4),)
     round_ = Work("_rows", (), rows=40960, lanes=64, height=0, moved=5242880)
-    assert launches([round_], default("cuda")) == (Launch(2560, 64, 16, 4),)
+    assert launches([round_], default("cuda")) == (Launch(1280, 64, 32, 8),)
     seven = Work("_rows", (), rows=32768, lanes=49, height=0, moved=3211264)
     assert launches([seven], default("cuda")) == (Launch(4096, 64, 8, 1),)  # no two warps share a row
     odd = Work("_run", (), rows=1, lanes=361 * 49 * 49, height=0, moved=1 << 21)
@@ -432,7 +432,7 @@ def test_odd_and_even_sizes_equal_eager_in_the_interpreter():
 
 def test_a_thread_handles_fewer_elements_where_each_is_of_many_loads():
     text = source(lambda x: F.max_pool2d(x, 5, 1, 2), [r(1, 8, 20, 20)])
-    assert "window=True" in text and "64 if window or rows * block" in text
+    assert "window=True" in text and "each = 64 if window else 256" in text
     assert "window" not in source(lambda x: F.max_pool2d(x, 3, 1, 1), [r(1, 8, 20, 20)])
     assert launches([Work("_run", ("window",), 1, 1 << 24, 0, 1 << 26)], default("cuda"))[0].warps == 8
 
@@ -442,6 +442,19 @@ def test_starving_the_memory_costs():
     ours, starved = (microseconds([work], Plan(block=n, warps=w)) for n, w in ((1024, 4), (4096, 1)))
     assert ours < starved
     assert 30 < ours < 60  # 128 MiB at 4 TB/s
+
+
+def test_all_is_loaded_before_the_first_reduction():
+    def found(size):
+        return source(
+            lambda x, i, t, w, b: F.layer_norm(x + F.embedding(i, t), (size,), w, b),
+            [r(4, size), torch.tensor([2, 0, 1, 2]), r(3, size), r(size), r(size)],
+        )
+
+    text = found(96)
+    places = [text.index(f"tl.load({name} ") for name in ("indices", "table", "weight", "bias")]
+    assert max(places) < text.index("tl.sum(") and places[0] < places[1]
+    assert "tl.sum(" in found(8192).split("tl.load(weight")[0]  # a thread has no room for so many
 
 
 def test_what_stands_in_a_cat_twice_is_computed_once():

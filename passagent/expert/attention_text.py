@@ -186,7 +186,7 @@ class AttentionText(TritonValues):
         for e in parts(low.score):
             if e.kind == "load" and e.data < low.count:
                 self.emit(e, 0)  # a bias is under way while the product is made
-        self.line('scores = tl.dot(q, k, input_precision="ieee")')
+        self.line('scores = tl.dot(q, k, input_precision="tf32x3")')
         if low.rounds:
             self.rounded("scores", low.trace.dtypes[low.count])
         self.line(f"score = {bare(self.emit(low.score, 0))}")
@@ -240,7 +240,7 @@ class AttentionText(TritonValues):
         self.line("total = tl.sum(weights, axis=1, keep_dims=True)")
         if low.rounds:
             self.line("weights *= 1.0 / total")
-        self.line(f'result = tl.dot({self.weighted()}, v, input_precision="ieee")')
+        self.line(f'result = tl.dot({self.weighted()}, v, input_precision="tf32x3")')
         if not low.rounds:
             self.line(f"result *= {self.inverse()}")
         self.indent = 1
@@ -259,7 +259,7 @@ class AttentionText(TritonValues):
         self.line(f"shrunk = {power('top', 'base')}")
         self.line("total = total * shrunk + tl.sum(weights, axis=1, keep_dims=True)")
         self.value_lines("start + ")
-        self.line(f'result = tl.dot({self.weighted()}, v, result * shrunk, input_precision="ieee")')
+        self.line(f'result = tl.dot({self.weighted()}, v, result * shrunk, input_precision="tf32x3")')
         self.line("top = higher")
         self.indent = 2
         self.line(f"result *= {self.inverse()}")

@@ -21,6 +21,8 @@ from passagent.expert.wording import product
 IN_PLACE = "what writes in place"
 BYTES = {**dict.fromkeys(HALVES, 2), "float64": 8, "int64": 8, "int16": 2, "bool": 1, "int8": 1, "uint8": 1}
 """Of an element, where it is not 4."""
+AHEAD = 4096
+"""Lanes up to which all that a program reads is loaded before its first reduction: 8 elements a thread."""
 
 
 def generate(
@@ -116,6 +118,7 @@ class TritonWriter(TritonValues):
         self._check_in_place(group)
         self.prologue("tl.program_id(0)" if alone else "program")
         start = len(self.lines)
+        self._load_ahead(group)
         for stage in group.stages:
             self.stage_lines(stage)
         if form.kind == "flat" and form.limit:
@@ -133,6 +136,26 @@ class TritonWriter(TritonValues):
         tiled = group.tile is not None
         loads = len(self._loads(group))
         return Part(self.name, self.lines, rows, lanes, tiled, form.kind, height, form.limit, hints, loads)
+
+    def _load_ahead(self, group: Group) -> None:
+        """Load before the first reduction, behind which a load waits for the memory once more.
+
+        Indices come before what is read at them.
+        """
+        form, block = self.form, {self.vector, self.cross, *self.joined}
+        reduces = any(not isinstance(item, Store) for stage in group.stages for item in stage.items)
+        along = self.joined or [a for a in (self.vector, self.cross) if a is not None]
+        looped = form.swept is not None or any(a not in block for s in group.stages for a in s.loops)
+        if not reduces or looped or self.s.volume(along) > AHEAD:
+            return
+        for stage in group.stages:
+            self.count_uses(stage)
+            own = self.values(stage, set())
+            exprs = [item.expr if isinstance(item, Store) else item for item in stage.items]
+            loads = [e for e in parts(*exprs) if e in own and e.kind == "load"]
+            for e in sorted(loads, key=lambda e: sum(part.kind == "load" for part in parts(e))):
+                if not any(part.kind == "reduce" for part in parts(e)):
+                    self.emit(e, 0)
 
     def _last_apart(self, masked: str, body: list[str]) -> list[str]:
         """The body for programs whose block is full, which need no mask, and for the last one."""
