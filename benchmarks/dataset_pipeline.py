@@ -94,7 +94,7 @@ def validated(args: argparse.Namespace, names: list[str], samples: dict[str, Pat
     end, waiting, work = time.monotonic() + args.budget, iter(names), args.work / "work"
 
     def in_turn() -> Iterator[Done]:
-        with computing(work, args.jobs, args.limit) as units:
+        with computing(work, args.jobs, args.limit, "cpu") as units:
             for name in waiting:
                 unit = validation(name, samples[name], "cpu")
                 if time.monotonic() > end and not unit.file(work).exists():

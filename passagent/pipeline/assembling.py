@@ -76,7 +76,8 @@ def build(request: Request, tell: Tell = lambda line: None) -> dict[str, Any]:
     """Build a data set, or go on with it. Raises UsageError, InfrastructureError."""
     samples = find_samples(request.samples)
     out = Path(request.out)
-    with _alone(out), computing(out / "work", request.parallel, request.limit_s) as units:
+    work, device = out / "work", request.device
+    with _alone(out), computing(work, request.parallel, request.limit_s, device) as units:
         funnel = Funnel()
         graphs = _validated(units, samples, request, funnel, tell)
         records = _cut(units, graphs, request, funnel, tell)

@@ -62,16 +62,21 @@ class Done(NamedTuple):
 
 
 class _Worker:
-    """A process that has imported torch and makes a process of each unit (unit_process.py)."""
+    """A process that has imported torch and makes a process of each unit (unit_process.py).
 
-    def __init__(self, threads: int) -> None:
+    Units of the CPU see no GPU: Dynamo asks every GPU in sight for its random state, and a process that has
+    asked how many there are in CUDA's way cannot fork one that uses them.
+    """
+
+    def __init__(self, threads: int, device: str) -> None:
+        sight = {} if device.startswith("cuda") else {"CUDA_VISIBLE_DEVICES": ""}
         command = [sys.executable, "-P", "-m", "passagent.pipeline.unit_process", str(threads)]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | import_path(),
+            env=os.environ | import_path() | {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"} | sight,
             start_new_session=True,
         )
 
@@ -100,8 +105,8 @@ class _Worker:
 class Units:
     """Computes units, several at a time."""
 
-    def __init__(self, work: Path, parallel: int, limit_s: int) -> None:
-        self._work, self._parallel, self._limit_s = work, parallel, limit_s
+    def __init__(self, work: Path, parallel: int, limit_s: int, device: str) -> None:
+        self._work, self._parallel, self._limit_s, self._device = work, parallel, limit_s, device
         self._idle: SimpleQueue[_Worker] = SimpleQueue()
         self._workers: list[_Worker] = []
 
@@ -117,7 +122,7 @@ class Units:
         (self._work / units[0].stage).mkdir(parents=True, exist_ok=True)
         while len(self._workers) < min(self._parallel, len(units)):
             threads = max(1, len(os.sched_getaffinity(0)) // self._parallel)
-            self._workers.append(_Worker(threads))
+            self._workers.append(_Worker(threads, self._device))
             self._idle.put(self._workers[-1])
         with ThreadPoolExecutor(self._parallel) as pool:
             running = [pool.submit(self._one, unit) for unit in units]
@@ -149,9 +154,9 @@ class Units:
 
 
 @contextmanager
-def computing(work: Path, parallel: int, limit_s: int) -> Iterator[Units]:
-    """Units below `work`; the processes end with the block."""
-    units = Units(work, parallel, limit_s)
+def computing(work: Path, parallel: int, limit_s: int, device: str) -> Iterator[Units]:
+    """Units below `work`, for a device; the processes end with the block."""
+    units = Units(work, parallel, limit_s, device)
     try:
         yield units
     finally:
