@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import threading
 
 import pytest
 
@@ -203,6 +204,34 @@ def test_what_found_no_memory_is_tried_again(suite, tmp_path, monkeypatch):
     assert [row.reason for row in run_import([problem], tmp_path / "tasks", How())] == [None]
     assert len(asked) == 2
     assert (tmp_path / "tasks" / "level1_1_Large" / "problem.py").read_text() == "the text"
+
+
+def test_what_lacked_memory_beside_others_on_a_gpu_is_run_alone(suite, tmp_path, monkeypatch):
+    for name in ("1_Small", "2_Large", "3_Huge"):
+        suite(name, HEAD)
+    together, asked, running, alone = threading.Barrier(3), [], set(), []
+
+    def ask(problem, how, workers):
+        running.add(problem.name)
+        if is_first := problem.name not in asked:
+            asked.append(problem.name)
+            together.wait(60)
+        else:
+            alone.append(set(running))
+        running.remove(problem.name)
+        if problem.name.endswith("Huge") or (is_first and problem.name.endswith("Large")):
+            return Answer(reason="memory")
+        return Answer(tasks=[MadeTask(suffix="", subgraphs=FILES)])
+
+    monkeypatch.setattr(imports, "_ask", ask)
+    problems = find_problems("kernelbench", str(suite.root), [1])
+    rows = list(run_import(problems, tmp_path / "tasks", How(device="cuda", jobs=3)))
+    assert [(row.name, row.reason) for row in rows] == [
+        ("level1_1_Small", None),
+        ("level1_2_Large", None),
+        ("level1_3_Huge", "memory"),
+    ]
+    assert alone == [{"level1_2_Large"}, {"level1_3_Huge"}]
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,8 @@ def _statistics(value: torch.Tensor, is_weight: bool) -> dict[str, Any]:
         distinct = wide.unique()
         if len(distinct) <= LEVELS:
             return {"levels": tuple(distinct.tolist())}
-    finite = wide[wide.isfinite()]
+    # Taking elements out needs 8 bytes of each for each of its indices: a large tensor has no room for it.
+    finite = wide if all(math.isfinite(end) for end in wide.aminmax()) else wide[wide.isfinite()]
     if not finite.numel():
         return {"levels": tuple(wide.unique().tolist()[:LEVELS])}
     low, high = float(finite.min()), float(finite.max())

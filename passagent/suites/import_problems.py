@@ -7,6 +7,7 @@ row for the same text and the same question is not run again. A task's directory
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import re
 import shutil
@@ -49,6 +50,10 @@ class How:
     compute_ops: ComputeOps = ALLOWED
     """Whether passes may replace matrix products and convolutions; kept in the tasks."""
 
+    @property
+    def is_cuda(self) -> bool:
+        return self.device.startswith("cuda")
+
     def key(self, problem: Problem) -> str:
         """sha256 of the problem and of what its task depends on."""
         text = f"{problem.model_dump_json()} {self.device.split(':', maxsplit=1)[0]} {self.most_bytes}"
@@ -59,6 +64,7 @@ class How:
 def import_problems(problems: Sequence[Problem], out: Path, how: How) -> Iterator[Row]:
     """Make tasks of problems below `out`; a row for each problem, those that were known first.
 
+    Problems that share a GPU may lack memory for it: those are run once more, alone, after the others.
     Raises UsageError where `out` cannot be written, MachineFault, InfrastructureError.
     """
     known = read_record(out)
@@ -78,8 +84,18 @@ def import_problems(problems: Sequence[Problem], out: Path, how: How) -> Iterato
         record = (out / RECORD).open("a", encoding="utf-8")
     except OSError as error:
         raise os_fault(error, out, "--out") from error
+    shared = {problem.name: problem for problem in new} if how.jobs > 1 and how.is_cuda else {}
+    alone: list[Problem] = []
     with record, _Workers(how) as workers, ThreadPoolExecutor(how.jobs) as threads:
-        for row in threads.map(lambda one: _import(one, out, how, workers), new):
+
+        def run(problem: Problem) -> Row:
+            return _import(problem, out, how, workers)
+
+        for row in itertools.chain(threads.map(run, new), map(run, alone)):
+            again = shared.pop(row.name, None)
+            if again is not None and row.reason == "memory":
+                alone.append(again)
+                continue
             try:
                 record.write(row.model_dump_json() + "\n")
                 record.flush()
@@ -172,11 +188,10 @@ def _ask_once(problem: Problem, how: How, workers: _Workers, most_bytes: int | N
         most_bytes=most_bytes,
         compute_ops=how.compute_ops,
     )
-    cuda = how.device.startswith("cuda")
-    memory = 0 if cuda else memory_bytes() * 3 // 4 // how.jobs
+    memory = 0 if how.is_cuda else memory_bytes() * 3 // 4 // how.jobs
     limits = Limits(memory=memory, scratch=1 << 30, threads=256)
     raw, ended = server.run(
-        request.model_dump_json().encode(), limits, how.timeout_s, _MOST_ANSWER, cuda=cuda
+        request.model_dump_json().encode(), limits, how.timeout_s, _MOST_ANSWER, cuda=how.is_cuda
     )
     if raw is None:
         return _refused("timeout", f"takes more than {how.timeout_s:g} s")

@@ -124,7 +124,9 @@ def _called_twice(model: Any) -> list[Any]:
             "no_tensor", f"{model.name}: a call returns {type(first[0] if first else None).__name__}"
         )
     for one, other in zip(first, second, strict=True):
-        if isinstance(one, torch.Tensor) and not torch.allclose(one, other, equal_nan=True):
+        if not isinstance(one, torch.Tensor) or torch.equal(one, other):
+            continue  # allclose takes several times the memory
+        if not torch.allclose(one, other, equal_nan=True):
             raise Refused("random", f"{model.name}: two calls with the same inputs give different outputs")
     return first
 
@@ -135,7 +137,7 @@ def _compare(result: Any, expected: list[Any]) -> None:
     import torch.utils._pytree as pytree
 
     for number, (one, other) in enumerate(zip(pytree.tree_leaves(result), expected, strict=True)):
-        if not isinstance(other, torch.Tensor):
+        if not isinstance(other, torch.Tensor) or torch.equal(one, other):
             continue
         scale = (
             torch.finfo(other.dtype).eps / torch.finfo(torch.float32).eps if other.is_floating_point() else 0
@@ -168,6 +170,7 @@ def _refusal(error: BaseException, scratch: Path, problem: Problem) -> Answer:
         isinstance(error, MemoryError | MachineFault)
         or "can't allocate memory" in text
         or "out of memory" in text
+        or "_ALLOC_FAILED" in text  # cuBLAS and cuDNN have none left
     ):
         return Answer(reason="memory", message=told)
     if re.search(r"not compiled with CUDA|No CUDA GPUs|NVIDIA driver|Torch not compiled", text):

@@ -67,7 +67,7 @@ def _differs(value: Any, other: Any) -> bool:
 def _changed(outputs: Sequence[Any], others: Sequence[Any]) -> bool:
     pairs = [(a, b) for a, b in zip(outputs, others, strict=True) if _counts(a)]
     return any(
-        a.shape != b.shape or float((a.float() - b.float()).nan_to_num().abs().max()) >= TINY
+        a.shape != b.shape or float((a.float() - b.float()).nan_to_num_().abs_().max()) >= TINY
         for a, b in pairs
     )
 
