@@ -32,7 +32,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from graph_sides import DRAWS, Asked, Helper, resampled
+from graph_sides import DRAWS, SLOWER, Asked, Helper, resampled
 
 from passagent.errors import PassagentError
 from passagent.tasks import load_task
@@ -50,8 +50,6 @@ LONGEST_S = 90.0
 """That one subgraph may take to compile, or to be measured."""
 PREPARING = 0.5
 """Share of the budget until which subgraphs are compiled ahead."""
-SLOWER = 1.1
-"""Above this ratio to Inductor a subgraph is listed."""
 Row = dict[str, Any]
 
 
@@ -288,6 +286,7 @@ def summary(rows: list[Row]) -> dict[str, Any]:
                 "inductor / expert": round(ratios(row)["inductor / expert"], 3),
                 "kernels": row.get("kernels"),
                 "not lowered": row.get("refused"),
+                "profile": row.get("profile"),
             }
             for row in sorted(slower, key=lambda row: ratios(row)["inductor / expert"])
         ],

@@ -41,6 +41,8 @@ ROUNDS, LEAST_US = 30, 200.0
 """Samples of each side, and what one takes at least: a short graph is replayed several times for it."""
 MOST_S = 0.6
 """Of replays of one subgraph, about."""
+SLOWER = 1.1
+"""Above this ratio to Inductor a subgraph is listed, with a profile."""
 DRAWS = ("inductor 1", "inductor 2")
 """Its own choices of a configuration differ from one time to the next."""
 Call = Callable[..., Any]
@@ -226,7 +228,25 @@ def measured(asked: Asked) -> dict[str, Any]:
             graphs[name], row["kernels"][name] = graph_of_calls(call, args, calls)
         samples = timed(graphs, calls)
         row["us"] = {name: round(statistics.median(values), 4) for name, values in samples.items()}
+        theirs = min(DRAWS, key=row["us"].__getitem__)
+        if row["us"][theirs] * SLOWER < row["us"].get("expert", row["us"]["eager"]):
+            ours = "expert" if "expert" in graphs else "eager"
+            row["profile"] = {name: profiled(graphs[name], calls) for name in (ours, theirs)}
     return row
+
+
+def profiled(graph: torch.cuda.CUDAGraph, calls: int) -> list[list[Any]]:
+    """The kernels of one call, in order: name, microseconds."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        graph.replay()
+        torch.cuda.synchronize()
+    events = [e for e in profiler.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    events.sort(key=lambda e: e.time_range.start)
+    count = len(events) // calls
+    times = [
+        statistics.median(e.time_range.elapsed_us() for e in events[k :: max(1, count)]) for k in range(count)
+    ]
+    return [[e.name[:80], round(us, 2)] for e, us in zip(events, times, strict=False)]
 
 
 def operators(graph_module: fx.GraphModule) -> list[str]:
