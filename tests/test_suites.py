@@ -5,6 +5,7 @@ import shutil
 import threading
 
 import pytest
+import torch
 
 from passagent.errors import UsageError
 from passagent.suites import import_problems as imports
@@ -12,6 +13,7 @@ from passagent.suites.import_problems import RECORD, How, read_record
 from passagent.suites.import_problems import import_problems as run_import
 from passagent.suites.loading_problems import input_bytes, load_problem
 from passagent.suites.outcomes import Answer, MadeTask, Refused
+from passagent.suites.problem_child import Request, make_tasks
 from passagent.suites.problems import find_problems
 from passagent.tasks import load_task
 
@@ -204,6 +206,20 @@ def test_what_found_no_memory_is_tried_again(suite, tmp_path, monkeypatch):
     assert [row.reason for row in run_import([problem], tmp_path / "tasks", How())] == [None]
     assert len(asked) == 2
     assert (tmp_path / "tasks" / "level1_1_Large" / "problem.py").read_text() == "the text"
+
+
+def test_memory_that_validation_lacks_is_no_fault_of_the_capture(suite, tmp_path, monkeypatch):
+    suite("1_Large", HEAD + SCALED)
+
+    def out_of_memory(*_args):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 GiB.")
+
+    monkeypatch.setattr("passagent.extraction.validation.load_module", lambda *_: out_of_memory)
+    [problem] = find_problems("kernelbench", str(suite.root), [1])
+    request = Request(problem=problem, device="cpu", threads=1, most_bytes=None, compute_ops="allowed")
+    with pytest.raises(Refused, match=r"does not run: OutOfMemoryError") as refused:
+        make_tasks(request, tmp_path)
+    assert refused.value.reason == "memory"
 
 
 def test_what_lacked_memory_beside_others_on_a_gpu_is_run_alone(suite, tmp_path, monkeypatch):

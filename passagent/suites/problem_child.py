@@ -104,6 +104,8 @@ def make_tasks(request: Request, scratch: Path) -> Answer:
     answer.tasks = [MadeTask(suffix=suffix, subgraphs=subgraphs) for suffix, subgraphs in whole.items()]
     if not answer.tasks:
         what: Reason = "differs" if "differs from the model" in first_problem else "not_captured"
+        if _lacks_memory(first_problem):
+            what = "memory"
         raise Refused(what, first_problem or "it has no call whose inputs fit")
     return answer
 
@@ -166,18 +168,18 @@ def _refusal(error: BaseException, scratch: Path, problem: Problem) -> Answer:
         return Answer(
             reason="missing_package", message=f"{where or problem.name}: needs the package {error.name}"
         )
-    if (
-        isinstance(error, MemoryError | MachineFault)
-        or "can't allocate memory" in text
-        or "out of memory" in text
-        or "_ALLOC_FAILED" in text  # cuBLAS and cuDNN have none left
-    ):
+    if isinstance(error, MemoryError | MachineFault) or _lacks_memory(text):
         return Answer(reason="memory", message=told)
     if re.search(r"not compiled with CUDA|No CUDA GPUs|NVIDIA driver|Torch not compiled", text):
         return Answer(reason="needs_gpu", message=told)
     if type(error).__name__ in ("PassagentError", "TaskError"):
         return Answer(reason="not_captured", message=text.partition(": ")[2])
     return Answer(reason="fails", message=told)
+
+
+def _lacks_memory(text: str) -> bool:
+    """Whether an error's text is torch's on the CPU, its allocator's on a GPU, or a library's of NVIDIA."""
+    return any(said in text for said in ("can't allocate memory", "out of memory", "_ALLOC_FAILED"))
 
 
 def _place(error: BaseException, scratch: Path, problem: Problem) -> str:
