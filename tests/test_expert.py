@@ -61,6 +61,20 @@ def test_shapes_that_do_not_fit_are_an_error_and_not_a_wrong_result():
         rewritten(authored, graph).graph_module(*[other[i] for i in graph.order])
 
 
+@pytest.mark.parametrize("dtypes", [("float64", "float64"), ("int64", "int64"), ("float32", "float16")])
+def test_dtypes_that_the_task_does_not_have_are_an_error(dtypes):
+    def function(x, y):
+        return torch.relu(x + y) * 2
+
+    authored = write([captured(function, [r(2, 3, 8), r(2, 3, 8)])])
+    x, y = (r(2, 3, 8).mul(10).to(getattr(torch, dtype)) for dtype in dtypes)
+    graph = captured(function, [x, y])
+    with pytest.raises(RuntimeError, match=f"and dtypes torch.{dtypes[0]}, torch.{dtypes[1]}"):
+        rewritten(authored, graph).graph_module(*[(x, y)[i] for i in graph.order])
+    half = [r(2, 3, 8, dtype=torch.bfloat16), r(2, 3, 8, dtype=torch.bfloat16)]
+    check(authored, captured(function, half), half)
+
+
 def test_library_operators_stay_outside():
     def function(x, w, y):
         return torch.sigmoid(F.linear(x, w)) * y + 1.0

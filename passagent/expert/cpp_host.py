@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from passagent.expert.cuda_host import arguments, complaint, guards, made, output_names
+from passagent.expert.cuda_host import alike, arguments, complaint, guards, made, output_names
 from passagent.expert.wrapper import Route, Variant, enclosed, order_text
 
 
@@ -32,14 +32,17 @@ def _plan(route: Route, v: Variant, name: str) -> list[str]:
     inputs = [route.inputs[k] for k in v.kernel.inputs]
     lines = ["", "", f"def {name}({', '.join(arguments(route, v))}):"]
     lines.append('    """Outputs and sizes for these shapes; called once for each."""')
-    shapes = [f"s{k}" for k in v.kernel.inputs]
+    shapes, dtypes = [f"s{k}" for k in v.kernel.inputs], [f"d{k}" for k in v.kernel.inputs]
     checks = []
     if len(route.variants) == 1 and shapes:
-        checks = [f"    if not {enclosed(guards(v, v.kernel.inputs))}:"]
-        checks.append(f"        raise RuntimeError({complaint(route.name, shapes)})")
+        tests = [*guards(v, v.kernel.inputs), *alike(v, v.kernel.inputs)]
+        checks = [f"    if not {enclosed(tests)}:"]
+        checks.append(f"        raise RuntimeError({complaint(route.name, shapes, dtypes)})")
     outputs = ", ".join(f'"{out}": {made(route, v, k)}' for k, out in enumerate(output_names(v)))
     sizes = ", ".join(f'"n{k}": {text}' for k, text in enumerate(v.kernel.sizes))
     body = [*checks, f"    return {{{outputs}}}, {{{sizes}}}"]
-    spoken = set(re.findall(r"\bs\d+\b", "\n".join(body)))
-    used = {s: f"{x}.shape" for s, x in zip(shapes, inputs, strict=True) if s in spoken}
-    return [*lines, *([f"    {', '.join(used)} = {', '.join(used.values())}"] if used else []), *body]
+    spoken = set(re.findall(r"\b[sd]\d+\b", "\n".join(body)))
+    for names, what in ((shapes, "shape"), (dtypes, "dtype")):
+        used = {name: f"{x}.{what}" for name, x in zip(names, inputs, strict=True) if name in spoken}
+        lines += [f"    {', '.join(used)} = {', '.join(used.values())}"] if used else []
+    return [*lines, *body]

@@ -152,7 +152,7 @@ def _plan(route: Route, kernel: str, numbers: list[str]) -> list[str]:
     lines.append(f"    {', '.join(dtypes)} = {', '.join(f'{x}.dtype' for x in inputs)}")
     if len(route.variants) == 1:
         v = route.variants[0]
-        lines.append(f"    if not {enclosed([*guards(v, used), *_alike(v, used)])}:")
+        lines.append(f"    if not {enclosed([*guards(v, used), *alike(v, used)])}:")
         return [*lines, f"        {complain}", *_layout(route, v, kernel, {})]
     for number, v in enumerate(route.variants):
         tests = [test for k in used if (test := dtype_test(v, k))]
@@ -163,7 +163,7 @@ def _plan(route: Route, kernel: str, numbers: list[str]) -> list[str]:
     return [*lines, f"    {complain}"]
 
 
-def _alike(v: Variant, inputs: list[int]) -> list[str]:
+def alike(v: Variant, inputs: list[int]) -> list[str]:
     """Tests of dtypes where there is one variant: floats that are all of one dtype may be of another one."""
     types = {v.input_dtypes[k] for k in inputs}
     if len(types) == 1 and types <= FLOATS:
