@@ -274,8 +274,14 @@ def _reordered(graph: Any, rng: random.Random) -> Any:
 
 def _mutated(graph: Any, rng: random.Random) -> bool:
     """Change one number of one operator that the result depends on."""
-    nodes = [node for node in graph.nodes if node.op.startswith("call") and node.users]
-    node = rng.choice(nodes)
+    needed: dict[Any, None] = {}
+    waiting = list(graph.find_nodes(op="output"))
+    while waiting:
+        node = waiting.pop()
+        if node not in needed:
+            needed[node] = None
+            waiting += node.all_input_nodes
+    node = rng.choice([node for node in graph.nodes if node.op.startswith("call") and node in needed])
     places = [i for i, value in enumerate(node.args) if type(value) in (bool, int, float)]
     keys = [key for key, value in node.kwargs.items() if type(value) in (bool, int, float)]
     if not places and not keys:
