@@ -193,18 +193,24 @@ def test_what_a_write_would_take_is_no_candidates_time(tmp_path, monkeypatch):
     reference = SimpleNamespace(written_bytes=1 << 26)  # 64 MiB in 10 us are 6.7 TB/s
     result = GraphResult(name="g", dtype="float32", status="ok", applied=["P"], left=["P"])
 
+    asked: list[str] = []
+
+    def measured_now(device):
+        asked.append(device)
+        return MACHINE
+
     def found(blocks, **change):
         sides = SimpleNamespace(
             eager=SimpleNamespace(counted=eager), compiled=SimpleNamespace(counted=blocks)
         )
-        return beyond_light(
-            SimpleNamespace(**vars(reference) | change), result, sides, "cpu", lambda device: MACHINE
-        )
+        return beyond_light(SimpleNamespace(**vars(reference) | change), result, sides, "cpu", measured_now)
 
+    assert found(honest) is None and found(honest) is None
+    assert asked == ["cpu"]  # what was measured is kept
     refused = found(fast)
+    assert len(asked) == 2  # where it matters it is measured again
     assert refused is not None and refused.claimed > refused.bound == pytest.approx(2 * 10)
     assert "GB/s" in refusal(refused).message and refusal(refused).measured == refused
-    assert found(honest) is None
     assert found(fast, written_bytes=1 << 20) is None  # a cache's
     result.left = ["P", "zeros_like"]
     assert found(fast) is None  # eager's own operator may have written it

@@ -86,9 +86,14 @@ def measure_machine(device: str) -> Machine:
     if kept is not None:
         return kept
     measured = _measure(device)
+    keep(device, measured)
+    return measured
+
+
+def keep(device: str, measured: Machine) -> None:
+    """For `kept_machine`, if there is room for it."""
     with suppress(OSError):
         write_whole(_path(device), json.dumps(asdict(measured)))
-    return measured
 
 
 def kept_machine(device: str) -> Machine | None:

@@ -45,6 +45,8 @@ def beyond_light(
         now = measured_now(device)
     except InfrastructureError:  # what is not known refuses nobody
         return None
+    if kept is None:
+        machine.keep(device, now)
     best = max(now.best_bandwidth, kept.best_bandwidth if kept else 0.0, eager_rate)
     if rate <= MARGIN * best:
         return None
