@@ -114,6 +114,12 @@ def over_devices(jobs: list[Row], devices: list[str], work: Callable[[Row, str],
         thread.join()
 
 
+def as_row(job: Row) -> Row:
+    """What is kept of a task: no path of this machine."""
+    sides = {side: job[side] | {"pass": bool(job[side]["pass"])} for side in SIDES}
+    return {key: value for key, value in job.items() if key != "path"} | sides
+
+
 def table(rows: list[Row], dispatch: str) -> list[str]:
     """Ratios of today's AS to the earlier one's, of the tasks that have both, and their median."""
     pairs = [(row[dispatch]["first"]["as_score"], row[dispatch]["earlier"]["as_score"]) for row in rows]
@@ -142,6 +148,8 @@ def main() -> None:
     began = time.monotonic()
     devices = args.device.split(",") * args.each
     dispatches = args.dispatch.split(",")
+    kind = args.device.partition(":")[0]
+    head, lock = {"environment": describe(kind, 1)}, threading.Lock()
     with tempfile.TemporaryDirectory() as scratch:
         jobs = [{"path": task.resolve(), "task": task.name} for task in args.tasks]
 
@@ -160,23 +168,18 @@ def main() -> None:
             for dispatch in dispatches:
                 sides = {side: judged(job["path"], device, job[side], dispatch, runs) for side in SIDES}
                 job[dispatch] = sides
-            print(
-                "today", job["task"], [[job[d][s]["as_score"] for s in SIDES] for d in dispatches], flush=True
-            )
+            scores = [[job[dispatch][side]["as_score"] for side in SIDES] for dispatch in dispatches]
+            print("today", job["task"], scores, flush=True)
+            with lock:  # after each task: what was measured is not lost
+                rows = [as_row(one) for one in jobs if dispatches[-1] in one]
+                lines = [line for name in dispatches for line in table(rows, name)]
+                keep("first-pass", kind, args.out, head | {"summary": lines, "tasks": rows})
 
         over_devices(jobs, devices, searched, began + args.share * args.budget)
         found = [job for job in jobs if "earlier" in job]
         over_devices(found, devices, compared, began + args.budget)
-        rows = [job for job in found if dispatches[-1] in job]
-        for row in rows:
-            del row["path"]
-            for side in SIDES:
-                row[side]["pass"] = bool(row[side]["pass"])
-        lines = [line for dispatch in dispatches for line in table(rows, dispatch)]
-        print("\n".join(lines))
-        kind = args.device.partition(":")[0]
-        data = {"summary": lines, "environment": describe(kind, 1), "tasks": rows}
-        print(f"raw results: {keep('first-pass', kind, args.out, data)}")
+        for dispatch in dispatches:
+            print(*table([job for job in found if dispatches[-1] in job], dispatch))
 
 
 if __name__ == "__main__":

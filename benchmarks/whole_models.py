@@ -8,8 +8,8 @@ Six models of transformers with random weights, in float16, with 128 tokens (of 
 images of 224x224, batch 1 and 16. For each, in processes of its own: the expert's passes are searched for
 `--minutes` at most and packaged, with one library for all models. Then a fresh process times eager, eager
 in a CUDA graph, and Inductor's `reduce-overhead` with and without the package (`passagent measure`: blocks
-of calls take turns). What is done is kept in DIR, so a call that ends early can be repeated. Without a
-package the ratio is 1: the model is left to Inductor.
+of calls take turns), and another one profiles the kernels of the last two. What is done is kept in DIR, so
+a call that ends early can be repeated. Without a package the ratio is 1: the model is left to Inductor.
 
 Raw results go to benchmarks/results/whole-models-<device>-<date>.json.
 """
@@ -31,6 +31,8 @@ import torch
 from evaluator_repeatability import keep
 
 TOKENS, IMAGE = 128, 224
+PROFILED = 10
+"""Calls."""
 BATCHES = (1, 16)
 MODELS = {
     "bert_base": ("BertModel", {}),
@@ -115,6 +117,40 @@ def measure(given: argparse.Namespace, name: str, batch: int, package: str) -> d
     return pa.measure(module, *inputs, passes=package, modes=modes, leave_out=False).data()
 
 
+def profile(given: argparse.Namespace, name: str, batch: int, package: str) -> dict[str, Any]:
+    """Which kernels take the time of a call, without and with the package. Runs in a process of its own."""
+    from torch.profiler import ProfilerActivity
+
+    module, inputs = model_of(name, batch, given.device, given.small)
+    on_cpu = given.device == "cpu"
+    activity = ProfilerActivity.CPU if on_cpu else ProfilerActivity.CUDA
+    took = f"self_{'cpu' if on_cpu else 'device'}_time_total"
+    asked: dict[str, dict[str, Any]] = {
+        "inductor": {"dynamic": False},
+        "inductor + passes": {"backend": "passagent", "options": {"passes": package}, "dynamic": False},
+    }
+    found: dict[str, Any] = {}
+    for side, how in asked.items():
+        torch._dynamo.reset()
+        compiled = torch.compile(module, **how)
+        with torch.no_grad():
+            for _ in range(3):
+                compiled(*inputs)
+            with torch.profiler.profile(activities=[activity]) as seen:
+                for _ in range(PROFILED):
+                    compiled(*inputs)
+                if not on_cpu:
+                    torch.cuda.synchronize()
+        kernels = sorted(
+            (getattr(event, took) / PROFILED, event.count / PROFILED, event.key[:100])
+            for event in seen.key_averages()
+            if getattr(event, took)
+        )
+        largest = [{"us": round(us, 1), "calls": calls, "kernel": key} for us, calls, key in kernels[:-16:-1]]
+        found[side] = {"us": round(sum(us for us, _, _ in kernels), 1), "largest": largest}
+    return found
+
+
 def in_a_process(given: argparse.Namespace, step: str, key: str, *more: str) -> dict[str, Any]:
     """What a step of one model prints last, as JSON; `error`: why it did not come to its end."""
     words = [sys.executable, __file__, "--step", step, "--only", key, *more, "--work", str(given.work)]
@@ -145,6 +181,7 @@ def row_of(given: argparse.Namespace, key: str) -> dict[str, Any]:
     row: dict[str, Any] = {"model": key, "optimize": in_a_process(given, "optimize", key)}
     if package := row["optimize"].get("package"):
         row["measure"] = in_a_process(given, "measure", key, "--package", package)
+        row["profile"] = in_a_process(given, "profile", key, "--package", package)
     if not any("error" in row.get(step, {}) for step in ("optimize", "measure")):
         file.write_text(json.dumps(row))
     return row
@@ -187,7 +224,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--out", type=Path, help="the file of raw results; default: in benchmarks/results")
-    parser.add_argument("--step", choices=["optimize", "measure"], help=argparse.SUPPRESS)
+    parser.add_argument("--step", choices=["optimize", "measure", "profile"], help=argparse.SUPPRESS)
     parser.add_argument("--package", help=argparse.SUPPRESS)
     given = parser.parse_args()
     given.work = given.work.absolute()
@@ -199,6 +236,8 @@ def main() -> None:
         place.mkdir(exist_ok=True)
         if given.step == "optimize":
             print(json.dumps(optimize(given, name, int(batch), place)))
+        elif given.step == "profile":
+            print(json.dumps(profile(given, name, int(batch), given.package)))
         else:
             print(json.dumps(measure(given, name, int(batch), given.package)))
         return
