@@ -1,16 +1,14 @@
 """Today's first pass beside the best one that an earlier checkout's search found, on the same device.
 
     git worktree add ../earlier 31c4dd0
-    python benchmarks/first_pass.py TASKS --earlier ../earlier --device cuda:0,cuda:1 --budget 500 --out FILE
+    python benchmarks/first_pass.py TASKS --earlier ../earlier --device cuda:0,cuda:1 --work DIR --until 120
 
-For each task, with no language model: a search of `--iters` episodes by the earlier checkout, as its own
-defaults have it; and today's first candidate, one evaluation. Then today's evaluator judges both passes, in
-fresh processes, in each of `--dispatch`. `--each` searches share a device at a time, evaluations too; they
-wait for one another's measurements by the lock of their own checkout, so the two halves never overlap.
-Searches begin until `--share` of the budget is spent.
+For each task, with no language model, the earlier checkout searches for `--iters` episodes, as its own
+defaults have it; `--each` searches share a device at a time, and none begins after `--until` seconds. When
+all are over, today's evaluator judges both passes in turn (`passagent bench`), in each of `--dispatch`, with
+a process for each device. What is done is kept in DIR: the same call again goes on.
 
-Raw results go to benchmarks/results/first-pass-<device>-<date>.json: of each task both AS, the geometric
-mean of speedups, the status, and what failed.
+Raw results go to benchmarks/results/first-pass-<device>-<date>.json.
 """
 
 from __future__ import annotations
@@ -22,88 +20,57 @@ import queue
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from evaluator_repeatability import ROOT, keep
 
-from passagent.confine.environment import describe
-
 Row = dict[str, Any]
-SIDES = ("first", "earlier")
-ONE_S = 300.0
-"""That a search or an evaluation may take."""
+SIDES = {"first": "expert", "earlier": "pass_dir"}
+"""As `bench` calls them."""
 
 
-def passagent(tree: Path, device: str, *words: str) -> Row:
-    """`passagent WORDS --json` of a checkout, as data, or `{"failed": its last line}`."""
-    path = os.pathsep.join([str(tree), os.environ.get("PYTHONPATH", "")])
-    visible = {"CUDA_VISIBLE_DEVICES": device.removeprefix("cuda:")} if device.startswith("cuda:") else {}
-    command = [sys.executable, "-m", "passagent", *words, "--json"]
-    environment = os.environ | {"PYTHONPATH": path} | visible
-    try:
-        done = subprocess.run(
-            command,
-            cwd=tree,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=ONE_S,
-        )
-    except subprocess.TimeoutExpired:
-        return {"failed": f"no answer in {ONE_S:.0f} s"}
-    try:
-        return json.loads(done.stdout)  # type: ignore[no-any-return]
-    except json.JSONDecodeError:
-        return {"failed": (done.stderr.strip().splitlines() or ["nothing was printed"])[-1]}
+def passagent(tree: Path, device: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """`passagent WORDS` of a checkout, which sees no other device."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tree), os.environ.get("PYTHONPATH", "")])}
+    if device.startswith("cuda:"):
+        environment["CUDA_VISIBLE_DEVICES"] = device.removeprefix("cuda:")
+    command = [sys.executable, "-m", "passagent", *words]
+    return subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
 
 
-def search(tree: Path, task: Path, device: str, runs: Path, words: list[str]) -> Row:
-    """The best pass of a search of a checkout, in `runs/best`; `pass` says whether there is one."""
-    kind = device.partition(":")[0]
-    began = time.monotonic()
-    run = passagent(tree, device, "run", str(task), "--device", kind, "--runs-dir", str(runs), *words)
-    row: Row = {"seconds": round(time.monotonic() - began, 1), "pass": None}
-    if "failed" in run:
-        return row | {"failed": run["failed"]}
-    row |= {"episodes": run["episodes"], "evaluations": run["evaluations"]}
-    best = run.get("best")
+def search(tree: Path, task: Path, device: str, iters: int, work: Path) -> None:
+    """A search of the checkout: its best pass in `work/passes`, what it came to in `work/searches`."""
+    runs, out = work / "runs" / task.name, work / "passes" / task.name
+    kind, begun = device.partition(":")[0], time.monotonic()
+    words = ["--device", kind, "--iters", str(iters), "--runs-dir", str(runs), "--json"]
+    done = passagent(tree, device, "run", str(task), *words)
+    if done.returncode:
+        print(f"{task.name}: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}", flush=True)
+        return
+    run = json.loads(done.stdout)
+    best = run["best"]
+    row = {"seconds": round(time.monotonic() - begun, 1), "episodes": run["episodes"]}
+    row |= {"evaluations": run["evaluations"], "as_score": best and best["as_score"]}
     if best:
-        out = runs / "best"
         passagent(tree, device, "best", run["run"], "--out", str(out), "--runs-dir", str(runs))
-        row |= {"pass": str(out), "then": best["as_score"], "note": best["note"]}
-    return row
+        row["note"] = best["note"]
+    (work / "searches" / f"{task.name}.json").write_text(json.dumps(row))
+    print(f"{task.name}: earlier {row}", flush=True)
 
 
-def judged(task: Path, device: str, found: Row, dispatch: str, runs: Path) -> Row:
-    """Today's evaluation of a pass that was found; one that leaves the task alone has eager's time."""
-    if not found["pass"]:
-        return {"status": "no pass", "as_score": 1.0 if "failed" not in found else None}
-    kind = device.partition(":")[0]
-    words = ["--pass-dir", found["pass"], "--device", kind, "--dispatch", dispatch, "--runs-dir", str(runs)]
-    result = passagent(ROOT, device, "eval", str(task), "--fresh", *words)
-    if "failed" in result:
-        return {"status": "error", "as_score": None, "failed": result["failed"]}
-    wrong = [graph for graph in result["graphs"] if graph["status"] != "ok"]
-    row = {key: result[key] for key in ("status", "as_score", "gmean_speedup")}
-    return row | {"subgraphs": len(result["graphs"]), "wrong": [graph["name"] for graph in wrong]}
-
-
-def over_devices(jobs: list[Row], devices: list[str], work: Callable[[Row, str], None], until: float) -> None:
-    """`work` on each job on the next free device; none begins after `until` (of time.monotonic)."""
-    waiting: queue.SimpleQueue[Row] = queue.SimpleQueue()
-    for job in jobs:
-        waiting.put(job)
+def searches(tree: Path, tasks: list[Path], devices: list[str], iters: int, work: Path, until: float) -> None:
+    """One search after another on each of `devices`; none begins after `until` (of time.monotonic)."""
+    waiting: queue.SimpleQueue[Path] = queue.SimpleQueue()
+    for task in tasks:
+        waiting.put(task)
 
     def run(device: str) -> None:
         while time.monotonic() < until:
             try:
-                work(waiting.get_nowait(), device)
+                search(tree, waiting.get_nowait(), device, iters, work)
             except queue.Empty:
                 return
 
@@ -114,20 +81,48 @@ def over_devices(jobs: list[Row], devices: list[str], work: Callable[[Row, str],
         thread.join()
 
 
-def as_row(job: Row) -> Row:
-    """What is kept of a task: no path of this machine."""
-    sides = {side: job[side] | {"pass": bool(job[side]["pass"])} for side in SIDES}
-    return {key: value for key, value in job.items() if key != "path"} | sides
+def judge(tasks: list[Path], devices: list[str], dispatch: str, work: Path) -> list[Row]:
+    """Both passes of each task in turn, by today's evaluator: the rows of `bench`."""
+    places = [work / dispatch / str(shard) for shard in range(len(devices))]
+
+    def bench(shard: int) -> None:
+        kind = devices[shard].partition(":")[0]
+        words = [word for compiler in SIDES.values() for word in ("--compiler", compiler)]
+        words += ["--pass-dir", str(work / "passes"), "--device", kind, "--dispatch", dispatch]
+        words += ["--shard", f"{shard}/{len(devices)}", "--out", str(places[shard])]
+        done = passagent(ROOT, devices[shard], "bench", *map(str, tasks), *words)
+        if done.returncode:
+            print(done.stderr[-500:], flush=True)
+
+    threads = [threading.Thread(target=bench, args=(shard,)) for shard in range(len(devices))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    files = [place / "results.jsonl" for place in places]
+    return [json.loads(line) for file in files if file.exists() for line in file.read_text().splitlines()]
 
 
-def table(rows: list[Row], dispatch: str) -> list[str]:
-    """Ratios of today's AS to the earlier one's, of the tasks that have both, and their median."""
-    pairs = [(row[dispatch]["first"]["as_score"], row[dispatch]["earlier"]["as_score"]) for row in rows]
-    ratios = sorted(first / earlier for first, earlier in pairs if first and earlier)
+def compared(rows: list[Row]) -> dict[str, Row]:
+    """Of each task and side: status, AS, the geometric mean of speedups, and how many subgraphs are right."""
+    found: dict[str, Row] = {}
+    names = {compiler: side for side, compiler in SIDES.items()}
+    for row in rows:
+        result = row["evaluation"]
+        one = {key: result[key] for key in ("status", "as_score", "gmean_speedup")}
+        one["right"] = sum(graph["status"] == "ok" for graph in result["graphs"])
+        found.setdefault(row["task"], {})[names[row["compiler"]]] = one | {"of": len(result["graphs"])}
+    return found
+
+
+def summary(dispatch: str, found: dict[str, Row]) -> str:
+    """The ratios of the tasks whose passes both have an AS, sorted, and their median."""
+    both = [one for one in found.values() if all(one.get(side, {}).get("as_score") for side in SIDES)]
+    ratios = sorted(one["first"]["as_score"] / one["earlier"]["as_score"] for one in both)
     if not ratios:
-        return [f"{dispatch}: nothing to compare"]
+        return f"{dispatch}: nothing to compare"
     listed = " ".join(f"{ratio:.3f}" for ratio in ratios)
-    return [f"{dispatch}: first / earlier, median {statistics.median(ratios):.3f} of {len(ratios)}: {listed}"]
+    return f"{dispatch}: first / earlier, median {statistics.median(ratios):.3f} of {len(ratios)}: {listed}"
 
 
 def main() -> None:
@@ -140,46 +135,33 @@ def main() -> None:
     parser.add_argument("--iters", type=int, default=10)
     parser.add_argument("--device", default="cpu", help="cpu, or cuda:0,cuda:1")
     parser.add_argument("--each", type=int, default=1, help="searches that share a device")
-    parser.add_argument("--dispatch", default="direct,graph")
-    parser.add_argument("--budget", type=float, default=1e9, help="seconds")
-    parser.add_argument("--share", type=float, default=0.6, help="of the budget for searches")
+    parser.add_argument("--dispatch", default="graph,direct")
+    parser.add_argument("--until", type=float, default=1e9, help="no search begins after so many seconds")
+    parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    began = time.monotonic()
-    devices = args.device.split(",") * args.each
-    dispatches = args.dispatch.split(",")
-    kind = args.device.partition(":")[0]
-    head, lock = {"environment": describe(kind, 1)}, threading.Lock()
-    with tempfile.TemporaryDirectory() as scratch:
-        jobs = [{"path": task.resolve(), "task": task.name} for task in args.tasks]
+    until = time.monotonic() + args.until
+    work, devices = args.work.resolve(), args.device.split(",")
+    (work / "searches").mkdir(parents=True, exist_ok=True)
+    tasks = [task.resolve() for task in args.tasks]
 
-        def searched(job: Row, device: str) -> None:
-            """One episode of the earlier search after another."""
-            runs = Path(scratch) / "earlier" / job["task"]
-            words = ["--iters", str(args.iters)]
-            job["earlier"] = search(args.earlier.resolve(), job["path"], device, runs, words)
-            print("earlier", job["task"], job["earlier"].get("then"), job["earlier"]["seconds"], flush=True)
+    def searched(task: Path) -> Path:
+        return work / "searches" / f"{task.name}.json"
 
-        def compared(job: Row, device: str) -> None:
-            """Today's first pass, and both judged."""
-            runs = Path(scratch) / "today" / job["task"]
-            words = ["--iters", "1", "--islands", "1", "--max-evals", "1", "--library", "off"]
-            job["first"] = search(ROOT, job["path"], device, runs, words)
-            for dispatch in dispatches:
-                sides = {side: judged(job["path"], device, job[side], dispatch, runs) for side in SIDES}
-                job[dispatch] = sides
-            scores = [[job[dispatch][side]["as_score"] for side in SIDES] for dispatch in dispatches]
-            print("today", job["task"], scores, flush=True)
-            with lock:  # after each task: what was measured is not lost
-                rows = [as_row(one) for one in jobs if dispatches[-1] in one]
-                lines = [line for name in dispatches for line in table(rows, name)]
-                keep("first-pass", kind, args.out, head | {"summary": lines, "tasks": rows})
-
-        over_devices(jobs, devices, searched, began + args.share * args.budget)
-        found = [job for job in jobs if "earlier" in job]
-        over_devices(found, devices, compared, began + args.budget)
-        for dispatch in dispatches:
-            print(*table([job for job in found if dispatches[-1] in job], dispatch))
+    missing = [task for task in tasks if not searched(task).exists()]
+    searches(args.earlier.resolve(), missing, devices * args.each, args.iters, work, until)
+    ended = [task for task in tasks if searched(task).exists()]
+    data: Row = {"tasks": {task.name: {"search": json.loads(searched(task).read_text())} for task in ended}}
+    data["summary"] = []
+    for dispatch in args.dispatch.split(","):
+        rows = judge(ended, devices, dispatch, work)
+        found = compared(rows)
+        data["identity"] = rows[0]["identity"] if rows else None
+        for task, one in found.items():
+            data["tasks"][task][dispatch] = one
+        data["summary"].append(summary(dispatch, found))
+        print(data["summary"][-1], flush=True)
+        keep("first-pass", args.device.partition(":")[0], args.out, data)
 
 
 if __name__ == "__main__":

@@ -121,18 +121,16 @@ def profile(given: argparse.Namespace, name: str, batch: int, package: str) -> d
     """Which kernels take the time of a call, without and with the package. Runs in a process of its own."""
     from torch.profiler import ProfilerActivity
 
+    import passagent as pa
+
     module, inputs = model_of(name, batch, given.device, given.small)
     on_cpu = given.device == "cpu"
     activity = ProfilerActivity.CPU if on_cpu else ProfilerActivity.CUDA
     took = f"self_{'cpu' if on_cpu else 'device'}_time_total"
-    asked: dict[str, dict[str, Any]] = {
-        "inductor": {"dynamic": False},
-        "inductor + passes": {"backend": "passagent", "options": {"passes": package}, "dynamic": False},
-    }
     found: dict[str, Any] = {}
-    for side, how in asked.items():
+    for side, options in (("inductor", None), ("inductor + passes", pa.inductor_options(package))):
         torch._dynamo.reset()
-        compiled = torch.compile(module, **how)
+        compiled = torch.compile(module, options=options, dynamic=False)
         with torch.no_grad():
             for _ in range(3):
                 compiled(*inputs)
