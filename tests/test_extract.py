@@ -214,3 +214,28 @@ def test_the_capture_of_what_was_written_has_the_same_hash(tmp_path):
     metas = [subgraph.inputs[position] for position in again.order]
     assert structural_hash(again.graph_module.graph, metas) == extracted.graphs[0].hash
     assert subgraph.graph_hash == extracted.graphs[0].hash.instance
+
+
+def test_a_captured_input_lies_in_the_argument_unless_it_was_written():
+    from passagent.extraction.factories import Model
+    from passagent.extraction.model_capture import capture_model
+
+    def model(x, y):
+        z = x * y
+        x.add_(1)
+        torch._dynamo.graph_break()
+        return x * y + z
+
+    x, y = torch.rand(4), torch.rand(4)
+    before = x.clone()
+    captured = capture_model(Model("m", model, (x, y)), saves_memory=True)
+    first, second = [[one.data_ptr() for one in piece.inputs] for piece in captured.pieces]
+    assert {x.data_ptr(), y.data_ptr()} <= {*first}
+    assert x.data_ptr() not in second and y.data_ptr() in second
+    assert torch.equal(x, before)
+    for piece in captured.pieces:
+        given = [one.clone() for one in piece.inputs]
+        assert all(map(torch.equal, piece.graph_module(*given), piece.outputs))
+    assert torch.equal(captured.result, model(x.clone(), y))
+    own = capture_model(Model("m", model, (x, y))).pieces[0].inputs
+    assert not {x.data_ptr(), y.data_ptr()} & {one.data_ptr() for one in own}

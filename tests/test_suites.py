@@ -1,11 +1,14 @@
 """Problems of other suites become tasks; what does not is named in a word and a line."""
 
+import itertools
 import json
 import shutil
 import threading
 
+import numpy as np
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from passagent.errors import UsageError
 from passagent.suites import import_problems as imports
@@ -15,7 +18,7 @@ from passagent.suites.loading_problems import input_bytes, load_problem
 from passagent.suites.outcomes import Answer, MadeTask, Refused
 from passagent.suites.problem_child import Request, make_tasks
 from passagent.suites.problems import find_problems
-from passagent.tasks import load_task
+from passagent.tasks import large_tensors, load_task
 
 HEAD = "import torch\nimport torch.nn as nn\n\n"
 SCALED = """
@@ -208,18 +211,52 @@ def test_what_found_no_memory_is_tried_again(suite, tmp_path, monkeypatch):
     assert (tmp_path / "tasks" / "level1_1_Large" / "problem.py").read_text() == "the text"
 
 
-def test_memory_that_validation_lacks_is_no_fault_of_the_capture(suite, tmp_path, monkeypatch):
+@pytest.mark.parametrize("stage", ["extraction.validation", "tasks.constraints"])
+def test_memory_that_validation_lacks_is_no_fault_of_the_capture(suite, tmp_path, monkeypatch, stage):
     suite("1_Large", HEAD + SCALED)
 
     def out_of_memory(*_args):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 GiB.")
 
-    monkeypatch.setattr("passagent.extraction.validation.load_module", lambda *_: out_of_memory)
+    monkeypatch.setattr(f"passagent.{stage}.load_module", lambda *_: out_of_memory)
     [problem] = find_problems("kernelbench", str(suite.root), [1])
     request = Request(problem=problem, device="cpu", threads=1, most_bytes=None, compute_ops="allowed")
     with pytest.raises(Refused, match=r"does not run: OutOfMemoryError") as refused:
         make_tasks(request, tmp_path)
     assert refused.value.reason == "memory"
+
+
+def most_live_bytes(work):
+    """What the tensors hold together at most while `work` runs, and what it returns."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        result = work()
+    events = [one for one in profiled.profiler.kineto_results.events() if one.name() == "[memory]"]
+    events.sort(key=lambda one: one.start_ns())
+    return max(itertools.accumulate(one.nbytes() for one in events)), result
+
+
+def on_host(value):
+    """Memory that is not torch's own: it is not counted among a device's."""
+    room = np.empty(value.numel() * value.itemsize, np.uint8)
+    return torch.from_numpy(room).view(value.dtype).view(value.shape)
+
+
+@pytest.mark.parametrize(
+    ("body", "most"),
+    [("return x / (x * x).mean(1, keepdim=True).sqrt()", 4.2), ("return x * torch.sigmoid(x)", 5.2)],
+)
+def test_few_tensors_of_a_large_input_are_on_the_device_at_a_time(suite, tmp_path, monkeypatch, body, most):
+    monkeypatch.setattr("passagent.tasks.inputs.PART", 1 << 14)  # they are drawn on the host
+    monkeypatch.setattr(large_tensors, "LARGE", 1 << 20)
+    monkeypatch.setattr(large_tensors, "SLICE", 1 << 14)
+    monkeypatch.setattr(large_tensors, "CROWDED", ("cpu",))
+    monkeypatch.setattr(large_tensors, "host_memory", on_host)
+    suite("1_Large", plain(body, "return [torch.rand(512, 4096)]"))
+    [problem] = find_problems("kernelbench", str(suite.root), [1])
+    request = Request(problem=problem, device="cpu", threads=1, most_bytes=None, compute_ops="allowed")
+    live, answer = most_live_bytes(lambda: make_tasks(request, tmp_path))
+    assert len(answer.tasks) == 1 and answer.is_exact
+    assert 3 <= live / (512 * 4096 * 4) <= most
 
 
 def test_what_lacked_memory_beside_others_on_a_gpu_is_run_alone(suite, tmp_path, monkeypatch):

@@ -54,13 +54,14 @@ class Extracted:
         return [f"{graph.name}: {problem}" for graph in self.graphs for problem in graph.validation.problems]
 
 
-def extract_model(model: Model, out: Path, dynamic: bool = False) -> Extracted:
+def extract_model(model: Model, out: Path, dynamic: bool = False, saves_memory: bool = False) -> Extracted:
     """Extract a model into the directory `out`, which must not be there.
 
-    Raises PassagentError where Dynamo cannot capture it, UsageError where `out` holds files.
+    `saves_memory`: see capture_model. Raises PassagentError where Dynamo cannot capture it, UsageError where
+    `out` holds files.
     """
     with whole_directory(out) as place:
-        captured = capture_model(model, dynamic)
+        captured = capture_model(model, dynamic, saves_memory)
         device = device_of(captured)
         graphs = [
             _write(place, model, captured, number, device, dynamic) for number in range(len(captured.pieces))

@@ -16,6 +16,7 @@ from torch import fx
 from passagent.errors import PassagentError
 from passagent.extraction.factories import Model
 from passagent.tasks.capture import forget
+from passagent.tasks.large_tensors import crowds, equal, in_host_memory, set_aside
 
 
 @dataclass
@@ -26,6 +27,7 @@ class Piece:
     inputs: list[Any]
     """Of its first call, before the call: one for each placeholder."""
     outputs: list[Any]
+    """Of that call. Large tensors of a GPU are in host memory here."""
     runs: int = 1
     """How often one call of the model runs it."""
     constraints: list[str] = field(default_factory=list)
@@ -43,10 +45,12 @@ class Capture:
     """Why there are several pieces: `FILE:LINE: reason`."""
 
 
-def capture_model(model: Model, dynamic: bool = False) -> Capture:
+def capture_model(model: Model, dynamic: bool = False, saves_memory: bool = False) -> Capture:
     """Capture a call of the model with Dynamo. Raises PassagentError with Dynamo's reason.
 
     `dynamic`: sizes of the model's own inputs, above 1, are symbolic where Dynamo can keep them so.
+    `saves_memory`: for a caller that writes the model's arguments no more. A graph's inputs may lie in their
+    memory, and large tensors that the call returns on a GPU are moved to host memory.
     """
     pieces: list[Piece] = []
     breaks: list[str] = []
@@ -61,17 +65,17 @@ def capture_model(model: Model, dynamic: bool = False) -> Capture:
             if piece:
                 piece[0].runs += 1
                 return graph_module.forward(*args)
-            given = copied(args)
+            inputs = copied(args, _unwritten(args, leaves, given) if saves_memory else None)
             outputs = graph_module.forward(*args)
-            piece.append(Piece(graph_module, given, copied(outputs)))
+            piece.append(Piece(graph_module, inputs, _as_now(outputs)))
             piece[0].constraints = _constraints(graph_module)
             pieces.append(piece[0])
             return outputs
 
         return run
 
-    leaves, spec = pytree.tree_flatten((model.args, model.kwargs))
-    leaves = copied(leaves)  # what the model writes does not change the caller's
+    given, spec = pytree.tree_flatten((model.args, model.kwargs))
+    leaves = copied(given)  # what the model writes does not change the caller's
     if dynamic:
         for value in leaves:
             _mark(value)
@@ -95,6 +99,9 @@ def capture_model(model: Model, dynamic: bool = False) -> Capture:
         forget()
     if not pieces:
         raise PassagentError(f"{model.name}: Dynamo finds no operator on tensors in it; nothing to extract")
+    if saves_memory:
+        values, spec = pytree.tree_flatten(result)
+        result = pytree.tree_unflatten(set_aside(values), spec)
     return Capture(pieces, result, list(dict.fromkeys(breaks)))
 
 
@@ -135,12 +142,17 @@ def _explained(text: str) -> str:
     return ": ".join([*lines[:1], *([why.partition(": got ")[2] or why] if why else [])])
 
 
-def copied(values: Sequence[Any]) -> list[Any]:
+Storages = dict[int, torch.UntypedStorage]
+"""What stands for a storage, by its address."""
+
+
+def copied(values: Sequence[Any], known: Storages | None = None) -> list[Any]:
     """Values as they are now: sizes, strides, requires_grad and which share memory.
 
-    A parameter is kept itself: copies would need the model's memory again.
+    A parameter is kept itself: copies would need the model's memory again. `known`: storages that are copied
+    already.
     """
-    storages: dict[int, torch.UntypedStorage] = {}
+    storages = dict(known or {})
     made: dict[int, Any] = {}
     for value in values:
         if id(value) in made:
@@ -151,8 +163,8 @@ def copied(values: Sequence[Any]) -> list[Any]:
     return [made[id(value)] for value in values]
 
 
-def _copied(value: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:
-    if value.layout != torch.strided or type(value) is not torch.Tensor:
+def _copied(value: torch.Tensor, storages: Storages) -> torch.Tensor:
+    if not _is_plain(value):
         return value.detach().clone().requires_grad_(value.requires_grad)
     storage = value.untyped_storage()
     if storage._cdata not in storages:
@@ -162,6 +174,32 @@ def _copied(value: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> t
         made = torch.empty(0, dtype=value.dtype, device=value.device)
         made.set_(own, value.storage_offset(), value.size(), value.stride())  # type: ignore[call-overload]
     return made.requires_grad_(value.requires_grad)
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) is torch.Tensor and value.layout == torch.strided
+
+
+def _unwritten(values: Sequence[Any], copies: Sequence[Any], originals: Sequence[Any]) -> Storages:
+    """For each storage of the values that was copied of an original, and still equals it: the original's."""
+    wanted = {value.untyped_storage()._cdata for value in values if _is_plain(value)}
+    found: Storages = {}
+    for mine, original in zip(copies, originals, strict=True):
+        if not _is_plain(mine) or (own := mine.untyped_storage())._cdata not in wanted - found.keys():
+            continue
+        if equal(_bytes(own), _bytes(original.untyped_storage())):
+            found[own._cdata] = original.untyped_storage()
+    return found
+
+
+def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)  # type: ignore[call-overload]
+
+
+def _as_now(values: Sequence[Any]) -> list[Any]:
+    """Copies, of large tensors of a GPU in host memory."""
+    small = copied([None if crowds(value) else value for value in values])
+    return [in_host_memory(value) if crowds(value) else one for value, one in zip(values, small, strict=True)]
 
 
 def _mark(value: Any) -> None:

@@ -20,6 +20,7 @@ from passagent.extraction.model_capture import copied, quiet
 from passagent.extraction.structural_hash import structural_hash
 from passagent.tasks.capture import capture
 from passagent.tasks.constraints import check_subgraph
+from passagent.tasks.large_tensors import close, equal
 from passagent.tasks.module import load_module
 from passagent.tasks.reader import read_subgraph
 
@@ -66,6 +67,7 @@ def validate(
     except Exception as error:
         return ended(f"does not run: {type(error).__name__}: {str(error).splitlines()[0]}")
     differing, is_exact = _difference(outputs, expected)
+    del outputs  # their memory is needed
     if differing:
         return ended(differing)
     passed.append("run")
@@ -96,11 +98,11 @@ def _difference(outputs: Sequence[Any], expected: Sequence[Any]) -> tuple[str, b
             continue
         if (one.shape, one.dtype) != (other.shape, other.dtype):
             return f"output {number} is of another shape or dtype than the model's", False
-        if torch.equal(one, other):
+        if equal(one, other):
             continue
         is_exact = False
         scale = torch.finfo(one.dtype).eps / torch.finfo(torch.float32).eps if one.is_floating_point() else 0
-        if not torch.allclose(one, other, rtol=_RTOL * scale, atol=_ATOL * scale, equal_nan=True):
+        if not close(one, other, _RTOL * scale, _ATOL * scale):
             return f"output {number} differs from the model's", False
     return "", is_exact
 
@@ -109,7 +111,7 @@ def _other_nodes(clean: CleanGraph, module: torch.nn.Module) -> str:
     """In what a graph that is captured again differs; empty if it does not."""
     own = specialised(clean)
     with quiet():
-        again = capture(module, copied(clean.values))
+        again = capture(module, clean.values)
     other = clean_graph(again.graph_module, [clean.values[position] for position in again.order])
     first = structural_hash(own.graph, input_metas(own.names, own.values)).instance
     second = structural_hash(other.graph, input_metas(other.names, other.values)).instance

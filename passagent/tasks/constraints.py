@@ -22,6 +22,7 @@ from passagent.faults import machine_fault
 from passagent.tasks.capture import capture
 from passagent.tasks.examples import locate
 from passagent.tasks.inputs import make_inputs
+from passagent.tasks.large_tensors import close, set_aside
 from passagent.tasks.meta import read_meta
 from passagent.tasks.meta_writer import meta_source
 from passagent.tasks.module import load_module, source_name
@@ -84,7 +85,8 @@ def check_subgraph(subgraph: Subgraph, device: str = "cpu") -> CheckResult:
         check_room(subgraph, _COPIES)
         module = load_module(subgraph, device)
         inputs = make_inputs(subgraph, device, SEED)
-        outputs, again = _run(module, inputs), _run(module, inputs)
+        outputs = set_aside(_run(module, inputs, inputs))
+        again = _run(module, inputs, inputs)
     except TaskError as error:
         result.problems.append(str(error))
         return result
@@ -96,20 +98,28 @@ def check_subgraph(subgraph: Subgraph, device: str = "cpu") -> CheckResult:
         result.problems.append(f"{file}:{_line(error, file)}: does not run: {_first_line(error)}")
         return result
     problems = [f"{file}: {problem}" for problem in _unequal(outputs, again, "two runs")]
+    del again  # its memory is needed
     problems += [f"{file}: {problem}" for problem in _not_finite(outputs)]
     result.runnable = not problems
     if result.runnable:
-        others = make_inputs(subgraph, device, SEED + 1)
-        result.weak = spread(outputs) + dependence(lambda given: _run(module, given), inputs, others, outputs)
+        others = set_aside(make_inputs(subgraph, device, SEED + 1))
+        result.weak = spread(outputs)
+        result.weak += dependence(lambda given: _run(module, given, inputs), inputs, others, outputs)
+        del others
     problems += (unknown := _analysable(module, inputs, outputs, file))
     result.analysable = not unknown
     result.problems += problems
     return result
 
 
-def _run(module: torch.nn.Module, inputs: list[Any]) -> list[Any]:
+def _run(module: torch.nn.Module, values: list[Any], inputs: list[Any]) -> list[Any]:
+    """The outputs for copies of the values, each on the device of its input."""
+    copies = [
+        value.to(own.device, copy=True) if isinstance(value, torch.Tensor) else value
+        for value, own in zip(values, inputs, strict=True)
+    ]
     with torch.no_grad():
-        return pytree.tree_leaves(module(*[v.clone() if isinstance(v, torch.Tensor) else v for v in inputs]))
+        return pytree.tree_leaves(module(*copies))
 
 
 def _serialisable(subgraph: Subgraph) -> list[str]:
@@ -145,7 +155,8 @@ def _analysable(module: torch.nn.Module, inputs: list[Any], outputs: list[Any], 
         if reason := unknown_operator(node):
             problems.append(f"{file}: operator {node.name}: {reason}")
     if not problems:
-        got = _run(graph_module, [inputs[i] for i in captured.order])
+        given = [inputs[i] for i in captured.order]
+        got = _run(graph_module, given, given)
         problems = [
             f"{file}: {problem}" for problem in _unequal(outputs, got, "eager and the captured graph")
         ]
@@ -175,7 +186,7 @@ def _unequal(first: list[Any], second: list[Any], who: str) -> list[str]:
     problems = []
     for position, (a, b) in enumerate(zip(first, second, strict=True)):
         if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-            same = a.shape == b.shape and a.dtype == b.dtype and torch.allclose(a, b, equal_nan=True)
+            same = a.shape == b.shape and a.dtype == b.dtype and close(a, b)
         else:
             same = type(a) is type(b) and a == b
         if not same:

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from passagent.tasks.large_tensors import equal, slices
+
 TINY = 0.01
 """robust-kbench's least range, standard deviation, and change from inputs to inputs, of outputs."""
 _MOST_INPUTS = 16
@@ -61,17 +63,21 @@ def _counts(value: Any) -> bool:
 
 
 def _differs(value: Any, other: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_floating_point() and not torch.equal(value, other)
+    return isinstance(value, torch.Tensor) and value.is_floating_point() and not equal(value, other)
 
 
 def _changed(outputs: Sequence[Any], others: Sequence[Any]) -> bool:
     pairs = [(a, b) for a, b in zip(outputs, others, strict=True) if _counts(a)]
     return any(
-        a.shape != b.shape or float((a.float() - b.float()).nan_to_num_().abs_().max()) >= TINY
+        a.shape != b.shape
+        or any(float((c.float() - d.float()).nan_to_num_().abs_().max()) >= TINY for c, d in slices(a, b))
         for a, b in pairs
     )
 
 
 def _differ(outputs: Sequence[Any], others: Sequence[Any]) -> bool:
     tensors = [(a, b) for a, b in zip(outputs, others, strict=True) if isinstance(a, torch.Tensor)]
-    return any(a.shape != b.shape or not torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in tensors)
+    return any(
+        a.shape != b.shape or any(not torch.equal(c.nan_to_num(), d.nan_to_num()) for c, d in slices(a, b))
+        for a, b in tensors
+    )
