@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import json
 
 import pytest
 import torch
 import torch.nn.functional as F
 from expert_cases import CASES, captured, check, r, rewritten, write
 
+from passagent.evaluator.result import MANIFEST
 from passagent.expert.choices import Plan
 
 
@@ -73,6 +75,25 @@ def test_dtypes_that_the_task_does_not_have_are_an_error(dtypes):
         rewritten(authored, graph).graph_module(*[(x, y)[i] for i in graph.order])
     half = [r(2, 3, 8, dtype=torch.bfloat16), r(2, 3, 8, dtype=torch.bfloat16)]
     check(authored, captured(function, half), half)
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_a_pass_that_matches_nothing_is_not_written(target):
+    """The first graph's pattern matches the second one, too, which only writes an argument otherwise."""
+    inputs = [r(2, 3, 8), r(2, 5, 8)]
+    functions = [lambda x, y: torch.cat([x, y], 1) * 2, lambda x, y: torch.cat([x, y], dim=1) * 2]
+    graphs = [captured(function, inputs) for function in functions]
+    authored = write(graphs, target)
+    assert json.loads(authored.files[MANIFEST]) == ["FuseCatMul"]
+    assert authored.fused == ["cat + mul"]
+    for graph in graphs:
+        assert rewritten(authored, graph).applied == ["FuseCatMul"]
+
+
+def test_passes_of_one_operator_stay_where_each_matches():
+    functions = [lambda x: torch.relu(x) * 2, lambda x: torch.relu(x) * 3 + x]
+    graphs = [captured(function, [r(2, 3)]) for function in functions]
+    assert len(json.loads(write(graphs).files[MANIFEST])) == 2
 
 
 def test_library_operators_stay_outside():
