@@ -49,6 +49,16 @@ def test_kernels_equal_eager_in_the_interpreter():
 
 
 @pytest.mark.long
+def test_empty_tensors_give_eagers_result_or_an_error_that_names_shapes():
+    interpreted("""
+        from expert_cases import CASES, check_empty
+        names = ["broadcast", "masked_softmax", "rms_norm", "group_norm", "norm_pool", "permute_out"]
+        for name in [*names, "cat_norm", "chunk", "outer"]:
+            check_empty(*CASES[name], target="cuda")
+    """)
+
+
+@pytest.mark.long
 def test_a_plan_chooses_among_the_variants_of_a_kernel():
     interpreted("""
         import torch.nn.functional as F
@@ -87,6 +97,13 @@ def test_sizes_are_constants_for_the_shapes_that_a_task_names_and_arguments_for_
     assert constant == [True] * cuda_host.MOST_NAMED + [False] * (len(seen) - cuda_host.MOST_NAMED)
     assert [getattr(sizes["rows"], "value", sizes["rows"]) for sizes in seen] == list(range(2, 50))
     assert type(seen[0]["BLOCK"]) is int  # those are constants in any case
+
+
+def test_rows_without_elements_are_refused_and_no_rows_are_no_programs():
+    files = write([captured(lambda x: F.softmax(x * 2, -1), [r(4, 50)])], "cuda").files
+    assert planned(files, "_fused_mul_softmax_kernel", (0, 50))["rows"] == 0
+    with pytest.raises(RuntimeError, match=r"does not take tensors of shapes torch.Size\(\[4, 0\]\)"):
+        planned(files, "_fused_mul_softmax_kernel", (4, 0))
 
 
 NORM = "tl.fma(weight_v * (x_v - running_mean_v), tl.rsqrt(running_var_v + 1e-05), bias_v)"

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from passagent.expert.cuda_grid import grid, part_lines, part_numbers
 from passagent.expert.text_parts import TritonKernel
+from passagent.expert.wording import before_divisions, conditions
 from passagent.expert.wrapper import (
     Route,
     Variant,
@@ -103,12 +104,21 @@ def with_made(route: Route, v: Variant) -> Route:
 
 
 def guards(v: Variant, inputs: range | list[int]) -> list[str]:
-    """Ranks first, so that the others index safely."""
+    """Ranks first, so that the others index safely; nothing is divided by zero."""
     ranks = [str(v.ranks[k]) for k in inputs]
     lengths = [f"len(s{k})" for k in inputs]
     if len(ranks) > 1:
         ranks, lengths = [tuple_text(ranks)], [tuple_text(lengths)]
-    return [*(f"{a} == {b}" for a, b in zip(lengths, ranks, strict=True)), *v.guards]
+    others = before_divisions([*v.guards, *_blocks(v)])
+    return [*(f"{a} == {b}" for a, b in zip(lengths, ranks, strict=True)), *others]
+
+
+def _blocks(v: Variant) -> list[str]:
+    """That a program's block has elements: Triton has no empty one, and masks are for sizes above zero."""
+    if not isinstance(v.kernel, TritonKernel):
+        return []
+    parts = [part for part in v.kernel.parts if part.kind != "flat"]
+    return conditions(f"{n} > 0" for p in parts for n in (p.lanes, p.height, *p.padded.values()) if n)
 
 
 def limits(v: Variant) -> list[str]:
