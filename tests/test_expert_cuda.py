@@ -106,6 +106,34 @@ def test_rows_without_elements_are_refused_and_no_rows_are_no_programs():
         planned(files, "_fused_mul_softmax_kernel", (4, 0))
 
 
+def softmax_of(*sizes):
+    return lambda x: F.softmax(x.view(sizes) * 2.0, -1).mean(1)
+
+
+@pytest.mark.parametrize(
+    ("functions", "sets"),
+    [
+        ([lambda x, y: F.relu(torch.cat([x, y], 1))], [[r(2, 3, 8), r(2, 5, 8)]]),  # a part copies one input
+        ([softmax_of(3, 4, 50), softmax_of(2, 1, 50)], [[r(12, 50)], [r(2, 50)]]),  # sizes are the plan's
+        ([F.scaled_dot_product_attention], [[r(2, 3, 40, 16)] * 3]),
+        ([lambda x: x.exp() * 2.0], [[r()]]),
+    ],
+    ids=["parts", "variants", "attention", "scalar"],
+)
+def test_kernels_use_their_parameters(functions, sets):
+    """All but those that the plan is called with: these are a kernel's first."""
+    graphs = [captured(function, inputs) for function, inputs in zip(functions, sets, strict=True)]
+    text = next(text for text in write(graphs, "cuda").files.values() if "@triton.jit" in text)
+    defined = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
+    kernels = [node for node in defined.values() if "triton.jit" in map(ast.unparse, node.decorator_list)]
+    assert kernels
+    for kernel in kernels:
+        used = {node.id for node in ast.walk(kernel) if isinstance(node, ast.Name)}
+        if len(kernel.decorator_list) > 1:
+            used |= {one.arg for one in defined[f"_plan{kernel.name}"].args.args}
+        assert {one.arg for one in kernel.args.args} <= used, kernel.name
+
+
 NORM = "tl.fma(weight_v * (x_v - running_mean_v), tl.rsqrt(running_var_v + 1e-05), bias_v)"
 
 
