@@ -65,6 +65,25 @@ def check(authored: Authored, graph: Captured, inputs: Sequence[Any]) -> Rewritt
     return result
 
 
+def check_empty(function: Callable[..., Any], inputs: Sequence[torch.Tensor], target: str = "cpu") -> None:
+    """With each of the sizes 0 in turn: eager's outputs, or an error that names the shapes."""
+    graph = captured(function, inputs)
+    authored, tried = write([graph], target), 0
+    for size in {n for x in inputs for n in x.shape}:
+        empty = [x.new_zeros([n * (n != size) for n in x.shape]) for x in inputs]
+        try:
+            graph.graph_module(*fresh(graph, empty))
+        except (RuntimeError, IndexError):
+            continue  # eager has no answer
+        tried += 1
+        try:
+            check(authored, graph, empty)
+        except RuntimeError as error:
+            if "does not take tensors of shapes" not in str(error):
+                raise
+    assert tried
+
+
 def fresh(graph: Captured, inputs: Sequence[Any]) -> list[Any]:
     return [inputs[i].clone() if isinstance(inputs[i], torch.Tensor) else inputs[i] for i in graph.order]
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import json
 
 import pytest
 import torch
 import torch.nn.functional as F
-from expert_cases import CASES, captured, check, r, rewritten, write
+from expert_cases import CASES, captured, check, check_empty, r, rewritten, write
 
+from passagent.evaluator.result import MANIFEST
 from passagent.expert.choices import Plan
 
 
@@ -73,6 +75,45 @@ def test_dtypes_that_the_task_does_not_have_are_an_error(dtypes):
         rewritten(authored, graph).graph_module(*[(x, y)[i] for i in graph.order])
     half = [r(2, 3, 8, dtype=torch.bfloat16), r(2, 3, 8, dtype=torch.bfloat16)]
     check(authored, captured(function, half), half)
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_a_pass_that_matches_nothing_is_not_written(target):
+    """The first graph's pattern matches the second one, too, which only writes an argument otherwise."""
+    inputs = [r(2, 3, 8), r(2, 5, 8)]
+    functions = [lambda x, y: torch.cat([x, y], 1) * 2, lambda x, y: torch.cat([x, y], dim=1) * 2]
+    graphs = [captured(function, inputs) for function in functions]
+    authored = write(graphs, target)
+    assert json.loads(authored.files[MANIFEST]) == ["FuseCatMul"]
+    assert authored.fused == ["cat + mul"]
+    for graph in graphs:
+        assert rewritten(authored, graph).applied == ["FuseCatMul"]
+
+
+def test_passes_of_one_operator_stay_where_each_matches():
+    functions = [lambda x: torch.relu(x) * 2, lambda x: torch.relu(x) * 3 + x]
+    graphs = [captured(function, [r(2, 3)]) for function in functions]
+    assert len(json.loads(write(graphs).files[MANIFEST])) == 2
+
+
+@pytest.mark.parametrize(
+    "name", ["broadcast", "masked_softmax", "rms_norm", "group_norm", "cat_norm", "chunk"]
+)
+def test_empty_tensors_give_eagers_result_or_an_error_that_names_shapes(name):
+    check_empty(*CASES[name])
+
+
+def test_a_guard_divides_by_no_size_that_is_zero():
+    def function(x, y):
+        return x.flatten(2).transpose(1, 2) + y
+
+    inputs = [r(2, 8, 3, 4), r(1, 12, 8)]
+    authored = write([captured(function, inputs)])
+    assert " // s0[2]" in "".join(authored.files.values())
+    empty = [r(2, 8, 0, 4), r(1, 0, 8)]
+    graph = captured(function, empty)
+    with pytest.raises(RuntimeError, match="does not take tensors of shapes"):
+        rewritten(authored, graph).graph_module(*[empty[i] for i in graph.order])
 
 
 def test_library_operators_stay_outside():

@@ -49,6 +49,16 @@ def test_kernels_equal_eager_in_the_interpreter():
 
 
 @pytest.mark.long
+def test_empty_tensors_give_eagers_result_or_an_error_that_names_shapes():
+    interpreted("""
+        from expert_cases import CASES, check_empty
+        names = ["broadcast", "masked_softmax", "rms_norm", "group_norm", "norm_pool", "permute_out"]
+        for name in [*names, "cat_norm", "chunk", "outer"]:
+            check_empty(*CASES[name], target="cuda")
+    """)
+
+
+@pytest.mark.long
 def test_a_plan_chooses_among_the_variants_of_a_kernel():
     interpreted("""
         import torch.nn.functional as F
@@ -87,6 +97,41 @@ def test_sizes_are_constants_for_the_shapes_that_a_task_names_and_arguments_for_
     assert constant == [True] * cuda_host.MOST_NAMED + [False] * (len(seen) - cuda_host.MOST_NAMED)
     assert [getattr(sizes["rows"], "value", sizes["rows"]) for sizes in seen] == list(range(2, 50))
     assert type(seen[0]["BLOCK"]) is int  # those are constants in any case
+
+
+def test_rows_without_elements_are_refused_and_no_rows_are_no_programs():
+    files = write([captured(lambda x: F.softmax(x * 2, -1), [r(4, 50)])], "cuda").files
+    assert planned(files, "_fused_mul_softmax_kernel", (0, 50))["rows"] == 0
+    with pytest.raises(RuntimeError, match=r"does not take tensors of shapes torch.Size\(\[4, 0\]\)"):
+        planned(files, "_fused_mul_softmax_kernel", (4, 0))
+
+
+def softmax_of(*sizes):
+    return lambda x: F.softmax(x.view(sizes) * 2.0, -1).mean(1)
+
+
+@pytest.mark.parametrize(
+    ("functions", "sets"),
+    [
+        ([lambda x, y: F.relu(torch.cat([x, y], 1))], [[r(2, 3, 8), r(2, 5, 8)]]),  # a part copies one input
+        ([softmax_of(3, 4, 50), softmax_of(2, 1, 50)], [[r(12, 50)], [r(2, 50)]]),  # sizes are the plan's
+        ([F.scaled_dot_product_attention], [[r(2, 3, 40, 16)] * 3]),
+        ([lambda x: x.exp() * 2.0], [[r()]]),
+    ],
+    ids=["parts", "variants", "attention", "scalar"],
+)
+def test_kernels_use_their_parameters(functions, sets):
+    """All but those that the plan is called with: these are a kernel's first."""
+    graphs = [captured(function, inputs) for function, inputs in zip(functions, sets, strict=True)]
+    text = next(text for text in write(graphs, "cuda").files.values() if "@triton.jit" in text)
+    defined = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
+    kernels = [node for node in defined.values() if "triton.jit" in map(ast.unparse, node.decorator_list)]
+    assert kernels
+    for kernel in kernels:
+        used = {node.id for node in ast.walk(kernel) if isinstance(node, ast.Name)}
+        if len(kernel.decorator_list) > 1:
+            used |= {one.arg for one in defined[f"_plan{kernel.name}"].args.args}
+        assert {one.arg for one in kernel.args.args} <= used, kernel.name
 
 
 NORM = "tl.fma(weight_v * (x_v - running_mean_v), tl.rsqrt(running_var_v + 1e-05), bias_v)"

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from expert_cases import CASES, captured, check, r, write
 
 from passagent.expert.pattern_text import unused_in_inference
-from passagent.expert.wording import conditions, product, simplified
+from passagent.expert.wording import before_divisions, conditions, product, simplified
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,12 @@ def test_what_divides_stays_where_it_stands():
     """A division by zero is not asked before what excludes it."""
     guards = ["s0[0] == 1", "s0[1] > 0", "s0[0] == s1[0] // s0[1]"]
     assert conditions(guards) == guards
+
+
+def test_before_a_division_is_asked_whether_it_can_be_done():
+    guards = ["s0[0] % size0 == 0", "s0[0] // (s0[1] // size0) == 3", "s0[2] % 2 == 0"]
+    asked = ["size0 > 0", guards[0], "s0[1] // size0 > 0", *guards[1:]]
+    assert before_divisions(guards) == asked
 
 
 @pytest.mark.parametrize("target", ["cpu", "cuda"])

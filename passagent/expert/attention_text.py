@@ -219,12 +219,13 @@ class AttentionText(TritonValues):
         self.line("first = program % blocks * ROWS")
         left = "head"
         for position, axis in enumerate(reversed(self.heads)):
-            name, extent = f"i{self.s.order.index(axis)}", self.axis_size(axis)
-            self.line(
-                f"{name} = {left}" if position == len(self.heads) - 1 else f"{name} = {left} % {extent}"
-            )
+            self.places[axis] = name = f"i{self.s.order.index(axis)}"
+            if axis is self.heads[0]:
+                self.line(f"{name} = {left}")
+                continue
+            extent = self.axis_size(axis)
+            self.line(f"{name} = {left} % {extent}")
             left = f"{left} // {extent}" if position == 0 else f"({left}) // {extent}"
-            self.places[axis] = name
         self.line("row = first + tl.arange(0, ROWS)[:, None]")
         self.line("deep = tl.arange(0, DEPTH)[None, :]")
         self.place(self.rows, "row", "ROWS", "rows_inside")

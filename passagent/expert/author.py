@@ -24,6 +24,7 @@ from passagent.expert.arithmetic import decides_later
 from passagent.expert.attention import is_attention
 from passagent.expert.choices import Plan
 from passagent.expert.cost import Work
+from passagent.expert.dead_passes import matching
 from passagent.expert.entry_text import module_lines
 from passagent.expert.expressions import Trace, Unsupported
 from passagent.expert.family import Family, named, used_in, view_lines, view_route
@@ -71,6 +72,8 @@ def author(graphs: list[fx.Graph], target: str, plan: Plan) -> Authored:
             continue
         numbers = {number for number, _ in covered}
         uncovered = [k for k in range(len(graphs)) if k not in numbers]
+        alive = matching([family for family, _ in routes], graphs)
+        routes = [route for route, matches in zip(routes, alive, strict=True) if matches]
         if not routes:
             return Authored({}, [], [], refused, uncovered)
         fused = dict.fromkeys(op_name(n) for f, _ in routes for n in f.regions[0].nodes if not is_free(n))

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from passagent.expert.cuda_grid import grid, part_lines, part_numbers
-from passagent.expert.text_parts import TritonKernel
+from passagent.expert.text_parts import TritonKernel, spoken
+from passagent.expert.wording import before_divisions, conditions
 from passagent.expert.wrapper import (
     Route,
     Variant,
@@ -37,7 +38,9 @@ def kernel_lines(route: Route, name: str) -> list[str]:
         if not several:
             last = functions.pop().splitlines()
         else:
-            heads.append((own, _parameters(functions[-1])))
+            parameters = _parameters(functions[-1])
+            functions[-1] = _trimmed(functions[-1])
+            heads.append((own, parameters, list(_parameters(functions[-1]))))
         lines += [line for function in functions for line in ["", "", *function.splitlines()]]
     constants: dict[str, bool] = {}
     if several:
@@ -50,26 +53,39 @@ def kernel_lines(route: Route, name: str) -> list[str]:
 
 def _parameters(function: str) -> dict[str, bool]:
     """Of a kernel's text: each parameter, and whether it is a constant."""
-    inside = function[function.index("(") + 1 : function.index("):")]
-    return {p.partition(":")[0]: ":" in p for p in inside.split(", ")}
+    return {p.partition(":")[0]: ":" in p for p in _inside(function).split(", ")}
+
+
+def _trimmed(function: str) -> str:
+    """A kernel's text without the parameters that it never uses."""
+    inside, used = _inside(function), spoken(function)
+    kept = [p for p in inside.split(", ") if p.partition(":")[0] in used]
+    return function.replace(inside, ", ".join(kept), 1)
+
+
+def _inside(function: str) -> str:
+    return function[function.index("(") + 1 : function.index("):")]
 
 
 def _choosing(
-    route: Route, name: str, heads: list[tuple[str, dict[str, bool]]]
+    route: Route, name: str, heads: list[tuple[str, dict[str, bool], list[str]]]
 ) -> tuple[list[str], dict[str, bool]]:
-    """The kernel that is one of the variants by its constant VARIANT, and its numbers."""
+    """The kernel that is one of the variants by its constant VARIANT, and its numbers.
+
+    `heads`: of each variant its name, its kernel's parameters, and those that it uses.
+    """
     given = [*taken(route), *output_names(route.variants[0])]
     numbers: dict[str, bool] = {}
-    for _, parameters in heads:
+    for _, parameters, _ in heads:
         for parameter, constant in parameters.items():
             if parameter not in given:
                 numbers[parameter] = numbers.get(parameter, False) or constant
     texts = [f"{n}: tl.constexpr" for n in ["VARIANT", *(n for n, constant in numbers.items() if constant)]]
     texts = [*given, *(n for n, constant in numbers.items() if not constant), *texts]
     lines = ["@triton.jit", f"def {name}({', '.join(texts)}):"]
-    for k, (own, parameters) in enumerate(heads):
+    for k, (own, _, used) in enumerate(heads):
         test = "else:" if k == len(heads) - 1 else f"{'if' if k == 0 else 'elif'} VARIANT == {k}:"
-        lines += [f"    {test}", f"        {own}({', '.join(f'{p}={p}' for p in parameters)})"]
+        lines += [f"    {test}", f"        {own}({', '.join(f'{p}={p}' for p in used)})"]
     return lines, numbers
 
 
@@ -103,12 +119,21 @@ def with_made(route: Route, v: Variant) -> Route:
 
 
 def guards(v: Variant, inputs: range | list[int]) -> list[str]:
-    """Ranks first, so that the others index safely."""
+    """Ranks first, so that the others index safely; nothing is divided by zero."""
     ranks = [str(v.ranks[k]) for k in inputs]
     lengths = [f"len(s{k})" for k in inputs]
     if len(ranks) > 1:
         ranks, lengths = [tuple_text(ranks)], [tuple_text(lengths)]
-    return [*(f"{a} == {b}" for a, b in zip(lengths, ranks, strict=True)), *v.guards]
+    others = before_divisions([*v.guards, *_blocks(v)])
+    return [*(f"{a} == {b}" for a, b in zip(lengths, ranks, strict=True)), *others]
+
+
+def _blocks(v: Variant) -> list[str]:
+    """That a program's block has elements: Triton has no empty one, and masks are for sizes above zero."""
+    if not isinstance(v.kernel, TritonKernel):
+        return []
+    parts = [part for part in v.kernel.parts if part.kind != "flat"]
+    return conditions(f"{n} > 0" for p in parts for n in (p.lanes, p.height, *p.padded.values()) if n)
 
 
 def limits(v: Variant) -> list[str]:

@@ -84,10 +84,11 @@ def _source(name: str, parts: list[Part], arguments: list[str]) -> str:
     for k, part in enumerate(parts):
         own = part.numbers(str(k + 1))
         numbers += [f"programs{k + 1}", *own] if k < len(parts) - 1 else own
-        texts.append(part.text("triton.jit", ["program", *arguments, *part.numbers("")]))
+        used = part.used(arguments)
+        texts.append(part.text("triton.jit", ["program", *used, *part.numbers("")]))
         pairs = zip(part.numbers(""), own, strict=True)
         named = [f"{theirs.partition(':')[0]}={ours.partition(':')[0]}" for theirs, ours in pairs]
-        given = [left, *arguments, *named]
+        given = [left, *used, *named]
         test = "else:" if k == len(parts) - 1 else f"{'if' if k == 0 else 'elif'} {left} < programs{k + 1}:"
         lines += [f"    {test}", f"        {part.name}({', '.join(given)})"]
         left = f"{left} - programs{k + 1}"

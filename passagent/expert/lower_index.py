@@ -24,6 +24,7 @@ def roll(c: Call, input: Value, shifts: Any, dims: Any = None) -> Value:
             continue
         by, n = as_size(shift), c.trace.text(old.size)
         axis = c.trace.axis(old.size)
+        c.trace.guard(f"{n} > 0")
         offset = Size(-by.hint % old.size.hint, f"(-({by.text}) % {n})")
         moved = c.trace.add(c.trace.index(axis), c.trace.integer(offset))
         index = c.trace.op("index_mod", [moved, c.trace.integer(old.size)], "int64")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass, field
 
 from passagent.expert import wording
@@ -88,8 +89,13 @@ class Part:
     def numbers(self, suffix: str) -> list[str]:
         """The parameters that say what a program does."""
         flat, counted = self.kind == "flat", self.kind in {"rows", "long", "split"}
-        constants = ["BLOCK", *([] if flat else ["ROWS"]), *self.padded]
+        constants = self.used(["BLOCK", *([] if flat else ["ROWS"]), *self.padded])
         return [*([f"rows{suffix}"] if counted else []), *(f"{c}{suffix}: tl.constexpr" for c in constants)]
+
+    def used(self, names: list[str]) -> list[str]:
+        """Those of the names that its lines speak of."""
+        known = spoken("\n".join(["def part():", *self.lines]))
+        return [name for name in names if name in known]
 
     def text(self, decorator: str, parameters: list[str]) -> str:
         """The function."""
@@ -113,6 +119,11 @@ class Knobs:
     """Elements below which one thread does it all."""
     keep: int = 4
     """Values of a row that cost this many operations are kept for later stages; 0: none."""
+
+
+def spoken(code: str) -> set[str]:
+    """Names that a Python text reads or assigns."""
+    return {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
 
 
 class Writer:

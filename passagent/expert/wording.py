@@ -71,6 +71,18 @@ def conditions(guards: Iterable[str]) -> list[str]:
     return result
 
 
+def before_divisions(guards: Iterable[str]) -> list[str]:
+    """The guards, and before one that divides that the divisor is above zero."""
+    found: dict[str, None] = {}
+    for guard in guards:
+        for node in reversed(list(ast.walk(ast.parse(guard, mode="eval")))):  # what stands inside first
+            match node:
+                case ast.BinOp(_, ast.FloorDiv() | ast.Mod(), divisor) if not _integer(divisor):
+                    found[f"{_text(divisor)} > 0"] = None
+        found[guard] = None
+    return list(found)
+
+
 def stem(e: Expr) -> str:
     """What a value is called: by the operator that makes it."""
     if e.data == "div" and e.args[0].kind == "reduce" and e.args[0].data[0] == "sum":
