@@ -8,14 +8,11 @@ instruction or call that a kernel has no use for.
 
 from __future__ import annotations
 
-import hashlib
-import os
+import functools
 import re
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from passagent.cache import cache_dir
 from passagent.kernels import elf, lexer, objects, toolchain
 from passagent.kernels.source_errors import KernelBuildError, KernelRefused
 from passagent.kernels.toolchain import FLAGS, LIBRARIES
@@ -103,13 +100,8 @@ def build(written: str, name: str, signature: Signature) -> Path:
         raise KernelBuildError(f"cpp_kernel: {name!r} is not the name of a C++ function")
     text = _program(source, name, signature)
     prelude = toolchain.prelude(_POISONED)
-    key = hashlib.sha256("\0".join([text, prelude.name, toolchain.rules()]).encode()).hexdigest()[:32]
-    target = cache_dir() / "cpp" / f"{key}.so"
-    if not target.exists():
-        with toolchain.locked(target):
-            if not target.exists():
-                _compile(source, text, name, signature, prelude, target)
-    return target
+    compile_cpp = functools.partial(_compile, source, text, name, signature, prelude)
+    return toolchain.built("cpp", ".so", [text, prelude.name, toolchain.rules()], compile_cpp)
 
 
 def _program(source: str, name: str, signature: Signature) -> str:
@@ -119,28 +111,26 @@ def _program(source: str, name: str, signature: Signature) -> str:
     return f'#line 1 "{name}.cpp"\n{source}\n#line 1 "call of {name}"\n{entry} {{ {name}({arguments}); }}\n'
 
 
-def _compile(source: str, text: str, name: str, signature: Signature, prelude: Path, target: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=target.parent) as directory:
-        scratch = Path(directory)
-        (scratch / "kernel.cpp").write_bytes(text.encode())
-        (scratch / "exports").write_text("{ global: passagent_entry; local: *; };\n")
-        for header in _RULES.headers:  # the prelude has read them; read again, they bring their macros back
-            (scratch / "nothing" / header).parent.mkdir(parents=True, exist_ok=True)
-            (scratch / "nothing" / header).touch()
-        command = [toolchain.compiler(), *FLAGS, "-fmax-errors=3", "-fno-diagnostics-show-caret"]
-        command += ["-include", str(prelude), "-Inothing", "-c", "kernel.cpp", "-o", "kernel.o"]
-        own, headers = (f"{name}.cpp", f"call of {name}"), (*toolchain.header_directories(), prelude.parent)
-        read = (prelude, Path(f"{prelude}.gch"))
-        try:
-            toolchain.run(command, name, scratch, own=own, headers=headers, read=read)
-        except KernelBuildError as error:
-            _raise_if_poisoned(str(error), name)
-            raise KernelBuildError(_explained(str(error), source, name, signature)) from None
-        objects.check_object(scratch / "kernel.o", source, f"{name}.cpp")
-        link = [toolchain.compiler(), *_LINK, "-Wl,--version-script=exports", "-fopenmp", "kernel.o"]
-        toolchain.run([*link, "-o", "kernel.so", *LIBRARIES], name, scratch)
-        _check_exports(scratch / "kernel.so")
-        os.replace(scratch / "kernel.so", target)
+def _compile(source: str, text: str, name: str, signature: Signature, prelude: Path, scratch: Path) -> Path:
+    (scratch / "kernel.cpp").write_bytes(text.encode())
+    (scratch / "exports").write_text("{ global: passagent_entry; local: *; };\n")
+    for header in _RULES.headers:  # the prelude has read them; read again, they bring their macros back
+        (scratch / "nothing" / header).parent.mkdir(parents=True, exist_ok=True)
+        (scratch / "nothing" / header).touch()
+    command = [toolchain.compiler(), *FLAGS, "-fmax-errors=3", "-fno-diagnostics-show-caret"]
+    command += ["-include", str(prelude), "-Inothing", "-c", "kernel.cpp", "-o", "kernel.o"]
+    own, headers = (f"{name}.cpp", f"call of {name}"), (*toolchain.header_directories(), prelude.parent)
+    read = (prelude, Path(f"{prelude}.gch"))
+    try:
+        toolchain.run(command, name, scratch, own=own, headers=headers, read=read)
+    except KernelBuildError as error:
+        _raise_if_poisoned(str(error), name)
+        raise KernelBuildError(_explained(str(error), source, name, signature)) from None
+    objects.check_object(scratch / "kernel.o", source, f"{name}.cpp")
+    link = [toolchain.compiler(), *_LINK, "-Wl,--version-script=exports", "-fopenmp", "kernel.o"]
+    toolchain.run([*link, "-o", "kernel.so", *LIBRARIES], name, scratch)
+    _check_exports(scratch / "kernel.so")
+    return scratch / "kernel.so"
 
 
 def _explained(message: str, source: str, name: str, signature: Signature) -> str:

@@ -7,17 +7,15 @@ memory that outlives a launch, no calls of others or through pointers, no clocks
 
 from __future__ import annotations
 
-import hashlib
+import functools
 import importlib.metadata
 import importlib.util
 import json
 import os
 import re
 import sys
-import tempfile
 from pathlib import Path
 
-from passagent.cache import cache_dir
 from passagent.errors import PassagentError
 from passagent.kernels import cuda_source, elf, lexer, objects, toolchain
 from passagent.kernels.build import Signature
@@ -70,12 +68,8 @@ def build(written: str, name: str, signature: Signature, arch: str) -> Path:
     prelude = "\n".join((_HERE / name).read_text() for name in ("prelude.cuh", "std.cuh"))
     text = f'{prelude}\n#line 1 "{_short(name)}.cu"\n{source.text}\n'
     parts = [text, instance.expression, *options, _compiler_version(), toolchain.rules()]
-    target = cache_dir() / "cuda" / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:32]}.kernel"
-    if not target.exists():
-        with toolchain.locked(target):
-            if not target.exists():
-                _compile(text, source.text, _short(name), instance, options, target)
-    return target
+    compile_cuda = functools.partial(_compile, text, source.text, _short(name), instance, options)
+    return toolchain.built("cuda", ".kernel", parts, compile_cuda)
 
 
 def _compile(
@@ -84,31 +78,29 @@ def _compile(
     name: str,
     instance: cuda_source.Instance,
     options: list[str],
-    target: Path,
-) -> None:
-    with tempfile.TemporaryDirectory(dir=target.parent) as directory:
-        scratch = Path(directory)
-        (scratch / "kernel.cu").write_bytes(text.encode())
-        command = [sys.executable, "-P", str(_HERE / "nvrtc.py"), "kernel.cu", instance.expression, *options]
-        own, (search, execute) = (f"{name}.cu", "kernel.cu"), toolchain.python_with("cuda/bindings", "nvidia")
-        headers = [Path(option[2:]) for option in options if option.startswith("-I")]
-        try:
-            toolchain.run(
-                command, name, scratch,
-                own=own, headers=headers, read=[_HERE / "nvrtc.py"], execute=[*execute, *headers],
-                environment={"PYTHONPATH": os.pathsep.join(search)},
-            )  # fmt: skip
-        except KernelBuildError as error:
-            if not (scratch / "ready").exists():
-                message = "cuda_kernel: NVIDIA's compiler NVRTC does not start; pip install nvidia-cuda-nvrtc"
-                raise PassagentError(f"{message}: {str(error).splitlines()[-1]}") from None
-            text = _LAUNCH.sub(f"{_NO_LAUNCH}: kernel[grid, block](...)", str(error))
-            raise KernelBuildError(_without_paths(text, options)) from None
-        cubin = (scratch / "kernel.cubin").read_bytes()
-        check_built((scratch / "kernel.ptx").read_text(), cubin, source)
-        entry = (scratch / "kernel.name").read_text()
-        (scratch / "kernel").write_bytes(pack(cubin, entry, instance.types))
-        os.replace(scratch / "kernel", target)
+    scratch: Path,
+) -> Path:
+    (scratch / "kernel.cu").write_bytes(text.encode())
+    command = [sys.executable, "-P", str(_HERE / "nvrtc.py"), "kernel.cu", instance.expression, *options]
+    own, (search, execute) = (f"{name}.cu", "kernel.cu"), toolchain.python_with("cuda/bindings", "nvidia")
+    headers = [Path(option[2:]) for option in options if option.startswith("-I")]
+    try:
+        toolchain.run(
+            command, name, scratch,
+            own=own, headers=headers, read=[_HERE / "nvrtc.py"], execute=[*execute, *headers],
+            environment={"PYTHONPATH": os.pathsep.join(search)},
+        )  # fmt: skip
+    except KernelBuildError as error:
+        if not (scratch / "ready").exists():
+            message = "cuda_kernel: NVIDIA's compiler NVRTC does not start; pip install nvidia-cuda-nvrtc"
+            raise PassagentError(f"{message}: {str(error).splitlines()[-1]}") from None
+        text = _LAUNCH.sub(f"{_NO_LAUNCH}: kernel[grid, block](...)", str(error))
+        raise KernelBuildError(_without_paths(text, options)) from None
+    cubin = (scratch / "kernel.cubin").read_bytes()
+    check_built((scratch / "kernel.ptx").read_text(), cubin, source)
+    entry = (scratch / "kernel.name").read_text()
+    (scratch / "kernel").write_bytes(pack(cubin, entry, instance.types))
+    return scratch / "kernel"
 
 
 def pack(cubin: bytes, entry: str, types: list[str]) -> bytes:

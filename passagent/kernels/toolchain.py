@@ -10,7 +10,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -66,6 +66,17 @@ def locked(target: Path) -> Iterator[None]:
     with open(target.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def built(place: str, suffix: str, parts: Sequence[str], make: Callable[[Path], Path]) -> Path:
+    """The file of the cache for the content `parts`: what `make` leaves in a scratch directory, made once."""
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+    target = cache_dir() / place / f"{key}{suffix}"
+    if not target.exists():
+        with locked(target), tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+            if not target.exists():
+                os.replace(make(Path(scratch)), target)
+    return target
 
 
 def run(
