@@ -150,8 +150,8 @@ def describe(device: str, threads: int) -> dict[str, Any]:
         "load_1m": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
         "torch": str(torch.__version__),
-        "triton": _version("triton"),
-        "passagent": _version("passagent"),
+        "triton": package_version("triton"),
+        "passagent": package_version("passagent"),
     }
     if device.startswith("cuda"):
         properties = torch.cuda.get_device_properties(device)
@@ -183,7 +183,8 @@ def _cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-def _version(package: str) -> str | None:
+def package_version(package: str) -> str | None:
+    """Of a package, by its distribution's name; None where it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from passagent.confine.limits import ToolLimits
+from passagent.confine.limits import ASK, ToolLimits
 from passagent.errors import InfrastructureError
 
 SYSTEM = """
@@ -109,6 +109,12 @@ def run(
     if "failed" in ended:
         raise InfrastructureError(f"{command[0]} cannot be started: {ended['failed']}")
     return Done(ended["code"], texts[0], texts[1], timed_out, ended["crowd"])
+
+
+def ask(*command: str) -> Done:
+    """What a tool says of itself, such as its version. Raises InfrastructureError as `run` does."""
+    with tempfile.TemporaryDirectory() as scratch:
+        return run([*command], Path(scratch), ASK)
 
 
 def protections() -> dict[str, str]:

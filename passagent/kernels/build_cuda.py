@@ -8,7 +8,6 @@ memory that outlives a launch, no calls of others or through pointers, no clocks
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -16,6 +15,7 @@ import re
 import sys
 from pathlib import Path
 
+from passagent.confine.environment import package_version
 from passagent.errors import PassagentError
 from passagent.kernels import cuda_source, elf, lexer, objects, toolchain
 from passagent.kernels.build import Signature
@@ -165,18 +165,11 @@ def _include_path() -> list[Path]:
 
 def _compiler_version() -> str:
     """Which NVRTC compiles, by the versions of its binding and of the packages that bring its library."""
-    installed = {name: _package_version(name) for name in ("cuda-bindings", *_NVRTC)}
+    installed = {name: package_version(name) or "" for name in ("cuda-bindings", *_NVRTC)}
     if not installed["cuda-bindings"]:
         message = "cuda_kernel: NVIDIA's compiler binding (cuda-bindings) is not installed"
         raise PassagentError(f"{message}; pip install passagent[cuda]")
     return " ".join(f"{name} {version}" for name, version in installed.items())
-
-
-def _package_version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 def _without_paths(message: str, options: list[str]) -> str:

@@ -15,7 +15,6 @@ import os
 import re
 import shutil
 import sysconfig
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -23,7 +22,6 @@ from typing import Any
 
 from passagent import faults
 from passagent.confine import tools
-from passagent.confine.limits import ASK
 from passagent.errors import InfrastructureError, MachineFault
 from passagent.evaluator.runner.build_requests import (
     BuildRequest,
@@ -184,8 +182,7 @@ def _types(item: Any) -> Any:
 
 @functools.cache
 def _version(tool: str) -> str:
-    with tempfile.TemporaryDirectory() as scratch:
-        return tools.run([tool, "--version"], Path(scratch), ASK).output
+    return tools.ask(tool, "--version").output
 
 
 def _object(data: bytes) -> dict[str, Any]:
