@@ -64,30 +64,16 @@ class Signature:
             raise ValueError(f"no types of a kernel's arguments: {sorted({*self.types} - TYPES)!r:.200}")
 
 
-def check_source(source: str) -> None:
-    """Raise KernelRefused for what a source may not hold, as far as its text tells."""
-    _checked(source)
-
-
-def _checked(written: str) -> lexer.Source:
+def check_source(written: str) -> lexer.Source:
+    """The source as it is compiled. Raises KernelRefused for what it may not hold, by its text."""
     source = lexer.read(written, "cpp")
     lexer.check(source, _RULES)
     return source
 
 
-def prepare() -> None:
-    """Precompile what every kernel sees first (seconds, once for a compiler): no kernel waits for it then."""
-    prepared()
-
-
-def prepared() -> Path:
-    """The header that every kernel sees first, precompiled."""
+def prepare() -> Path:
+    """The header that every kernel sees first, precompiled (seconds, once for a compiler)."""
     return toolchain.prelude(_POISONED)
-
-
-def program(written: str, name: str, signature: Signature) -> str:
-    """What is compiled of a source. Raises KernelRefused."""
-    return _program(_checked(written).text, name, signature)
 
 
 def build(written: str, name: str, signature: Signature) -> Path:
@@ -95,17 +81,17 @@ def build(written: str, name: str, signature: Signature) -> Path:
 
     Raises KernelRefused, KernelBuildError (with the compiler's first errors, lines of the source `written`).
     """
-    source = _checked(written).text
+    source = check_source(written).text
     if not re.fullmatch(r"[A-Za-z_]\w*", name):
         raise KernelBuildError(f"cpp_kernel: {name!r} is not the name of a C++ function")
-    text = _program(source, name, signature)
-    prelude = toolchain.prelude(_POISONED)
+    text = program(source, name, signature)
+    prelude = prepare()
     compile_cpp = functools.partial(_compile, source, text, name, signature, prelude)
     return toolchain.built("cpp", ".so", [text, prelude.name, toolchain.rules()], compile_cpp)
 
 
-def _program(source: str, name: str, signature: Signature) -> str:
-    """The source and its entry, which is given an array of pointers to the arguments."""
+def program(source: str, name: str, signature: Signature) -> str:
+    """A checked source and its entry, which is given an array of pointers to the arguments."""
     arguments = ", ".join(f"*({ctype}*)given[{i}]" for i, ctype in enumerate(signature.types))
     entry = 'extern "C" __attribute__((visibility("default"))) void passagent_entry(void** given)'
     return f'#line 1 "{name}.cpp"\n{source}\n#line 1 "call of {name}"\n{entry} {{ {name}({arguments}); }}\n'

@@ -43,12 +43,8 @@ _POINTER_CALL = re.compile(r"\.call(?:prototype|targets)\b")
 _CONSTANT_ADDRESS = re.compile(r"\bcvta\.const\b")
 
 
-def check_source(source: str) -> None:
-    """Raise KernelRefused for what a source may not hold, as far as its text tells."""
-    _checked(source)
-
-
-def _checked(written: str) -> lexer.Source:
+def check_source(written: str) -> lexer.Source:
+    """The source as it is compiled. Raises KernelRefused for what it may not hold, by its text."""
     source = lexer.read(_LAMBDA.sub("]", lexer.read(written, "cuda").text), "cuda")
     lexer.check(source, _RULES)
     return source
@@ -60,7 +56,7 @@ def build(written: str, name: str, signature: Signature, arch: str) -> Path:
     Raises KernelRefused, KernelBuildError (with the compiler's first errors, lines of the source `written`),
     and PassagentError where NVRTC or its headers are not installed.
     """
-    source = _checked(written)
+    source = check_source(written)
     if not re.fullmatch(r"sm_\d+[af]?", arch):
         raise KernelBuildError(f"cuda_kernel: {arch!r} is not a device's architecture, such as sm_90")
     instance = cuda_source.instantiate(source, name, signature.types)
