@@ -10,6 +10,7 @@ What a kernel does with an address is not in the plan: the checks of compiled ke
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -235,9 +236,7 @@ def _check_launch(plan: Plan, step: Launch, state: _State) -> None:
 
 def _check_grid(kernel: model.Kernel, step: Launch) -> None:
     if kernel.kind == "cuda":
-        threads = 1
-        for size in step.block or (0,):
-            threads *= size
+        threads = math.prod(step.block or (0,))
         limits = zip(step.block or (), MOST_BLOCK, strict=False)
         if not 1 <= threads <= MOST_THREADS or any(size > most for size, most in limits):
             raise PlanError(f"launches {kernel.entry} with blocks of {step.block}; give up to 1024 threads")
