@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from passagent import cache
 from passagent.config import EvaluatorConfig
 from passagent.confine.environment import device_name, evaluator_version, worker_threads
@@ -41,20 +43,12 @@ class EagerGraph:
     """Median of a few calls, end to end, us."""
 
 
+_GRAPHS = TypeAdapter(tuple[EagerGraph, ...])
+
+
 def read_graphs(data: list[dict[str, Any]]) -> tuple[EagerGraph, ...]:
-    """What `asdict` made of some. Raises KeyError, TypeError or ValueError for anything else."""
-    return tuple(
-        EagerGraph(
-            str(one["name"]),
-            tuple(
-                Output(tuple(map(int, o["shape"])), str(o["dtype"]), tuple(map(int, o["strides"])))
-                for o in one["outputs"]
-            ),
-            tuple(map(str, one["operators"])),
-            float(one["eager_us"]),
-        )
-        for one in data
-    )
+    """What `asdict` made of some. Raises ValueError for anything else."""
+    return _GRAPHS.validate_python(data)
 
 
 def kept(task: Task, config: EvaluatorConfig, device: str) -> tuple[EagerGraph, ...]:
