@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -87,8 +86,6 @@ def build(source: Path = SOURCE) -> Path:
 _builder: list[Callable[[], Path]] = [build]
 """Who compiles: `build` here; in a candidate's process the referee, asked over the channel."""
 _observers: list[Callable[..., Any]] = []
-variants: Counter[str] = Counter()
-"""How many each kernel has been given, by its name: a plan is called for each of them."""
 
 
 class Launch:
@@ -145,7 +142,6 @@ class Launch:
             raise TypeError(
                 f"{self._name}: an int beyond 64 bits, more than {MOST} arguments, or too many dimensions"
             )
-        variants[self._name] += 1
         return True
 
 
