@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import torch
-from pydantic import ValidationError
 
 from passagent.errors import PassagentError
 from passagent.kernels.build import TYPES
@@ -44,16 +43,6 @@ _FLOATS = {"fp16", "bf16", "fp32", "f32", "fp64"}
 
 class PlanError(PassagentError):
     """A plan may not run: the message says what is wrong with it, in one line."""
-
-
-def read(data: bytes | str) -> Plan:
-    """The plan in a text of JSON, checked. Raises PlanError."""
-    try:
-        plan = Plan.model_validate_json(data)
-    except (ValidationError, RecursionError) as error:
-        raise PlanError(f"no plan: {_first(error)}") from None
-    check(plan)
-    return plan
 
 
 def check(plan: Plan) -> None:
@@ -313,11 +302,3 @@ def _fits(number: int, kind: str) -> bool:
     bits = int(kind[1:]) if kind[:1] in ("i", "u") and kind[1:] in ("1", "8", "16", "32", "64") else 0
     lowest = -(1 << bits - 1) if kind[:1] == "i" and bits > 1 else 0
     return bits > 0 and lowest <= number < lowest + (1 << bits)
-
-
-def _first(error: ValidationError | RecursionError) -> str:
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
-    first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(str(part) for part in first["loc"])
-    return f"{first['msg']}{f' at {place}' if place else ''}"[:300].replace("\n", " ")
