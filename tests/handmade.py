@@ -5,8 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 
+from pydantic import ValidationError
+
 from passagent.plan import arguments as a
 from passagent.plan import model as m
+from passagent.plan.check import PlanError, check
 
 ADD = """
 void add(const float* x, const float* y, float* out, int64_t n) {
@@ -162,3 +165,13 @@ def on_gpu(kernel=None):
     steps = [m.Alloc(value=2), launch(kernel, value(0), value(1), value(2), number(200), grid=(2, 1, 1))]
     values = [given(**tensor), given(**tensor), made(**tensor)]
     return plan([value(0), value(1)], values, steps, value(2), [kernel])
+
+
+def read(text):
+    """The plan in a text of JSON, checked. Raises PlanError, whoever refuses it."""
+    try:
+        made = m.Plan.model_validate_json(text)
+    except ValidationError as error:
+        raise PlanError(f"no plan: {' '.join(str(error).split())}") from None
+    check(made)
+    return made

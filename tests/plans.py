@@ -15,12 +15,13 @@ import tempfile
 from pathlib import Path
 
 import cases
+import handmade as h
 import torch
 
 from passagent.evaluator.matching.passes import LoadedPass
 from passagent.evaluator.matching.rewrite import Token, apply_passes
 from passagent.evaluator.target import uses_triton
-from passagent.plan import check, convert, facts, record
+from passagent.plan import convert, facts, record
 from passagent.plan.arguments import ParameterArg, TupleArg
 from passagent.plan.compile import compile_plan
 from passagent.plan.interpret import interpret
@@ -49,7 +50,7 @@ def poisoned(size, stride, dtype):
 
 def replay_of(plan, choices=()):
     """A plan that went through JSON and the checks, to be called on the CPU."""
-    plan = check.read(plan.canonical())
+    plan = h.read(plan.canonical())
     native = plan.model_copy(
         update={"kernels": {k: v for k, v in plan.kernels.items() if v.kind != "triton"}}
     )

@@ -73,7 +73,7 @@ def test_a_hidden_include_reads_no_file(name, language, secret):
         source = HIDDEN[name].format(quoted) + BODY
         if language == "cuda":
             with contextlib.suppress(KernelRefused):
-                text = build_cuda._checked(source).text
+                text = build_cuda.check_source(source).text
                 assert "include" not in text and "secret" not in text
             continue
         try:

@@ -13,7 +13,6 @@ from passagent.evaluator.runner.fresh import (
     MAX_WINDOWS,
     Draw,
     Rotation,
-    made_ahead,
     pieces_of,
     refresher,
     window_of,
@@ -222,10 +221,10 @@ def test_the_refresher_and_whoever_checks_it_see_the_same_bits(monkeypatch):
     live = make_inputs(subgraph(*metas), "cpu", 1, 1)
     reservoirs = [torch.cat(rotation.reservoir(i, v, 2, 1)) for i, v in enumerate(live)]
     which, draw = range(len(live)), Draw(rotation)
-    calls = [draw.next() for _ in range(40)]
-    refreshers = [refresher(live, reservoirs, which), made_ahead(live, reservoirs, which, calls[1::2])]
-    for k, windows in enumerate(calls):
-        refreshers[k % 2](windows)
+    refresh = refresher(live, reservoirs, which)
+    for _ in range(40):
+        windows = draw.next()
+        refresh(windows)
         for value, reservoir, where in zip(live, reservoirs, windows, strict=True):
             assert torch.equal(value.reshape(-1), window_of(reservoir, where, value.numel()))
             for size in (16, 1 << 24):
@@ -258,9 +257,7 @@ def test_the_refresher_copies_exactly_the_windows(described, data):
     before = [value.clone() if isinstance(value, torch.Tensor) else value for value in live]
     places = [value.data_ptr() for value in live[:-1]]
     kept = [reservoir.clone() for reservoir in reservoirs[:-1]]
-    ahead = data.draw(st.booleans())
-    refresh = made_ahead(live, reservoirs, which, [windows]) if ahead else refresher(live, reservoirs, which)
-    refresh(windows)
+    refresher(live, reservoirs, which)(windows)
     for i, value in enumerate(live[:-1]):
         window = kept[i][windows[i] : windows[i] + value.numel()].reshape(value.shape)
         assert torch.equal(value, window if i in which else before[i])

@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
+import stages
 
 from passagent.evaluator.integrity.filenames import check_files
-from passagent.evaluator.service import stages
 from passagent.kernels import cuda_source, lexer, ptx
 
 SHORT = "import torch\n"

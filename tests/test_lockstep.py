@@ -170,7 +170,7 @@ def test_each_call_is_copied_out_before_the_next_and_the_last_one_is_told_of():
     windows = [[start] for start in (0, 2, 4, 6, 8)]
 
     def timed(keep):
-        refresh = graph.refresher_of(0, windows, [0])
+        refresh = graph.refresher(0, [0])
         return calls.timed(graph, 0, windows, refresh, keep, lambda: order.append("mark") or 1)
 
     samples, copying, last = timed(keep=True)

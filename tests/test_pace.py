@@ -5,6 +5,7 @@ import json
 import pytest
 from tiny import candidate, write_task
 
+from passagent import cache
 from passagent.cache import cache_dir
 from passagent.config import EvaluatorConfig
 from passagent.evaluator.judging import judging
@@ -49,7 +50,7 @@ def test_a_disk_that_is_full_stops_nothing(task, gpu_names, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(pace, "write_whole", full)
+    monkeypatch.setattr(cache, "write_whole", full)
     assert pace.keep(task.subgraphs[0], "cuda:0", "direct", 70_000.0) == 70_000.0
 
 

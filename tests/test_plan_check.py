@@ -20,7 +20,7 @@ PLANS = [h.everything(), h.tuned(), h.on_gpu()]
 
 @pytest.mark.parametrize("plan", PLANS)
 def test_honest_plans_pass(plan):
-    assert check.read(plan.canonical()) == plan
+    assert h.read(plan.canonical()) == plan
 
 
 def changed(plan, **fields):
@@ -112,14 +112,14 @@ WRONG = {
 def test_what_is_wrong_is_refused_with_a_reason(name):
     plan, reason = WRONG[name]
     with pytest.raises(PlanError, match=reason) as caught:
-        check.read(plan.canonical())
+        h.read(plan.canonical())
     assert "\n" not in str(caught.value)
 
 
 def test_no_plan_at_all():
     for text in (b"", b"{}", b"[" * 10_000, b'{"version": 2}', EVERYTHING.canonical()[:-1]):
         with pytest.raises(PlanError, match="no plan: "):
-            check.read(text)
+            h.read(text)
 
 
 def test_what_only_one_alternative_makes_is_no_output():
@@ -190,7 +190,7 @@ def mutations(draw, plans):
 @given(mutations(PLANS))
 def test_a_plan_with_one_field_changed_is_refused_or_stays_within_bounds(text):
     try:
-        plan = check.read(text)
+        plan = h.read(text)
     except PlanError:
         return
     for number, value in enumerate(plan.values):
@@ -222,7 +222,7 @@ COPIES = h.plan(
 @given(mutations([COPIES]))
 def test_a_forged_plan_never_writes_beside_its_tensors(text):
     try:
-        plan = check.read(text)
+        plan = h.read(text)
         if sum(memory.span(value) for value in plan.values) > 1 << 20:
             return
         replay = Replay(plan, {})

@@ -10,8 +10,8 @@ import torch
 
 from passagent.kernels import driver
 from passagent.plan import arguments as a
-from passagent.plan import check, record
 from passagent.plan import model as m
+from passagent.plan import record
 from passagent.plan.compile import compile_plan
 from passagent.plan.recorder_process import recording_process
 from passagent.plan.replay import Replay
@@ -45,7 +45,7 @@ def poisoned(size, stride, dtype):
 
 
 def replayed(plan, empty=None):
-    plan = check.read(plan.canonical())
+    plan = h.read(plan.canonical())
     return Replay(plan, compile_plan(plan, driver.architecture()), "cuda", empty=empty)
 
 

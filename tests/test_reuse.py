@@ -130,7 +130,7 @@ def test_conditions_that_make_another_key(monkeypatch):
     machine = {
         "node": lambda: monkeypatch.setattr(known.platform, "node", lambda: "other"),
         "python": lambda: monkeypatch.setattr(known.platform, "python_version", lambda: "3.99"),
-        "torch": lambda: monkeypatch.setattr(known, "_version", lambda name: "9.9"),
+        "torch": lambda: monkeypatch.setattr(known, "package_version", lambda name: "9.9"),
         "cpu": lambda: monkeypatch.setattr(known, "device_name", lambda name: "other"),
         "compiler": lambda: monkeypatch.setattr(known, "_compiler", lambda: "other"),
     }

@@ -11,11 +11,10 @@ import platform
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from typing import Any
 
 from passagent import __version__
-from passagent.confine.environment import device_name, evaluator_version, import_path
+from passagent.confine.environment import device_name, evaluator_version, import_path, package_version
 from passagent.errors import InfrastructureError, PassagentError, UsageError
 from passagent.evaluator.hardware.devices import Device, find_devices
 from passagent.evaluator.hardware.machine import measure_machine
@@ -51,7 +50,7 @@ def versions() -> dict[str, str]:
     return {
         "passagent": __version__,
         "evaluator": evaluator_version(),
-        **{name: _version(name).partition("+")[0] for name in ("torch", "triton")},
+        **{name: (package_version(name) or "none").partition("+")[0] for name in ("torch", "triton")},
     }
 
 
@@ -91,13 +90,6 @@ def find_machine(devices: str) -> dict[str, Any]:
 def read_devices(found: list[dict[str, Any]]) -> list[OfferedDevice]:
     """The devices in what a worker says."""
     return [OfferedDevice(**one) for one in found]
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "none"
 
 
 def main() -> None:

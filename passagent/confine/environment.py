@@ -85,11 +85,7 @@ def give_memory_back() -> None:
 
 
 def worker_environment(scratch: Path, threads: int, device: str) -> dict[str, str]:
-    """The environment of a candidate, from an allow-list: no key and no token of the parent is in it.
-
-    Workers of the CPU see no GPU: Dynamo asks every GPU in sight for its random state, and a zygote that has
-    asked cannot fork a worker that asks again.
-    """
+    """The environment of a candidate, from an allow-list: no key and no token of the parent is in it."""
     kept = {name: value for name, value in os.environ.items() if name in _ALLOWED}
     # Freed memory stays with the process, on both sides: no page faults for what glibc would give back and
     # ask for again at every call.
@@ -113,9 +109,15 @@ def worker_environment(scratch: Path, threads: int, device: str) -> dict[str, st
         "TORCHINDUCTOR_COMPILE_THREADS": "1",  # no pool of processes that a worker would wait for
         "TRITON_DISABLE_LINE_INFO": "1",  # paths in it would make each worker's PTX another one
     }
-    if device == "cpu":
-        fixed["CUDA_VISIBLE_DEVICES"] = ""
-    return kept | {name: str(path) for name, path in private.items()} | fixed
+    return kept | {name: str(path) for name, path in private.items()} | fixed | gpus_in_sight(device)
+
+
+def gpus_in_sight(device: str) -> dict[str, str]:
+    """What hides all GPUs from a process that works on the CPU, as environment variables; none for a GPU.
+
+    Dynamo asks every GPU in sight for its random state. A process that has asked cannot fork one that asks.
+    """
+    return {} if device.startswith("cuda") else {"CUDA_VISIBLE_DEVICES": ""}
 
 
 def import_path() -> dict[str, str]:
@@ -148,8 +150,8 @@ def describe(device: str, threads: int) -> dict[str, Any]:
         "load_1m": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
         "torch": str(torch.__version__),
-        "triton": _version("triton"),
-        "passagent": _version("passagent"),
+        "triton": package_version("triton"),
+        "passagent": package_version("passagent"),
     }
     if device.startswith("cuda"):
         properties = torch.cuda.get_device_properties(device)
@@ -181,7 +183,8 @@ def _cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-def _version(package: str) -> str | None:
+def package_version(package: str) -> str | None:
+    """Of a package, by its distribution's name; None where it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -71,12 +71,11 @@ def start(module: str, name: str, threads: int = 1, device: str = "cpu") -> Fork
     """Start `python -m MODULE FD`, which serves there, and do not wait until it has imported torch."""
     scratch = Path(tempfile.mkdtemp(prefix="passagent-"))
     ours, theirs = socket.socketpair()
-    seen = {} if device.startswith("cuda") else {"CUDA_VISIBLE_DEVICES": ""}
     with theirs, open(scratch / "log", "wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", module, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
-            env=worker_environment(scratch, threads, device) | seen | import_path(),
+            env=worker_environment(scratch, threads, device) | import_path(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=log,

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from passagent.confine.limits import ToolLimits
+from passagent.confine.limits import ASK, ToolLimits
 from passagent.errors import InfrastructureError
 
 SYSTEM = """
@@ -105,10 +105,19 @@ def run(
                 file.seek(0)
                 texts.append(file.read(limits.file).decode(errors="replace"))
     except OSError as error:
+        if isinstance(error, ConnectionError):  # its end is not yet told: the next tool needs another server
+            with _STARTING:
+                _started.cache_clear()
         raise InfrastructureError(f"{command[0]} cannot be started: {error.strerror or error}") from error
     if "failed" in ended:
         raise InfrastructureError(f"{command[0]} cannot be started: {ended['failed']}")
     return Done(ended["code"], texts[0], texts[1], timed_out, ended["crowd"])
+
+
+def ask(*command: str) -> Done:
+    """What a tool says of itself, such as its version. Raises InfrastructureError as `run` does."""
+    with tempfile.TemporaryDirectory() as scratch:
+        return run([*command], Path(scratch), ASK)
 
 
 def protections() -> dict[str, str]:
@@ -131,8 +140,6 @@ def _ending(ours: socket.socket, wall_s: float) -> tuple[dict[str, Any], bool]:
         ours.settimeout(_GRACE_S)
         said = ours.recv(1 << 16)
     if not said:
-        with _STARTING:
-            _started.cache_clear()
         raise ConnectionResetError("the process that starts tools was lost")
     return json.loads(said), timed_out
 

@@ -7,17 +7,14 @@ in the user's own cache, where no candidate can write.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import platform
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from passagent.cache import cache_dir, write_whole
+from passagent import cache
 from passagent.confine.environment import evaluator_version
 from passagent.tasks.graphio import dump_graph
 from passagent.tasks.reader import Subgraph
@@ -33,24 +30,18 @@ class KeptGraph:
 
 
 def without_dynamo(subgraph: Subgraph, device: str) -> KeptGraph | None:
-    """The graph, if its text is read or it is kept; a file that cannot be read is as good as none."""
+    """The graph, if its text is read or it is kept."""
     read = read_graph(subgraph, device)
     if read is not None:
         return KeptGraph(dump_graph(read.graph_module), read.order)
-    try:
-        found = json.loads(_path(subgraph, device).read_bytes())
-        return KeptGraph(found["nodes"], found["order"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    return cache.kept(_path(subgraph, device), lambda found: KeptGraph(found["nodes"], found["order"]))
 
 
 def keep(subgraph: Subgraph, device: str, captured: KeptGraph) -> None:
     """Keep the graph, if the disk can take it."""
-    with suppress(OSError):
-        write_whole(_path(subgraph, device), json.dumps(vars(captured)))
+    cache.keep(_path(subgraph, device), vars(captured))
 
 
 def _path(subgraph: Subgraph, device: str) -> Path:
     versions = [evaluator_version(), str(torch.__version__), platform.python_version()]
-    content = [*versions, device, subgraph.source, repr(subgraph.inputs)]
-    return cache_dir() / "graphs" / f"{hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]}.json"
+    return cache.kept_file("graphs", [*versions, device, subgraph.source, repr(subgraph.inputs)])

@@ -1,4 +1,4 @@
-"""What a candidate may take of the trusted side: sizes and lengths. stages.py has all of it."""
+"""What a candidate may take of the trusted side: sizes and lengths. docs/evaluator.md has all of it."""
 
 from __future__ import annotations
 

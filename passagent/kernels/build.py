@@ -8,14 +8,11 @@ instruction or call that a kernel has no use for.
 
 from __future__ import annotations
 
-import hashlib
-import os
+import functools
 import re
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from passagent.cache import cache_dir
 from passagent.kernels import elf, lexer, objects, toolchain
 from passagent.kernels.source_errors import KernelBuildError, KernelRefused
 from passagent.kernels.toolchain import FLAGS, LIBRARIES
@@ -67,30 +64,16 @@ class Signature:
             raise ValueError(f"no types of a kernel's arguments: {sorted({*self.types} - TYPES)!r:.200}")
 
 
-def check_source(source: str) -> None:
-    """Raise KernelRefused for what a source may not hold, as far as its text tells."""
-    _checked(source)
-
-
-def _checked(written: str) -> lexer.Source:
+def check_source(written: str) -> lexer.Source:
+    """The source as it is compiled. Raises KernelRefused for what it may not hold, by its text."""
     source = lexer.read(written, "cpp")
     lexer.check(source, _RULES)
     return source
 
 
-def prepare() -> None:
-    """Precompile what every kernel sees first (seconds, once for a compiler): no kernel waits for it then."""
-    prepared()
-
-
-def prepared() -> Path:
-    """The header that every kernel sees first, precompiled."""
+def prepare() -> Path:
+    """The header that every kernel sees first, precompiled (seconds, once for a compiler)."""
     return toolchain.prelude(_POISONED)
-
-
-def program(written: str, name: str, signature: Signature) -> str:
-    """What is compiled of a source. Raises KernelRefused."""
-    return _program(_checked(written).text, name, signature)
 
 
 def build(written: str, name: str, signature: Signature) -> Path:
@@ -98,49 +81,42 @@ def build(written: str, name: str, signature: Signature) -> Path:
 
     Raises KernelRefused, KernelBuildError (with the compiler's first errors, lines of the source `written`).
     """
-    source = _checked(written).text
+    source = check_source(written).text
     if not re.fullmatch(r"[A-Za-z_]\w*", name):
         raise KernelBuildError(f"cpp_kernel: {name!r} is not the name of a C++ function")
-    text = _program(source, name, signature)
-    prelude = toolchain.prelude(_POISONED)
-    key = hashlib.sha256("\0".join([text, prelude.name, toolchain.rules()]).encode()).hexdigest()[:32]
-    target = cache_dir() / "cpp" / f"{key}.so"
-    if not target.exists():
-        with toolchain.locked(target):
-            if not target.exists():
-                _compile(source, text, name, signature, prelude, target)
-    return target
+    text = program(source, name, signature)
+    prelude = prepare()
+    compile_cpp = functools.partial(_compile, source, text, name, signature, prelude)
+    return toolchain.built("cpp", ".so", [text, prelude.name, toolchain.rules()], compile_cpp)
 
 
-def _program(source: str, name: str, signature: Signature) -> str:
-    """The source and its entry, which is given an array of pointers to the arguments."""
+def program(source: str, name: str, signature: Signature) -> str:
+    """A checked source and its entry, which is given an array of pointers to the arguments."""
     arguments = ", ".join(f"*({ctype}*)given[{i}]" for i, ctype in enumerate(signature.types))
     entry = 'extern "C" __attribute__((visibility("default"))) void passagent_entry(void** given)'
     return f'#line 1 "{name}.cpp"\n{source}\n#line 1 "call of {name}"\n{entry} {{ {name}({arguments}); }}\n'
 
 
-def _compile(source: str, text: str, name: str, signature: Signature, prelude: Path, target: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=target.parent) as directory:
-        scratch = Path(directory)
-        (scratch / "kernel.cpp").write_bytes(text.encode())
-        (scratch / "exports").write_text("{ global: passagent_entry; local: *; };\n")
-        for header in _RULES.headers:  # the prelude has read them; read again, they bring their macros back
-            (scratch / "nothing" / header).parent.mkdir(parents=True, exist_ok=True)
-            (scratch / "nothing" / header).touch()
-        command = [toolchain.compiler(), *FLAGS, "-fmax-errors=3", "-fno-diagnostics-show-caret"]
-        command += ["-include", str(prelude), "-Inothing", "-c", "kernel.cpp", "-o", "kernel.o"]
-        own, headers = (f"{name}.cpp", f"call of {name}"), (*toolchain.header_directories(), prelude.parent)
-        read = (prelude, Path(f"{prelude}.gch"))
-        try:
-            toolchain.run(command, name, scratch, own=own, headers=headers, read=read)
-        except KernelBuildError as error:
-            _raise_if_poisoned(str(error), name)
-            raise KernelBuildError(_explained(str(error), source, name, signature)) from None
-        objects.check_object(scratch / "kernel.o", source, f"{name}.cpp")
-        link = [toolchain.compiler(), *_LINK, "-Wl,--version-script=exports", "-fopenmp", "kernel.o"]
-        toolchain.run([*link, "-o", "kernel.so", *LIBRARIES], name, scratch)
-        _check_exports(scratch / "kernel.so")
-        os.replace(scratch / "kernel.so", target)
+def _compile(source: str, text: str, name: str, signature: Signature, prelude: Path, scratch: Path) -> Path:
+    (scratch / "kernel.cpp").write_bytes(text.encode())
+    (scratch / "exports").write_text("{ global: passagent_entry; local: *; };\n")
+    for header in _RULES.headers:  # the prelude has read them; read again, they bring their macros back
+        (scratch / "nothing" / header).parent.mkdir(parents=True, exist_ok=True)
+        (scratch / "nothing" / header).touch()
+    command = [toolchain.compiler(), *FLAGS, "-fmax-errors=3", "-fno-diagnostics-show-caret"]
+    command += ["-include", str(prelude), "-Inothing", "-c", "kernel.cpp", "-o", "kernel.o"]
+    own, headers = (f"{name}.cpp", f"call of {name}"), (*toolchain.header_directories(), prelude.parent)
+    read = (prelude, Path(f"{prelude}.gch"))
+    try:
+        toolchain.run(command, name, scratch, own=own, headers=headers, read=read)
+    except KernelBuildError as error:
+        _raise_if_poisoned(str(error), name)
+        raise KernelBuildError(_explained(str(error), source, name, signature)) from None
+    objects.check_object(scratch / "kernel.o", source, f"{name}.cpp")
+    link = [toolchain.compiler(), *_LINK, "-Wl,--version-script=exports", "-fopenmp", "kernel.o"]
+    toolchain.run([*link, "-o", "kernel.so", *LIBRARIES], name, scratch)
+    _check_exports(scratch / "kernel.so")
+    return scratch / "kernel.so"
 
 
 def _explained(message: str, source: str, name: str, signature: Signature) -> str:

@@ -7,17 +7,15 @@ memory that outlives a launch, no calls of others or through pointers, no clocks
 
 from __future__ import annotations
 
-import hashlib
-import importlib.metadata
+import functools
 import importlib.util
 import json
 import os
 import re
 import sys
-import tempfile
 from pathlib import Path
 
-from passagent.cache import cache_dir
+from passagent.confine.environment import package_version
 from passagent.errors import PassagentError
 from passagent.kernels import cuda_source, elf, lexer, objects, toolchain
 from passagent.kernels.build import Signature
@@ -45,12 +43,8 @@ _POINTER_CALL = re.compile(r"\.call(?:prototype|targets)\b")
 _CONSTANT_ADDRESS = re.compile(r"\bcvta\.const\b")
 
 
-def check_source(source: str) -> None:
-    """Raise KernelRefused for what a source may not hold, as far as its text tells."""
-    _checked(source)
-
-
-def _checked(written: str) -> lexer.Source:
+def check_source(written: str) -> lexer.Source:
+    """The source as it is compiled. Raises KernelRefused for what it may not hold, by its text."""
     source = lexer.read(_LAMBDA.sub("]", lexer.read(written, "cuda").text), "cuda")
     lexer.check(source, _RULES)
     return source
@@ -62,7 +56,7 @@ def build(written: str, name: str, signature: Signature, arch: str) -> Path:
     Raises KernelRefused, KernelBuildError (with the compiler's first errors, lines of the source `written`),
     and PassagentError where NVRTC or its headers are not installed.
     """
-    source = _checked(written)
+    source = check_source(written)
     if not re.fullmatch(r"sm_\d+[af]?", arch):
         raise KernelBuildError(f"cuda_kernel: {arch!r} is not a device's architecture, such as sm_90")
     instance = cuda_source.instantiate(source, name, signature.types)
@@ -70,12 +64,8 @@ def build(written: str, name: str, signature: Signature, arch: str) -> Path:
     prelude = "\n".join((_HERE / name).read_text() for name in ("prelude.cuh", "std.cuh"))
     text = f'{prelude}\n#line 1 "{_short(name)}.cu"\n{source.text}\n'
     parts = [text, instance.expression, *options, _compiler_version(), toolchain.rules()]
-    target = cache_dir() / "cuda" / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:32]}.kernel"
-    if not target.exists():
-        with toolchain.locked(target):
-            if not target.exists():
-                _compile(text, source.text, _short(name), instance, options, target)
-    return target
+    compile_cuda = functools.partial(_compile, text, source.text, _short(name), instance, options)
+    return toolchain.built("cuda", ".kernel", parts, compile_cuda)
 
 
 def _compile(
@@ -84,31 +74,29 @@ def _compile(
     name: str,
     instance: cuda_source.Instance,
     options: list[str],
-    target: Path,
-) -> None:
-    with tempfile.TemporaryDirectory(dir=target.parent) as directory:
-        scratch = Path(directory)
-        (scratch / "kernel.cu").write_bytes(text.encode())
-        command = [sys.executable, "-P", str(_HERE / "nvrtc.py"), "kernel.cu", instance.expression, *options]
-        own, (search, execute) = (f"{name}.cu", "kernel.cu"), toolchain.python_with("cuda/bindings", "nvidia")
-        headers = [Path(option[2:]) for option in options if option.startswith("-I")]
-        try:
-            toolchain.run(
-                command, name, scratch,
-                own=own, headers=headers, read=[_HERE / "nvrtc.py"], execute=[*execute, *headers],
-                environment={"PYTHONPATH": os.pathsep.join(search)},
-            )  # fmt: skip
-        except KernelBuildError as error:
-            if not (scratch / "ready").exists():
-                message = "cuda_kernel: NVIDIA's compiler NVRTC does not start; pip install nvidia-cuda-nvrtc"
-                raise PassagentError(f"{message}: {str(error).splitlines()[-1]}") from None
-            text = _LAUNCH.sub(f"{_NO_LAUNCH}: kernel[grid, block](...)", str(error))
-            raise KernelBuildError(_without_paths(text, options)) from None
-        cubin = (scratch / "kernel.cubin").read_bytes()
-        check_built((scratch / "kernel.ptx").read_text(), cubin, source)
-        entry = (scratch / "kernel.name").read_text()
-        (scratch / "kernel").write_bytes(pack(cubin, entry, instance.types))
-        os.replace(scratch / "kernel", target)
+    scratch: Path,
+) -> Path:
+    (scratch / "kernel.cu").write_bytes(text.encode())
+    command = [sys.executable, "-P", str(_HERE / "nvrtc.py"), "kernel.cu", instance.expression, *options]
+    own, (search, execute) = (f"{name}.cu", "kernel.cu"), toolchain.python_with("cuda/bindings", "nvidia")
+    headers = [Path(option[2:]) for option in options if option.startswith("-I")]
+    try:
+        toolchain.run(
+            command, name, scratch,
+            own=own, headers=headers, read=[_HERE / "nvrtc.py"], execute=[*execute, *headers],
+            environment={"PYTHONPATH": os.pathsep.join(search)},
+        )  # fmt: skip
+    except KernelBuildError as error:
+        if not (scratch / "ready").exists():
+            message = "cuda_kernel: NVIDIA's compiler NVRTC does not start; pip install nvidia-cuda-nvrtc"
+            raise PassagentError(f"{message}: {str(error).splitlines()[-1]}") from None
+        text = _LAUNCH.sub(f"{_NO_LAUNCH}: kernel[grid, block](...)", str(error))
+        raise KernelBuildError(_without_paths(text, options)) from None
+    cubin = (scratch / "kernel.cubin").read_bytes()
+    check_built((scratch / "kernel.ptx").read_text(), cubin, source)
+    entry = (scratch / "kernel.name").read_text()
+    (scratch / "kernel").write_bytes(pack(cubin, entry, instance.types))
+    return scratch / "kernel"
 
 
 def pack(cubin: bytes, entry: str, types: list[str]) -> bytes:
@@ -173,18 +161,11 @@ def _include_path() -> list[Path]:
 
 def _compiler_version() -> str:
     """Which NVRTC compiles, by the versions of its binding and of the packages that bring its library."""
-    installed = {name: _package_version(name) for name in ("cuda-bindings", *_NVRTC)}
+    installed = {name: package_version(name) or "" for name in ("cuda-bindings", *_NVRTC)}
     if not installed["cuda-bindings"]:
         message = "cuda_kernel: NVIDIA's compiler binding (cuda-bindings) is not installed"
         raise PassagentError(f"{message}; pip install passagent[cuda]")
     return " ".join(f"{name} {version}" for name, version in installed.items())
-
-
-def _package_version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 def _without_paths(message: str, options: list[str]) -> str:

@@ -8,10 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
-import os
-import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +15,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from passagent.cache import cache_dir
 from passagent.errors import PassagentError
 from passagent.kernels import driver, toolchain
 from passagent.kernels.layout import LONGEST, Like, Order, strides
@@ -77,24 +72,20 @@ class Made(NamedTuple):
 def build(source: Path = SOURCE) -> Path:
     """The shared object of an extension in C that includes host.h, built unless it is cached."""
     texts = {name.name: name.read_text() for name in (source, _HEADER)}
-    key = hashlib.sha256(chr(0).join([*texts.values(), toolchain.identity()]).encode()).hexdigest()[:32]
-    target = cache_dir() / source.stem / f"{key}.so"
-    if not target.exists():
-        with toolchain.locked(target), tempfile.TemporaryDirectory(dir=target.parent) as directory:
-            scratch = Path(directory)
-            for name, text in texts.items():
-                (scratch / name).write_text(text)
-            command = [toolchain.compiler(), "-x", "c", "-O2", "-shared", "-fPIC", "-s", source.name]
-            toolchain.run([*command, "-o", "extension.so"], "the launcher", scratch)
-            os.replace(scratch / "extension.so", target)
-    return target
+
+    def compile_c(scratch: Path) -> Path:
+        for name, text in texts.items():
+            (scratch / name).write_text(text)
+        command = [toolchain.compiler(), "-x", "c", "-O2", "-shared", "-fPIC", "-s", source.name]
+        toolchain.run([*command, "-o", "extension.so"], "the launcher", scratch)
+        return scratch / "extension.so"
+
+    return toolchain.built(source.stem, ".so", [*texts.values(), toolchain.identity()], compile_c)
 
 
 _builder: list[Callable[[], Path]] = [build]
 """Who compiles: `build` here; in a candidate's process the referee, asked over the channel."""
 _observers: list[Callable[..., Any]] = []
-variants: Counter[str] = Counter()
-"""How many each kernel has been given, by its name: a plan is called for each of them."""
 
 
 class Launch:
@@ -151,7 +142,6 @@ class Launch:
             raise TypeError(
                 f"{self._name}: an int beyond 64 bits, more than {MOST} arguments, or too many dimensions"
             )
-        variants[self._name] += 1
         return True
 
 

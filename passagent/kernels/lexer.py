@@ -87,7 +87,16 @@ class Rules:
 
 def check(source: Source, rules: Rules) -> None:
     """Raise KernelRefused for a header, directive, pragma, string or word that a kernel has no use for."""
-    _check_tokens(list(source.tokens), rules)
+    found = source.tokens
+    pasting = any(token.kind == "paste" for token in found)
+    at = 0
+    while at < len(found):
+        end = next((i for i in range(at, len(found)) if found[i].kind == "newline"), len(found))
+        line = list(found[at:end])
+        if line and line[0].kind == "hash":
+            line = _check_directive(line[1:], rules)
+        _check_line(line, rules, pasting)
+        at = end + 1
 
 
 def read(written: str, language: str) -> Source:
@@ -151,18 +160,6 @@ def _spliced(source: str) -> tuple[str, list[int]]:
             parts.append(piece)
             position += len(piece)
     return "".join(parts), breaks
-
-
-def _check_tokens(found: list[Token], rules: Rules) -> None:
-    pasting = any(token.kind == "paste" for token in found)
-    at = 0
-    while at < len(found):
-        end = next((i for i in range(at, len(found)) if found[i].kind == "newline"), len(found))
-        line = found[at:end]
-        if line and line[0].kind == "hash":
-            line = _check_directive(line[1:], rules)
-        _check_line(line, rules, pasting)
-        at = end + 1
 
 
 def _check_line(line: list[Token], rules: Rules, pasting: bool) -> None:

@@ -10,13 +10,13 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from passagent.cache import cache_dir
 from passagent.confine import tools
-from passagent.confine.limits import ASK, COMPILE, PRECOMPILE, ToolLimits
+from passagent.confine.limits import COMPILE, PRECOMPILE, ToolLimits
 from passagent.errors import PassagentError
 from passagent.kernels import compiler_output
 from passagent.kernels.source_errors import KernelBuildError
@@ -68,6 +68,17 @@ def locked(target: Path) -> Iterator[None]:
         yield
 
 
+def built(place: str, suffix: str, parts: Sequence[str], make: Callable[[Path], Path]) -> Path:
+    """The file of the cache for the content `parts`: what `make` leaves in a scratch directory, made once."""
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+    target = cache_dir() / place / f"{key}{suffix}"
+    if not target.exists():
+        with locked(target), tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+            if not target.exists():
+                os.replace(make(Path(scratch)), target)
+    return target
+
+
 def run(
     command: list[str],
     name: str,
@@ -106,9 +117,7 @@ def python_with(*packages: str) -> tuple[list[str], list[Path]]:
 @functools.cache
 def header_directories() -> tuple[Path, ...]:
     """Where GCC looks for headers."""
-    asked = [compiler(), "-E", "-v", "-x", "c++", "/dev/null"]
-    with tempfile.TemporaryDirectory() as scratch:
-        lines = tools.run(asked, Path(scratch), ASK).errors.splitlines()
+    lines = tools.ask(compiler(), "-E", "-v", "-x", "c++", "/dev/null").errors.splitlines()
     return tuple(Path(line.strip()) for line in lines if line.startswith(" /"))
 
 
@@ -125,8 +134,7 @@ def compiler() -> str:
 
 def _version(name: str) -> str:
     """What a GCC says of itself; empty for another compiler."""
-    with tempfile.TemporaryDirectory() as scratch:
-        said = tools.run([name, "--version"], Path(scratch), ASK).output
+    said = tools.ask(name, "--version").output
     return said.splitlines()[0] if "Free Software Foundation" in said else ""
 
 

@@ -33,10 +33,10 @@ def vector_report(written: str, name: str, signature: Signature) -> VectorReport
 
     Raises KernelRefused and KernelBuildError as `build.build`.
     """
-    text, prelude = build.program(written, name, signature), build.prepared()
+    source, prelude = build.check_source(written).text, build.prepare()
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
-        (scratch / "kernel.cpp").write_bytes(text.encode())
+        (scratch / "kernel.cpp").write_bytes(build.program(source, name, signature).encode())
         command = [toolchain.compiler(), *FLAGS, "-fopt-info-vec-optimized-missed=report", "-w"]
         command += ["-include", str(prelude), "-c", "kernel.cpp", "-o", "kernel.o"]
         toolchain.run(command, name, scratch, read=(prelude, Path(f"{prelude}.gch")))

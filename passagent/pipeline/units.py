@@ -18,7 +18,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-from passagent.confine.environment import import_path
+from passagent.confine.environment import gpus_in_sight, import_path
 from passagent.errors import InfrastructureError, PassagentError
 
 VERSION = 1
@@ -62,21 +62,20 @@ class Done(NamedTuple):
 
 
 class _Worker:
-    """A process that has imported torch and makes a process of each unit (unit_process.py).
+    """A process that has imported torch and forks a process for each unit (unit_process.py).
 
-    Units of the CPU see no GPU: Dynamo asks every GPU in sight for its random state, and a process that has
-    asked how many there are in CUDA's way cannot fork one that uses them.
+    torch counts the GPUs through NVML there: counting them through CUDA would start CUDA, and a process that
+    has started CUDA cannot fork one that uses it.
     """
 
     def __init__(self, threads: int, device: str) -> None:
-        sight = {} if device.startswith("cuda") else {"CUDA_VISIBLE_DEVICES": ""}
         command = [sys.executable, "-P", "-m", "passagent.pipeline.unit_process", str(threads)]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | import_path() | {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"} | sight,
+            env=os.environ | import_path() | {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"} | gpus_in_sight(device),
             start_new_session=True,
         )
 

@@ -10,11 +10,11 @@ What a kernel does with an address is not in the plan: the checks of compiled ke
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import torch
-from pydantic import ValidationError
 
 from passagent.errors import PassagentError
 from passagent.kernels.build import TYPES
@@ -43,16 +43,6 @@ _FLOATS = {"fp16", "bf16", "fp32", "f32", "fp64"}
 
 class PlanError(PassagentError):
     """A plan may not run: the message says what is wrong with it, in one line."""
-
-
-def read(data: bytes | str) -> Plan:
-    """The plan in a text of JSON, checked. Raises PlanError."""
-    try:
-        plan = Plan.model_validate_json(data)
-    except (ValidationError, RecursionError) as error:
-        raise PlanError(f"no plan: {_first(error)}") from None
-    check(plan)
-    return plan
 
 
 def check(plan: Plan) -> None:
@@ -235,9 +225,7 @@ def _check_launch(plan: Plan, step: Launch, state: _State) -> None:
 
 def _check_grid(kernel: model.Kernel, step: Launch) -> None:
     if kernel.kind == "cuda":
-        threads = 1
-        for size in step.block or (0,):
-            threads *= size
+        threads = math.prod(step.block or (0,))
         limits = zip(step.block or (), MOST_BLOCK, strict=False)
         if not 1 <= threads <= MOST_THREADS or any(size > most for size, most in limits):
             raise PlanError(f"launches {kernel.entry} with blocks of {step.block}; give up to 1024 threads")
@@ -314,11 +302,3 @@ def _fits(number: int, kind: str) -> bool:
     bits = int(kind[1:]) if kind[:1] in ("i", "u") and kind[1:] in ("1", "8", "16", "32", "64") else 0
     lowest = -(1 << bits - 1) if kind[:1] == "i" and bits > 1 else 0
     return bits > 0 and lowest <= number < lowest + (1 << bits)
-
-
-def _first(error: ValidationError | RecursionError) -> str:
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
-    first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(str(part) for part in first["loc"])
-    return f"{first['msg']}{f' at {place}' if place else ''}"[:300].replace("\n", " ")

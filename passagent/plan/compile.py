@@ -6,18 +6,16 @@ is compiled (ir.py), never its Python text.
 
 from __future__ import annotations
 
-import hashlib
+import functools
 import importlib.metadata
 import json
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from passagent.cache import cache_dir
 from passagent.errors import PassagentError
 from passagent.kernels import build, build_cuda, toolchain
 from passagent.kernels.build import Signature
@@ -145,41 +143,32 @@ def build_triton(kernel: TritonKernel, arch: str, addresses: bool = False) -> Pa
     request, wanted = json.dumps(asked), " ".join(_flat(kernel.signature))
     rules = [_IR.read_text(), Path(__file__).read_text(), toolchain.rules()]
     parts = [kernel.ttir, request, wanted, importlib.metadata.version("triton"), *rules]
-    target = cache_dir() / "triton" / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:32]}.kernel"
-    if not target.exists():
-        with toolchain.locked(target):
-            if not target.exists():
-                _compile(kernel, request, target)
-    return target
+    return toolchain.built("triton", ".kernel", parts, functools.partial(_compile, kernel, request))
 
 
-def _compile(kernel: TritonKernel, request: str, target: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=target.parent) as directory:
-        scratch = Path(directory)
-        (scratch / "kernel.ttir").write_text(kernel.ttir, "utf-8")
-        (scratch / "request.json").write_text(request)
-        search, execute = toolchain.python_with("triton")
-        command = [sys.executable, "-P", str(_IR), "kernel.ttir", "request.json"]
-        environment = {"PYTHONPATH": os.pathsep.join(search), "HOME": str(scratch)}
-        try:
-            toolchain.run(
-                command, kernel.entry, scratch,
-                own=("kernel.ttir",), read=[_IR], execute=execute, environment=environment,
-            )  # fmt: skip
-        except KernelBuildError as error:
-            if not (scratch / "ready").exists():
-                raise PassagentError(f"Triton does not start: {str(error).splitlines()[-1]}") from None
-            raise _explained(kernel, str(error)) from None
-        cubin, facts = (
-            (scratch / "kernel.cubin").read_bytes(),
-            json.loads((scratch / "kernel.json").read_text()),
-        )
-        build_cuda.check_built((scratch / "kernel.ptx").read_text(), cubin, kernel.text)
-        if facts["num_ctas"] != 1:
-            raise KernelRefused("triton_option", 1, "has num_ctas of more than 1, which is not launched")
-        facts["types"] = _types(kernel, facts["types"])
-        (scratch / "kernel").write_bytes(json.dumps(facts).encode() + b"\n" + cubin)
-        os.replace(scratch / "kernel", target)
+def _compile(kernel: TritonKernel, request: str, scratch: Path) -> Path:
+    (scratch / "kernel.ttir").write_text(kernel.ttir, "utf-8")
+    (scratch / "request.json").write_text(request)
+    search, execute = toolchain.python_with("triton")
+    command = [sys.executable, "-P", str(_IR), "kernel.ttir", "request.json"]
+    environment = {"PYTHONPATH": os.pathsep.join(search), "HOME": str(scratch)}
+    try:
+        toolchain.run(
+            command, kernel.entry, scratch,
+            own=("kernel.ttir",), read=[_IR], execute=execute, environment=environment,
+        )  # fmt: skip
+    except KernelBuildError as error:
+        if not (scratch / "ready").exists():
+            raise PassagentError(f"Triton does not start: {str(error).splitlines()[-1]}") from None
+        raise _explained(kernel, str(error)) from None
+    cubin = (scratch / "kernel.cubin").read_bytes()
+    facts = json.loads((scratch / "kernel.json").read_text())
+    build_cuda.check_built((scratch / "kernel.ptx").read_text(), cubin, kernel.text)
+    if facts["num_ctas"] != 1:
+        raise KernelRefused("triton_option", 1, "has num_ctas of more than 1, which is not launched")
+    facts["types"] = _types(kernel, facts["types"])
+    (scratch / "kernel").write_bytes(json.dumps(facts).encode() + b"\n" + cubin)
+    return scratch / "kernel"
 
 
 def _explained(kernel: TritonKernel, text: str) -> KernelBuildError | KernelRefused:

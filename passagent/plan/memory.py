@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -51,7 +52,4 @@ def overlaps_itself(value: Value) -> bool:
 
 def is_dense(value: Value) -> bool:
     """Whether its elements fill its span: in some order of the dimensions there is no gap between them."""
-    count = 1
-    for size in value.shape:
-        count *= size
-    return count * dtype_of(value).itemsize == span(value) and not overlaps_itself(value)
+    return math.prod(value.shape) * dtype_of(value).itemsize == span(value) and not overlaps_itself(value)

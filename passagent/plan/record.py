@@ -14,6 +14,7 @@ from passagent.confine.sandbox import Limits
 from passagent.errors import PassagentError
 from passagent.evaluator.candidate import Candidate
 from passagent.evaluator.target import uses_triton
+from passagent.kernels.layout import strides
 from passagent.plan.arguments import Device
 from passagent.plan.messages import (
     MOST_ANSWER,
@@ -150,10 +151,7 @@ def seen(subgraph: TaskSubgraph, kept: KeptGraph, device: str) -> Subgraph:
             inputs.append(draw_one(meta, 0, 0))
             continue
         stays = subgraph.home == "cuda" and meta.device.startswith("cpu")
-        stride, step = list[int](), 1
-        for size in reversed(meta.shape):
-            stride.insert(0, step)
-            step *= max(size, 1)
+        stride = list(strides(meta.shape))
         dtype = str(meta.dtype).removeprefix("torch.")
         where: Device = "cpu" if stays or device == "cpu" else "cuda"
         inputs.append(TensorMeta(shape=list(meta.shape), stride=stride, dtype=dtype, device=where))

@@ -52,7 +52,7 @@ def pattern_graph(nodes: Iterable[PatternNode]) -> fx.Graph:
 def check_calls(recording: Recording) -> None:
     """Raise MalformedPattern for a pattern of no graph, or a call given what its pattern does not have."""
     graphs = [pattern_graph(one.pattern) for one in recording.passes]
-    parameters = [{node.target for node in graph.nodes if node.op == "placeholder"} for graph in graphs]
+    parameters = [{node.target for node in graph.find_nodes(op="placeholder")} for graph in graphs]
     for call in (call for subgraph in recording.subgraphs for call in subgraph.calls):
         for leaf in (leaf for argument in call.arguments for leaf in leaves(argument)):
             if isinstance(leaf, ParameterArg) and leaf.name.partition("[")[0] not in parameters[call.number]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from passagent.kernels.layout import strides
 from passagent.plan.arguments import (
     AddressArg,
     Argument,
@@ -282,12 +283,8 @@ def size(count: int) -> str:
 
 
 def _value(value: Value) -> str:
-    step, dense = 1, list[int]()
-    for n in reversed(value.shape):
-        dense.insert(0, step)
-        step *= max(n, 1)
     laid = [s for n, s in zip(value.shape, value.stride, strict=True) if n > 1]
-    as_usual = [s for n, s in zip(value.shape, dense, strict=True) if n > 1]
+    as_usual = [s for n, s in zip(value.shape, strides(value.shape), strict=True) if n > 1]
     stride = "" if laid == as_usual else f" stride {list(value.stride)}"
     where = " on the CPU" if value.device == "cpu" and value.kind == "constant" else ""
     aligned = ""

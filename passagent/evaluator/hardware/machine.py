@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import math
 import os
@@ -11,13 +10,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from passagent.cache import cache_dir, write_whole
+from passagent import cache
 from passagent.confine.environment import device_name, import_path
 from passagent.errors import InfrastructureError
 
@@ -82,27 +80,21 @@ def read_machine(found: dict[str, Any]) -> Machine:
 @functools.cache
 def measure_machine(device: str) -> Machine:
     """The figures of `device` (`cpu`, `cuda:0`), measured at its first use in a day in about 1 s."""
-    kept = kept_machine(device)
-    if kept is not None:
-        return kept
-    measured = _measure(device)
-    keep(device, measured)
-    return measured
+    found = kept_machine(device)
+    if found is None:
+        found = _measure(device)
+        keep(device, found)
+    return found
 
 
-def keep(device: str, measured: Machine) -> None:
-    """For `kept_machine`, if there is room for it."""
-    with suppress(OSError):
-        write_whole(_path(device), json.dumps(asdict(measured)))
+def keep(device: str, found: Machine) -> None:
+    """For `kept_machine`, if the disk can take it."""
+    cache.keep(_path(device), asdict(found))
 
 
 def kept_machine(device: str) -> Machine | None:
     """What was measured of `device` within a day."""
-    path = _path(device)
-    with suppress(OSError, ValueError, KeyError, TypeError):  # what cannot be read is measured
-        if time.time() - path.stat().st_mtime < KEPT_S:
-            return read_machine(json.loads(path.read_text()))
-    return None
+    return cache.kept(_path(device), read_machine, KEPT_S)
 
 
 def measured_now(device: str) -> Machine:
@@ -127,9 +119,7 @@ def measured_now(device: str) -> Machine:
 
 
 def _path(device: str) -> Path:
-    what = [device, device_name(device), os.cpu_count(), SIZES, PRODUCTS]
-    name = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
-    return cache_dir() / "machine" / f"{name}.json"
+    return cache.kept_file("machine", [device, device_name(device), os.cpu_count(), SIZES, PRODUCTS])
 
 
 def _measure(device: str) -> Machine:

@@ -77,7 +77,7 @@ def written(node: fx.Node) -> list[fx.Node]:
         found += [_argument(node, "running_mean"), _argument(node, "running_var")]
     if name == "embedding" and _argument(node, "max_norm") is not None:
         found.append(_argument(node, "weight"))
-    return [value for item in found for value in _nodes(item)]
+    return [value for item in found for value in nodes_in(item)]
 
 
 def is_pure(node: fx.Node) -> bool:
@@ -182,7 +182,8 @@ def _parameters(function: Any) -> dict[str, Any]:
     return {name: None if p.default is inspect.Parameter.empty else p.default for name, p in found.items()}
 
 
-def _nodes(value: Any) -> list[fx.Node]:
+def nodes_in(value: Any) -> list[fx.Node]:
+    """The node that an argument is, or those in a tuple or list."""
     if isinstance(value, fx.Node):
         return [value]
-    return [node for item in value for node in _nodes(item)] if isinstance(value, (tuple, list)) else []
+    return [node for item in value for node in nodes_in(item)] if isinstance(value, (tuple, list)) else []

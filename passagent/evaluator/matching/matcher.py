@@ -14,7 +14,7 @@ from typing import Any
 from torch import fx
 
 from passagent.evaluator.matching.diagnose import Attempt, best_attempt
-from passagent.evaluator.matching.effects import Memory
+from passagent.evaluator.matching.effects import Memory, nodes_in
 from passagent.evaluator.matching.unify import describe, key, same_literal, unify
 from passagent.evaluator.result import Mismatch
 
@@ -212,7 +212,8 @@ class _Search:
 
     def _complete(self) -> Match | None:
         nodes = {step: self.bound[step] for step in self.pattern_operators}
-        if any(_holds(value, self.used) for p, value in self.bound.items() if p.op == "placeholder"):
+        given = (value for parameter, value in self.bound.items() if parameter.op == "placeholder")
+        if any(node in self.used for value in given for node in nodes_in(value)):
             return None  # a parameter would be a value that the match itself computes
         followers = self._check(nodes)
         if isinstance(followers, _Refused):
@@ -274,13 +275,6 @@ def _depths(nodes: list[fx.Node]) -> dict[fx.Node, int]:
     return depth
 
 
-def _holds(value: Any, nodes: set[fx.Node]) -> bool:
-    if isinstance(value, (tuple, list)):
-        return any(_holds(item, nodes) for item in value)
-    return isinstance(value, fx.Node) and value in nodes
-
-
 def _returned(pattern: fx.Graph) -> list[fx.Node]:
-    output = next(node for node in reversed(pattern.nodes) if node.op == "output")
-    value = output.args[0]
+    value = pattern.output_node().args[0]
     return list(value) if isinstance(value, (tuple, list)) else [value]  # type: ignore[list-item,arg-type]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from passagent.evaluator.matching.effects import Memory, is_pure
+from passagent.evaluator.matching.effects import Memory, is_pure, nodes_in
 from passagent.evaluator.matching.matcher import Match, explain, first_match
 from passagent.evaluator.matching.passes import LoadedPass
 from passagent.evaluator.matching.pattern import PassLoadError
@@ -85,7 +85,7 @@ def replace_match(
     replacement: Replacement | None = None,
 ) -> fx.Node:
     """Put one call in place of a match; see `apply_passes`. The call."""
-    returned = next(node for node in reversed(loaded.pattern_graph.nodes) if node.op == "output").args[0]
+    returned = loaded.pattern_graph.output_node().args[0]
     many = isinstance(returned, (tuple, list))
     pattern_outputs: list[Any] = list(returned) if isinstance(returned, (tuple, list)) else [returned]
     memory = Memory(graph)
@@ -123,7 +123,7 @@ def replace_match(
             # A parameter that the match writes and returns: from here on its value is the replacement's.
             later = {user for user in value.users if user not in inside and after[user] > after[source]}
             value.replace_all_uses_with(source, delete_user_cb=later.__contains__)
-    inputs = [node for value in found.bindings.values() for node in _nodes(value)]
+    inputs = [node for value in found.bindings.values() for node in nodes_in(value)]
     for node in reversed([node for node in graph.nodes if node in inside]):
         graph.erase_node(node)
     for node in reversed(new[1:]):
@@ -207,7 +207,8 @@ def _arguments(loaded: LoadedPass, found: Match) -> tuple[Any, ...]:
             f"{loaded.file}: replacement_args returned a {kind}; return its parameters and constants"
         )
 
-    given = [hide(str(p.target), found.bindings[str(p.target)]) for p in _placeholders(loaded.pattern_graph)]
+    parameters = (str(node.target) for node in loaded.pattern_graph.find_nodes(op="placeholder"))
+    given = [hide(name, found.bindings[name]) for name in parameters]
     try:
         result = loaded.replacement_args(*given)
     except Exception as error:
@@ -219,10 +220,6 @@ def _arguments(loaded: LoadedPass, found: Match) -> tuple[Any, ...]:
         kind = type(result).__name__
         raise PassLoadError(f"{loaded.file}: replacement_args must return a tuple of arguments, not a {kind}")
     return tuple(show(item) for item in result)
-
-
-def _placeholders(graph: fx.Graph) -> list[fx.Node]:
-    return [node for node in graph.nodes if node.op == "placeholder"]
 
 
 def _note_writes(call: fx.Node, memory: Memory, written: frozenset[Any]) -> None:
@@ -242,9 +239,3 @@ def _sweep(graph: fx.Graph, nodes: list[fx.Node]) -> None:
         inputs = node.all_input_nodes
         graph.erase_node(node)
         pending += inputs
-
-
-def _nodes(value: Any) -> list[fx.Node]:
-    if isinstance(value, fx.Node):
-        return [value]
-    return [node for item in value for node in _nodes(item)] if isinstance(value, (tuple, list)) else []

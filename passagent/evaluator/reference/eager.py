@@ -6,15 +6,13 @@ computed from it.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import time
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from passagent.cache import cache_dir, write_whole
+from pydantic import TypeAdapter
+
+from passagent import cache
 from passagent.config import EvaluatorConfig
 from passagent.confine.environment import device_name, evaluator_version, worker_threads
 from passagent.tasks.reader import Task
@@ -45,38 +43,24 @@ class EagerGraph:
     """Median of a few calls, end to end, us."""
 
 
+_GRAPHS = TypeAdapter(tuple[EagerGraph, ...])
+
+
 def read_graphs(data: list[dict[str, Any]]) -> tuple[EagerGraph, ...]:
-    """What `asdict` made of some. Raises KeyError, TypeError or ValueError for anything else."""
-    return tuple(
-        EagerGraph(
-            str(one["name"]),
-            tuple(
-                Output(tuple(map(int, o["shape"])), str(o["dtype"]), tuple(map(int, o["strides"])))
-                for o in one["outputs"]
-            ),
-            tuple(map(str, one["operators"])),
-            float(one["eager_us"]),
-        )
-        for one in data
-    )
+    """What `asdict` made of some. Raises ValueError for anything else."""
+    return _GRAPHS.validate_python(data)
 
 
 def kept(task: Task, config: EvaluatorConfig, device: str) -> tuple[EagerGraph, ...]:
     """What was measured of the task on this machine's `device` within a day; () if that is nothing."""
-    path = _path(task, config, device)
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        if time.time() - path.stat().st_mtime < KEPT_S:
-            return read_graphs(json.loads(path.read_text()))
-    return ()
+    return cache.kept(_path(task, config, device), read_graphs, KEPT_S) or ()
 
 
 def keep(task: Task, config: EvaluatorConfig, device: str, graphs: tuple[EagerGraph, ...]) -> None:
     """Keep it, if the disk can take it."""
-    with suppress(OSError):
-        write_whole(_path(task, config, device), json.dumps([asdict(one) for one in graphs]))
+    cache.keep(_path(task, config, device), [asdict(one) for one in graphs])
 
 
 def _path(task: Task, config: EvaluatorConfig, device: str) -> Path:
     how = [config.dispatch, config.protocol, worker_threads(config.threads), evaluator_version()]
-    name = hashlib.sha256(json.dumps([task.key, device_name(device), *how]).encode()).hexdigest()[:32]
-    return cache_dir() / "eager" / f"{name}.json"
+    return cache.kept_file("eager", [task.key, device_name(device), *how])

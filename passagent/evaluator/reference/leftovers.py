@@ -19,7 +19,10 @@ DEAD_S = 24 * 3600.0
 UNUSED_S = 30 * 24 * 3600.0
 """A kernel that was not read for this long is built again if it is ever needed, s."""
 
-_BUILT = ("cpp", "cuda", "ptx", "launcher", "launch", "graphs", "machine", "pace", "eager")
+_BUILT = (
+    *("cpp", "cuda", "triton", "ptx", "launcher", "launch", "replay", "standalone"),
+    *("graphs", "machine", "pace", "eager"),
+)
 
 
 def dead_scratch() -> Iterator[Path]:

@@ -8,29 +8,24 @@ subgraph on a machine keeps what eager takes, and later ones are stated for the 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import platform
-from contextlib import suppress
 from pathlib import Path
 
 import torch
 
-from passagent.cache import cache_dir, write_whole
+from passagent import cache
 from passagent.confine.environment import device_name
 from passagent.tasks.reader import Subgraph
 
 
 def kept_ns(subgraph: Subgraph, device: str, dispatch: str) -> float | None:
     """Eager's time end to end, ns; None before there was a measurement, and on the CPU, where both sides
-    wait for the same. A file that cannot be read is as good as none.
+    wait for the same.
     """
     if device == "cpu":
         return None
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        found = float(json.loads(_path(subgraph, device, dispatch).read_bytes())["eager_ns"])
-        return found if found > 0 else None
-    return None
+    found = cache.kept(_path(subgraph, device, dispatch), lambda data: float(data["eager_ns"]))
+    return found if found is not None and found > 0 else None
 
 
 def keep(subgraph: Subgraph, device: str, dispatch: str, eager_ns: float) -> float | None:
@@ -40,12 +35,10 @@ def keep(subgraph: Subgraph, device: str, dispatch: str, eager_ns: float) -> flo
     found = kept_ns(subgraph, device, dispatch)
     if found is not None:
         return found
-    with suppress(OSError):
-        write_whole(_path(subgraph, device, dispatch), json.dumps({"eager_ns": eager_ns}))
+    cache.keep(_path(subgraph, device, dispatch), {"eager_ns": eager_ns})
     return eager_ns
 
 
 def _path(subgraph: Subgraph, device: str, dispatch: str) -> Path:
     machine = [platform.node(), device_name("cpu"), device_name(device), str(torch.__version__)]
-    content = [*machine, dispatch, subgraph.source, repr(subgraph.inputs)]
-    return cache_dir() / "pace" / f"{hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]}.json"
+    return cache.kept_file("pace", [*machine, dispatch, subgraph.source, repr(subgraph.inputs)])

@@ -18,12 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from passagent.evaluator.runner.build_requests import SOURCE
 from passagent.kernels import cpp, cuda, launch
 from passagent.kernels.build import Signature
 from passagent.kernels.source_errors import KernelBuildError, KernelRefused
-
-_MAX_SOURCE = 8 << 20
-"""Characters of a source that fit into one message."""
 
 Ask = Callable[[dict[str, Any]], dict[str, Any]]
 """Sends a request for a build to the referee and returns its reply."""
@@ -135,7 +133,7 @@ class _Subprocess:
         options = re.sub(r"(--opt-level) (?=\d)", r"\1=", text).split()
         try:
             source = Path(ptx).read_text()
-            if len(source) > _MAX_SOURCE:
+            if len(source) > SOURCE:
                 raise KernelBuildError(f"{len(source) >> 20} MB of PTX are too much; make the kernel smaller")
             object_ = _object(self._ask({"kind": "ptxas", "ptx": source, "options": options}))
         except KernelBuildError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
@@ -14,7 +14,7 @@ NAME = 1 << 10
 """Characters of a name."""
 DEPTH = 8
 """Types within types of a launcher's signature."""
-_Name = Annotated[str, Field(max_length=NAME)]
+Name = Annotated[str, Field(max_length=NAME)]
 _Source = Annotated[str, Field(max_length=SOURCE)]
 
 
@@ -26,37 +26,28 @@ class _Build(_Model):
     build: dict[str, Any]
 
 
-_BUILD = TypeAdapter(_Build)
-_KernelTypes = Annotated[list[_Name], Field(max_length=256)]
+class _KernelBuild(_Model):
+    source: _Source
+    name: Name
+    types: Annotated[list[Name], Field(max_length=256)]
+
+    @model_validator(mode="after")
+    def _takes_known_types(self) -> Self:
+        build.Signature(tuple(self.types))
+        return self
 
 
-class CppBuild(_Model):
+class CppBuild(_KernelBuild):
     """A C++ kernel."""
 
     kind: Literal["cpp"]
-    source: _Source
-    name: _Name
-    types: _KernelTypes
-
-    @model_validator(mode="after")
-    def _takes_known_types(self) -> CppBuild:
-        build.Signature(tuple(self.types))
-        return self
 
 
-class CudaBuild(_Model):
+class CudaBuild(_KernelBuild):
     """A CUDA C++ kernel."""
 
     kind: Literal["cuda"]
-    source: _Source
-    name: _Name
-    types: _KernelTypes
     arch: Annotated[str, Field(pattern=r"^sm_[0-9]{2,3}[af]?\z")]
-
-    @model_validator(mode="after")
-    def _takes_known_types(self) -> CudaBuild:
-        build.Signature(tuple(self.types))
-        return self
 
 
 class PtxBuild(_Model):
@@ -64,7 +55,7 @@ class PtxBuild(_Model):
 
     kind: Literal["ptxas"]
     ptx: _Source
-    options: Annotated[list[_Name], Field(max_length=32)]
+    options: Annotated[list[Name], Field(max_length=32)]
 
 
 class LauncherBuild(_Model):
@@ -101,4 +92,4 @@ _REQUESTS: TypeAdapter[BuildRequest] = TypeAdapter(Annotated[BuildRequest, Field
 
 def build_request(message: dict[str, Any]) -> BuildRequest:
     """The build that a worker's message asks for. Raises ValueError."""
-    return _REQUESTS.validate_python(_BUILD.validate_python(message).build)
+    return _REQUESTS.validate_python(_Build.model_validate(message).build)

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from passagent.confine.channel import Arena, Placed
-from passagent.confine.unseen import Reservoir
 from passagent.evaluator.integrity.zones import Zoned
 from passagent.evaluator.runner.fresh import (
     MIX,
@@ -23,7 +22,6 @@ from passagent.evaluator.runner.fresh import (
     Draw,
     Refresh,
     Windows,
-    made_ahead,
     pieces_of,
     refresher,
 )
@@ -36,8 +34,6 @@ from passagent.tasks.graphio import load_graph
 _clock = time.perf_counter_ns
 _SETTLE_S = 0.001
 """Rest before a timed block on the CPU: the other side's OpenMP threads stop spinning."""
-_AHEAD_BYTES = 1 << 26
-"""New values of a block that are made before its first call, on the CPU."""
 _WARM_NS = 1_000_000
 """A block starts with unmeasured calls for this long, ns: caches and device come back from the other side."""
 _WARM_CALLS = 3
@@ -125,16 +121,6 @@ class Graph:
             refresh([window for one in each for window in one])
 
         return refresh_slots
-
-    def refresher_of(self, chosen: int, calls: Iterable[Windows], which: Sequence[int]) -> Refresh:
-        """The same for these calls in a row. On the CPU nothing waits for a thread between two of them."""
-        if any(isinstance(values, Reservoir) for values in self.sets[chosen]):
-            return self.refresher(chosen, which)
-        values = [live for i, live in enumerate(self.live) if i in which and isinstance(live, torch.Tensor)]
-        calls = list(calls)
-        if self.on_gpu or len(calls) * sum(value.nbytes for value in values) > _AHEAD_BYTES:
-            return self.refresher(chosen, which)
-        return made_ahead(self.live, self.sets[chosen], which, calls)
 
 
 def refresh_all(graph: Graph, chosen: int, windows: Windows) -> None:

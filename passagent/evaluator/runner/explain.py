@@ -10,7 +10,8 @@ import torch
 
 from passagent.evaluator.matching.passes import PassLoadError
 from passagent.evaluator.result import Violation
-from passagent.evaluator.runner.worker_messages import NAME, TEXT, Error, ReportedViolation
+from passagent.evaluator.runner.build_requests import NAME
+from passagent.evaluator.runner.worker_messages import TEXT, Error, ReportedViolation
 from passagent.evaluator.sizes import ERROR
 from passagent.evaluator.worker_text import plain
 from passagent.kernels.build import KernelBuildError, KernelRefused

@@ -11,7 +11,6 @@ wrong, whatever they are kept by.
 
 from __future__ import annotations
 
-import ctypes
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -136,7 +135,8 @@ def refresher(live: list[Any], reservoirs: list[Any], which: Sequence[int]) -> R
     `which`: positions of the inputs that it refreshes. On a GPU tensors of one dtype take one launch, and one
     more if they are mixed.
     """
-    flat = _flat(live, which)
+    filled = [i for i in which if isinstance(live[i], torch.Tensor) and live[i].numel()]
+    flat = {i: live[i].reshape(-1) for i in filled}
     fillings = {
         i: Filling(target, reservoirs[i], MIX)
         for i, target in flat.items()
@@ -159,30 +159,3 @@ def refresher(live: list[Any], reservoirs: list[Any], which: Sequence[int]) -> R
                 torch._foreach_lerp_(mixed, [other for _, other in pairs if other is not None], MIX)
 
     return refresh
-
-
-def made_ahead(
-    live: list[Any], reservoirs: list[Any], which: Sequence[int], calls: Sequence[Windows]
-) -> Refresh:
-    """A refresher for these calls, one after the other, on the CPU: their values are made now.
-
-    Between two calls they are copied, by one thread, which waits for no other.
-    """
-    flat = _flat(live, which)
-    values = iter(
-        [
-            [(target, window_of(reservoirs[i], windows[i], target.numel())) for i, target in flat.items()]
-            for windows in calls
-        ]
-    )
-
-    def refresh(_: Sequence[int]) -> None:
-        for target, value in next(values):
-            ctypes.memmove(target.data_ptr(), value.data_ptr(), target.nbytes)
-
-    return refresh
-
-
-def _flat(live: list[Any], which: Sequence[int]) -> dict[int, torch.Tensor]:
-    """Those that are tensors and hold anything."""
-    return {i: live[i].reshape(-1) for i in which if isinstance(live[i], torch.Tensor) and live[i].numel()}

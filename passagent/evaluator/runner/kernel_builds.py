@@ -11,22 +11,17 @@ from __future__ import annotations
 
 import base64
 import functools
-import hashlib
 import os
 import re
 import shutil
 import sysconfig
-import tempfile
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from passagent import faults
-from passagent.cache import cache_dir
 from passagent.confine import tools
-from passagent.confine.limits import ASK
 from passagent.errors import InfrastructureError, MachineFault
 from passagent.evaluator.runner.build_requests import (
     BuildRequest,
@@ -122,7 +117,7 @@ def _ptxas(request: PtxBuild) -> bytes:
         toolchain.run([tool, *options, "kernel.ptx", "-o", "kernel.cubin"], "the kernel's PTX", scratch)
         return scratch / "kernel.cubin"
 
-    return _cached("ptx", ".cubin", [ptx, *options, _version(tool)], compile_ptx)
+    return toolchain.built("ptx", ".cubin", [ptx, *options, _version(tool)], compile_ptx).read_bytes()
 
 
 def _tools() -> None:
@@ -173,7 +168,7 @@ def _triton_module(driver: ModuleType, name: str, source: str) -> bytes:
         return scratch / f"{name}.so"
 
     parts = [source, str(sysconfig.get_config_var("EXT_SUFFIX")), *library_dirs]
-    return _cached("launcher", ".so", parts, compile_c)
+    return toolchain.built("launcher", ".so", parts, compile_c).read_bytes()
 
 
 def _types(item: Any) -> Any:
@@ -185,21 +180,9 @@ def _types(item: Any) -> Any:
     return item
 
 
-def _cached(place: str, suffix: str, parts: list[str], make: Callable[[Path], Path]) -> bytes:
-    """What `make` leaves for the content `parts`, kept in the cache. Two that make the same do no harm."""
-    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
-    target = cache_dir() / place / f"{key}{suffix}"
-    if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-            os.replace(make(Path(scratch)), target)
-    return target.read_bytes()
-
-
 @functools.cache
 def _version(tool: str) -> str:
-    with tempfile.TemporaryDirectory() as scratch:
-        return tools.run([tool, "--version"], Path(scratch), ASK).output
+    return tools.ask(tool, "--version").output
 
 
 def _object(data: bytes) -> dict[str, Any]:

@@ -17,16 +17,17 @@ import torch
 
 from passagent.evaluator.integrity.blocks import Blocks
 from passagent.evaluator.matching.rewrite import PlannedPass
+from passagent.evaluator.runner.calls import same_bytes, tensors
 from passagent.plan import extension, memory
 from passagent.plan.arguments import ValueArg, leaves
 from passagent.plan.choosing import fastest_choices
 from passagent.plan.compile import Built
-from passagent.plan.convert import bound_argument, flattened, parts
+from passagent.plan.convert import bound_argument, flattened
 from passagent.plan.interpret import interpret, is_interpreting
 from passagent.plan.model import Call, Copy, Plan, Recording
 from passagent.plan.recorded_pattern import pattern_graph
 from passagent.plan.replay import Replay, choices_of
-from passagent.plan.show import brief
+from passagent.plan.show import brief, folded
 from passagent.plan.table import taken
 
 _DELEGATED = (
@@ -53,17 +54,10 @@ class Plans:
     def outline(self) -> list[str]:
         """Each plan in a few lines, under the pass and the subgraphs that it is for."""
         found = []
-        for number, one in enumerate(self.recording.passes):
-            for place, plan in enumerate(one.plans):
-                calls = [
-                    subgraph.name
-                    for subgraph in self.recording.subgraphs
-                    for call in subgraph.calls
-                    if (call.number, call.plan) == (number, place)
-                ]
-                counts = Counter(calls)
-                names = ", ".join(f"{name} x {n}" if n > 1 else name for name, n in counts.items())
-                found.append(f"{one.file} on {names}\n{brief(plan)}")
+        for one in folded(self.recording):
+            counts = Counter(one.subgraphs)
+            names = ", ".join(f"{name} x {n}" if n > 1 else name for name, n in counts.items())
+            found.append(f"{one.file} on {names}\n{brief(one.plan)}")
         return found
 
     @staticmethod
@@ -152,7 +146,7 @@ class _PlannedCall:
                 planned.blocks.report("changed_constant", "a kernel changes a constant of the pass", file)
             outputs = (leaf.value for leaf in leaves(plan.result) if isinstance(leaf, ValueArg))
             for number, value in zip(outputs, tensors((result,)), strict=True):
-                if number in copied and torch.equal(_bits(value), _bits(copied[number])):
+                if number in copied and same_bytes(value, copied[number]):
                     planned.blocks.report("delegated_copy", _DELEGATED, file)
                 elif number in copied:
                     planned.blocks.note_copy(value, copied[number])
@@ -196,11 +190,6 @@ def inputs_of(plan: Plan) -> list[int]:
     return [one.value for one in flattened(plan.inputs) if isinstance(one, ValueArg)]
 
 
-def tensors(values: Any) -> list[torch.Tensor]:
-    """Those among values, in tuples and lists too."""
-    return [one for one in parts(values) if isinstance(one, torch.Tensor)]
-
-
 def _copies(plan: Plan, choices: list[int]) -> Iterator[tuple[int, int]]:
     """Of results that torch copies an input to before a kernel writes there: the result, and the source."""
     results = {leaf.value for leaf in leaves(plan.result) if isinstance(leaf, ValueArg)}
@@ -217,11 +206,6 @@ def _view(plan: Plan, given: dict[int, torch.Tensor], number: int) -> torch.Tens
     value, (base, offset) = plan.values[number], memory.place(plan, number)
     tensor = given[base].view(memory.dtype_of(value)) if offset or number != base else given[base]
     return tensor.as_strided(value.shape, value.stride, tensor.storage_offset() + offset // tensor.itemsize)
-
-
-def _bits(value: torch.Tensor) -> torch.Tensor:
-    """Compared so, NaN is NaN."""
-    return value.contiguous().reshape(-1).view(torch.uint8)
 
 
 def _packed(path: Path) -> dict[str, Any]:

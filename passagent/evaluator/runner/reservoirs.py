@@ -1,7 +1,7 @@
 """The input sets of a subgraph in a worker: each comes out of shared memory when it is first used.
 
-A set of large weights takes long to copy to a device, and not every worker uses all. On the CPU nothing is
-copied: values are read where they lie.
+A set of large weights takes long to copy to a device, and not every worker uses all. On the CPU values stay
+out of this process's memory: a kernel cannot read ahead.
 """
 
 from __future__ import annotations
@@ -15,15 +15,9 @@ from passagent.evaluator.runner.worker_messages import Given
 class InputSets:
     """For each set the reservoirs of its tensors (fresh.py), flat, on the device, and the plain values."""
 
-    def __init__(
-        self, described: list[list[Given]], arena: Arena, device: str, is_mapped: bool = True
-    ) -> None:
-        """`described`: as baseline.py describes them; `arena`: sealed, and closed with this.
-
-        Unless `is_mapped` a CPU's values stay out of this process's memory: a kernel cannot read ahead.
-        """
+    def __init__(self, described: list[list[Given]], arena: Arena, device: str) -> None:
+        """`described`: as baseline.py describes them; `arena`: sealed, and closed with this."""
         self._described, self._arena, self._device = described, arena, device
-        self._is_mapped = is_mapped or device != "cpu"
         self._taken: dict[int, list[Any]] = {}
 
     def __getitem__(self, chosen: int) -> list[Any]:
@@ -34,7 +28,7 @@ class InputSets:
     def _value(self, item: Given) -> Any:
         if item.tensor is None:
             return item.value
-        if not self._is_mapped:
+        if self._device == "cpu":
             return self._arena.unmapped(item.tensor)
         values = self._arena.view(item.tensor)
         return values if item.host else values.to(self._device)

@@ -61,7 +61,7 @@ def take(
     """
     inputs = Arena(fds[0], request.input_bytes, writable=False)
     outputs = Arena(fds[1], request.output_bytes)
-    sets = InputSets(request.sets, inputs, device, is_mapped=False)
+    sets = InputSets(request.sets, inputs, device)
     shapes = [item.shape for item in request.sets[0]]
     memory: list[torch.Tensor] = []
     zoned: list[Zoned] = []
@@ -173,9 +173,7 @@ def _report(rewritten: Any) -> dict[str, Any]:
     }
 
 
-def _live(
-    value: Any, shape: list[int] | None, memory: list[torch.Tensor], zoned: list[Zoned] | None = None
-) -> Any:
+def _live(value: Any, shape: list[int] | None, memory: list[torch.Tensor], zoned: list[Zoned]) -> Any:
     """The tensor that calls are given, at an address that stays, between zones as in audits; in `memory`.
 
     What is in the zones is added to `zoned`.
@@ -187,8 +185,7 @@ def _live(
     zones = ordinary_bytes(values, values, unpredictable())
     fill_zones(raw, zones)
     memory.append(raw)
-    if zoned is not None:
-        zoned.append(Zoned(raw, zones))
+    zoned.append(Zoned(raw, zones))
     return live.copy_(values)
 
 

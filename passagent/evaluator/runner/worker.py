@@ -172,7 +172,7 @@ def _run(state: _State, request: messages.Run, fds: list[int]) -> messages.RunRe
     try:
         if core is not None:
             os.sched_setaffinity(0, {core})
-        refresh = graph.refresher_of(request.set, windows, request.often)
+        refresh = graph.refresher(request.set, request.often)
         before = request.settle
         calls.refresh_all(graph, request.set, windows.of(0) if before is None else before)
         if before is not None:

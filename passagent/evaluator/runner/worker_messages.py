@@ -13,22 +13,16 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from passagent.confine.channel import Placed
-from passagent.evaluator.runner.build_requests import BuildRequest, build_request
+from passagent.evaluator.runner.build_requests import BuildRequest, Name, build_request
+from passagent.plan.arguments import Dtype
 
 VERSION: Literal[2] = 2
 """Of these messages: a worker of another version takes none."""
 TEXT = 1 << 14
 """Characters of an error, or of a node that is printed."""
-NAME = 1 << 10
 VIOLATIONS = 1000
 """Violations of a reply; a worker tells no more."""
-_DTYPES = Literal[
-    "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "bfloat16",
-    "float32", "float64", "complex32", "complex64", "complex128", "float8_e4m3fn", "float8_e4m3fnuz",
-    "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu",
-]  # fmt: skip
 
-_Name = Annotated[str, Field(max_length=NAME)]
 _Text = Annotated[str, Field(max_length=TEXT)]
 _Count = Annotated[int, Field(ge=0, le=1 << 31)]
 _Size = Annotated[int, Field(ge=0, le=1 << 48)]
@@ -43,18 +37,18 @@ class _Model(BaseModel):
 
 
 class ReportedViolation(_Model):
-    rule: _Name
-    file: _Name
+    rule: Name
+    file: Name
     line: _Count
     message: _Text
 
 
 class Error(_Model):
-    kind: _Name
+    kind: Name
     message: _Text
     violation: ReportedViolation | None = None
     errno: int | None = None
-    path: _Name | None = None
+    path: Name | None = None
 
 
 class Reply(_Model):
@@ -70,7 +64,7 @@ class Failure(Reply):
 class Tensor(_Model):
     """Where a tensor lies in an arena."""
 
-    dtype: _DTYPES
+    dtype: Dtype
     shape: Annotated[list[_Size], Field(max_length=64)]
     offset: Annotated[_Size, Field(multiple_of=64)]
 
@@ -99,7 +93,7 @@ class Kept(_Model):
 
 
 class ReportedMismatch(_Model):
-    pass_name: _Name
+    pass_name: Name
     matched_nodes: _Count
     pattern_nodes: _Count
     pattern_node: _Text
@@ -109,9 +103,9 @@ class ReportedMismatch(_Model):
 
 class GraphReply(Reply):
     matches: _Count
-    applied: Annotated[list[_Name], Field(max_length=1 << 16)]
+    applied: Annotated[list[Name], Field(max_length=1 << 16)]
     mismatches: Annotated[list[ReportedMismatch], Field(max_length=1 << 10)]
-    left: Annotated[list[_Name], Field(max_length=1 << 16)] = []
+    left: Annotated[list[Name], Field(max_length=1 << 16)] = []
     operators: _Count
     dispatches: _Figure = 0.0
     """How many empty operators the host's share of a call is worth, and what one of them takes, ns."""
@@ -163,7 +157,7 @@ class Float64Reply(Reply):
 
 
 class RoundingReply(Reply):
-    operators: Annotated[list[_Name], Field(max_length=1 << 16)]
+    operators: Annotated[list[Name], Field(max_length=1 << 16)]
 
 
 class StatesReply(Reply):

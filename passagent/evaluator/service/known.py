@@ -14,10 +14,8 @@ import json
 import os
 import platform
 import shutil
-import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +23,12 @@ from pydantic import BaseModel
 
 from passagent.config import EvaluatorConfig
 from passagent.confine import tools
-from passagent.confine.environment import device_name, evaluator_version, worker_threads
-from passagent.confine.limits import ASK
+from passagent.confine.environment import (
+    device_name,
+    evaluator_version,
+    package_version,
+    worker_threads,
+)
 from passagent.evaluator.hardware import nvml
 from passagent.evaluator.hardware.devices import find_devices
 from passagent.evaluator.result import Candidate, Evaluation, Subject
@@ -164,7 +166,7 @@ def machine_words(device: str) -> str:
         parts += [find_devices(device)[0].model, f"driver {nvml.driver_version()}"]
     parts += [
         f"python {platform.python_version()}",
-        *(f"{name} {_version(name)}" for name in ("torch", "triton")),
+        *(f"{name} {package_version(name) or 'none'}" for name in ("torch", "triton")),
     ]
     return "; ".join([*parts, f"compiler {_compiler()}"])
 
@@ -173,17 +175,8 @@ def _compiler() -> str:
     """The C++ compiler and its version; its flags are part of the evaluator's version."""
     for name in (os.environ.get("CXX"), "g++", "c++"):
         if name and shutil.which(name):
-            with tempfile.TemporaryDirectory() as scratch:
-                said = tools.run([name, "--version"], Path(scratch), ASK).output
-            return next(iter(said.splitlines()), name)
+            return next(iter(tools.ask(name, "--version").output.splitlines()), name)
     return "none"
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "none"
 
 
 def _key(subject: Subject) -> str:
