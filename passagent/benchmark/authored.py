@@ -13,6 +13,10 @@ PASSES = "passes"
 """Beside the results: what the expert wrote, DIR/TASK as `--pass-dir` takes it."""
 
 
+class Uncovered(PassagentError):
+    """The expert leaves all of a task to eager."""
+
+
 def expert_version() -> str:
     """A hash of the expert's own files: results of another expert are measured anew."""
     from passagent import expert
@@ -25,7 +29,7 @@ def expert_version() -> str:
 
 
 def first_pass(task: Task, device: str) -> Candidate:
-    """What the expert's default plan makes of a task. Raises PassagentError where it covers nothing."""
+    """What the expert's default plan makes of a task. Raises Uncovered where it covers nothing."""
     from passagent.expert.choices import default
     from passagent.expert.expert_model import candidate
 
@@ -33,5 +37,5 @@ def first_pass(task: Task, device: str) -> Candidate:
     files, authored = candidate(str(task.path), target, default(target))
     if not files:
         why = ", ".join(f"{op} {reason}" for op, reason in authored.refused.items())
-        raise PassagentError(f"{task.name}: the expert covers nothing of it ({why or 'nothing to fuse'})")
+        raise Uncovered(f"{task.name}: the expert covers nothing of it ({why or 'nothing to fuse'})")
     return Candidate(files)

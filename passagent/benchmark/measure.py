@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from passagent import __version__
-from passagent.benchmark.authored import PASSES, expert_version, first_pass
+from passagent.benchmark.authored import PASSES, Uncovered, expert_version, first_pass
 from passagent.benchmark.held_out import seen_part
 from passagent.benchmark.results import Results, Row
 from passagent.cluster.opening import open_pool
@@ -213,7 +213,7 @@ async def _measure(
         raise
     except PassagentError as error:
         log.exception("%s was not measured with %s", name, compiler)
-        row.error = str(error)
+        row.error, row.left = str(error), isinstance(error, Uncovered)
     else:
         if evaluation.evaluator_version != results.identity["evaluator"]:
             raise UsageError("passagent's own files changed while it measured; go on with another --out")

@@ -52,6 +52,8 @@ class Row(BaseModel):
     evaluation: Evaluation | None = None
     error: str | None = None
     """Why there is no evaluation that counts: the task's fault or the machine's, never the compiler's."""
+    left: bool = False
+    """There is an error since the author writes no pass for it: a call takes what eager takes."""
 
     @property
     def stands(self) -> bool:
