@@ -2,7 +2,7 @@
 
 A problem counts once: one that became several tasks is correct where all of them are, and its time is their
 sum. fast_p is the share of problems that are correct and more than p times as fast (KernelBench, score.py);
-fast_0 is the share of correct ones. A problem that the expert leaves to eager is correct and as fast as eager;
+fast_0 is the share of correct ones. A problem that the expert leaves to eager is correct, and as fast as it;
 its time is that of another compiler's row, without which it is not in the table. A speedup over torch.compile
 is the quotient of two over eager, each measured against eager in turns. Intervals are over problems, as in
 summary.py.
