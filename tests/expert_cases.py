@@ -169,6 +169,8 @@ CASES: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "outer": (lambda p: (p[:, None] - p[None, :]).abs().float() * 0.5, [torch.randint(0, 9, (13,))]),
     "normalize": (lambda x: x / x.norm(p=2, dim=-1, keepdim=True) * 4.0, [r(5, 33)]),
     "amax": (lambda x: (x * 2).amax(-1) + x.sum(-1), [r(6, 40)]),
+    "max_along": (lambda x: torch.max(x, dim=1)[0], [r(5, 7, 33)]),
+    "min_along": (lambda x: torch.min(x, dim=-1, keepdim=True)[0], [r(5, 70)]),
 }
 
 BLOCKS: dict[str, tuple[Callable[..., Any], list[Any]]] = {

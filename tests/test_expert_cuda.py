@@ -39,7 +39,7 @@ def test_kernels_equal_eager_in_the_interpreter():
     names = ["broadcast", "masked_softmax", "layer_norm", "rms_norm", "norm_pool", "masked_mean", "window"]
     interpreted(f"""
         from expert_cases import BLOCKS, CASES, captured, check, write
-        for name in {[*names, "cat_norm", *BLOCKS]!r}:
+        for name in {[*names, "cat_norm", "max_along", "min_along", *BLOCKS]!r}:
             function, inputs = (CASES | BLOCKS)[name]
             graph = captured(function, inputs)
             authored = write([graph], target="cuda")

@@ -322,10 +322,12 @@ def _trimmed(graph: fx.Graph, nodes: list[fx.Node], storage: Memory) -> list[lis
 
 
 def _costs_nothing(node: fx.Node, kept: dict[fx.Node, None]) -> bool:
-    """A view that only names the dimensions anew of a value computed here that nobody else reads."""
+    """One of several results of an operator here, or a value of here, read once, its dimensions renamed."""
+    source = (node.all_input_nodes or [node])[0]
+    if source in kept and isinstance(example(source), tuple | list):
+        return not is_free(source)
     if op_name(node) not in SAME_ORDER:
         return False
-    source = node.all_input_nodes[0]
     if source not in kept or len(source.users) > 1:
         return False
     return not is_free(source) or _costs_nothing(source, kept)
