@@ -48,7 +48,8 @@ class PlanError(PassagentError):
 def check(plan: Plan) -> None:
     """Raise PlanError for a plan that may not run."""
     _check_values(plan)
-    state = _run(plan, plan.steps, _State(set(_inputs(plan))))
+    state = _run(plan, plan.steps, _State(set(_values(memory.given(plan)))))
+    _check_library(plan, state)
     device_of(plan)
     for leaf in leaves(plan.result):
         if isinstance(leaf, ValueArg):
@@ -88,13 +89,25 @@ class _State:
         return _State(set(self.made), set(self.written))
 
 
-def _inputs(plan: Plan) -> Iterator[int]:
-    for argument in plan.inputs:
+def _values(given: Iterable[Argument]) -> Iterator[int]:
+    for argument in given:
         yield from (leaf.value for leaf in leaves(argument) if isinstance(leaf, ValueArg))
 
 
+def _check_library(plan: Plan, state: _State) -> None:
+    """What the library reads is given by the call and written by no step, and it makes each value once."""
+    made, inputs = [call.value for call in plan.library], set(_values(plan.inputs))
+    if len(set(made)) < len(made) or inputs & set(made):
+        raise PlanError("a result of the library is given by the call, or made twice")
+    for number in _values(one for call in plan.library for one in call.arguments):
+        if number not in inputs or number in state.written:
+            raise PlanError(
+                f"the library reads value {number}, which the call does not give, or a step writes"
+            )
+
+
 def _check_values(plan: Plan) -> None:
-    given, total = set(_inputs(plan)), 0
+    given, total = set(_values(memory.given(plan))), 0
     for number, value in enumerate(plan.values):
         size = memory.span(value)
         if size > MOST_BYTES or any(n > MOST_BYTES for n in (*value.shape, *value.stride)):

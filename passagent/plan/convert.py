@@ -96,7 +96,7 @@ def rebuilt(shape: Argument, flat: Iterator[Any]) -> Any:
 
 def explain(plan: Plan, device: torch.device) -> Callable[..., NoReturn]:
     """A function of flat arguments that are not what a plan is for. It raises TypeError, which says why."""
-    wanted = [*flattened(plan.inputs)]
+    wanted = [*flattened(memory.given(plan))]
 
     def say(*args: Any, **names: Any) -> NoReturn:
         if names:

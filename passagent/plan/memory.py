@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from passagent.plan.arguments import Argument, ValueArg
 from passagent.plan.model import Plan, Value, ViewValue
 
 
@@ -37,6 +38,11 @@ def place(plan: Plan, number: int) -> Place:
     if isinstance(value, ViewValue):
         return Place(value.of, value.offset * dtype_of(value).itemsize)
     return Place(number, 0)
+
+
+def given(plan: Plan) -> tuple[Argument, ...]:
+    """What a plan's steps are given: the arguments of the call, then what the library has computed."""
+    return (*plan.inputs, *(ValueArg(value=call.value) for call in plan.library))
 
 
 def overlaps_itself(value: Value) -> bool:

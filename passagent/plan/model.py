@@ -10,7 +10,6 @@ Records are immutable. Floats are texts (`float.hex`): JSON keeps every bit, NaN
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal, Self
@@ -34,6 +33,7 @@ from passagent.plan.arguments import (
     FloatArg,
     FunctionArg,
     IntArg,
+    LibraryCall,
     Name,
     Number,
     ParameterArg,
@@ -252,6 +252,8 @@ class Plan(Record):
     values: Annotated[tuple[Value, ...], Field(max_length=1 << 16)]
     once: Annotated[tuple[Step, ...], Field(max_length=0)] = ()
     """Reserved for steps that run once for each weight; always empty in version 1."""
+    library: Annotated[tuple[LibraryCall, ...], Field(max_length=100)] = ()
+    """What torch computes first; the results are given to the steps behind `inputs`."""
     steps: Annotated[tuple[Step, ...], Field(max_length=1 << 16)]
     result: Argument
     kernels: Annotated[dict[Digest, Kernel], Field(max_length=1000)] = Field(default_factory=dict)
@@ -269,10 +271,7 @@ class Plan(Record):
     def _refers(self) -> Self:
         _check_places(self)
         for key, text in self.constants.items():
-            try:
-                raw = base64.b64decode(text, validate=True)
-            except binascii.Error as error:
-                raise ValueError("a constant is not in base64") from error
+            raw = base64.b64decode(text, validate=True)  # binascii.Error is a ValueError
             if len(raw) > MOST_CONSTANT or hashlib.sha256(raw).hexdigest() != key:
                 raise ValueError("a constant does not have the bytes that its digest says")
         for key, kernel in self.kernels.items():
@@ -306,7 +305,8 @@ def _check_places(plan: Plan) -> None:
             if isinstance(leaf, (ValueArg, AddressArg, DescriptorArg)) and leaf.value >= count:
                 raise ValueError(f"value {leaf.value} of {count} among the {where}")
 
-    for argument in plan.inputs:
+    made = (ValueArg(value=call.value) for call in plan.library)
+    for argument in (*plan.inputs, *made, *(one for call in plan.library for one in call.arguments)):
         see(argument, _INPUTS, "inputs")
         for leaf in leaves(argument):
             if isinstance(leaf, ValueArg) and plan.values[leaf.value].kind != "input":

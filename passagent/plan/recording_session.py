@@ -9,7 +9,7 @@ import base64
 import ctypes
 import hashlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -27,6 +27,7 @@ from passagent.plan.arguments import (
     EllipsisArg,
     FloatArg,
     IntArg,
+    LibraryCall,
     NoneArg,
     SliceArg,
     StrArg,
@@ -136,11 +137,13 @@ class Session:
         self.recorder = recorder
         self.values: list[Value] = []
         self.steps: list[Step] = []
+        self.library: list[LibraryCall] = []
         self.kernels: dict[str, Kernel] = {}
         self.constants: dict[str, str] = {}
         self._slots: dict[int, Slot] = {}
         self._roots: dict[int, Slot] = {}
         """By storage."""
+        self._computed: list[Slot] = []
 
     def refuse(self, message: str) -> NoReturn:
         self.recorder.refuse(message)
@@ -214,6 +217,16 @@ class Session:
         number = self.number(self.add(Slot(self, tensor, "made")))
         self.steps.append(Alloc(value=number))
         return number
+
+    def compute(self, made: torch.Tensor, args: Sequence[Any]) -> None:
+        """A convolution of the call's own arguments, which torch computes before the steps."""
+        slots = [self.slot(one) for one in args if isinstance(one, torch.Tensor)]
+        if any(slot.kind != "input" or slot in self._computed for slot in slots):
+            self.refuse(refusal.NOT_GIVEN)
+        arguments = tuple(self.use(a) if isinstance(a, torch.Tensor) else self.constant(a) for a in args)
+        self._computed.append(self.add(Slot(self, made, "input")))
+        value = self.number(self._computed[-1])
+        self.library.append(LibraryCall(operator="convolution", arguments=arguments, value=value))
 
     def fill(self, number: int, with_: Any) -> None:
         """A `Fill` step."""
@@ -312,6 +325,7 @@ class Session:
         return Plan(
             inputs=inputs,
             values=tuple(self.values),
+            library=tuple(self.library),
             steps=tuple(self.steps),
             result=result,
             kernels=self.kernels,

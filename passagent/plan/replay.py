@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from passagent.kernels import driver
-from passagent.plan.arguments import Argument, TupleArg
+from passagent.plan.arguments import Argument, LibraryCall, TupleArg, ValueArg
 from passagent.plan.check import PlanError, device_of
 from passagent.plan.compile import Built
 from passagent.plan.constants import Constants
-from passagent.plan.convert import parts, rebuilt
+from passagent.plan.convert import flattened, parts, python_value, rebuilt
 from passagent.plan.model import Choice, Plan
 from passagent.plan.table import Empty, Interpret, Table
 
@@ -58,6 +58,9 @@ class Replay:
         self.arena = table.arena
         """Scratch memory of all calls, bytes."""
         function = table.function(empty)
+        if plan.library:
+            first = [_Convolution(plan, call, empty) for call in plan.library]
+            function = functools.partial(_after_library, first, function)
         nested = any(isinstance(argument, TupleArg) for argument in plan.inputs)
         shape = _shape(plan.result)
         self.call = function
@@ -67,6 +70,33 @@ class Replay:
     def is_intact(self) -> bool:
         """Whether all constants still have their bytes."""
         return self._constants.are_intact()
+
+
+class _Convolution:
+    """A call of the library's, of what a plan is given."""
+
+    def __init__(self, plan: Plan, call: LibraryCall, empty: Empty | None) -> None:
+        places = {one.value: n for n, one in enumerate(flattened(plan.inputs)) if isinstance(one, ValueArg)}
+        of_values = {k: one.value for k, one in enumerate(call.arguments) if isinstance(one, ValueArg)}
+        self._tensors = [(k, places[value], plan.values[value].shape) for k, value in of_values.items()]
+        self._arguments = [None if k in of_values else python_value(a) for k, a in enumerate(call.arguments)]
+        self._empty = empty
+
+    def of(self, given: Sequence[Any]) -> torch.Tensor | None:
+        """What it gives, in memory of `empty`'s if there is one; None for other tensors than the plan's."""
+        arguments = list(self._arguments)
+        for number, place, shape in self._tensors:
+            if place >= len(given) or getattr(given[place], "shape", None) != shape:
+                return None
+            arguments[number] = given[place]
+        made = torch.convolution(*arguments)
+        if self._empty is None:
+            return made
+        return self._empty(tuple(made.shape), made.stride(), made.dtype).copy_(made)
+
+
+def _after_library(calls: Sequence[_Convolution], function: Callable[..., Any], *given: Any) -> Any:
+    return function(*given, *(call.of(given) for call in calls))
 
 
 def choices_of(plan: Plan) -> list[int]:

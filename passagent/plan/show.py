@@ -104,6 +104,9 @@ def _folded_text(one: Folded, ir: bool) -> str:
     lines += _wrapped(f"subgraphs {names}", 1)
     lines += [f"{_INDENT}inputs"]
     lines += _inputs_text(one.plan)
+    for call in one.plan.library:
+        given = ", ".join(map(_argument, call.arguments))
+        lines += _wrapped(f"v{call.value} = {call.operator}({given}), the library's", 1)
     lines += [f"{_INDENT}steps"]
     lines += textwrap.indent("\n".join(_steps_text(one.plan)), _INDENT * 2).split("\n")
     lines += _wrapped(f"result {_argument(one.plan.result)}", 1)

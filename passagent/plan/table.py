@@ -62,7 +62,7 @@ class Table:
         self.objects: list[extension.Object] = []
         self.steps: list[extension.Step] = []
         self.keep: list[Any] = [constants]
-        self.given = [*flattened(self.plan.inputs)]
+        self.given = [*flattened(memory.given(self.plan))]
         self.slots: dict[int, int] = {}
         for position, argument in enumerate(self.given):
             if isinstance(argument, ValueArg):

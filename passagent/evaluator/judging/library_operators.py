@@ -1,4 +1,7 @@
-"""`compute_ops: library-only`: matrix products and convolutions stay the library's; a pass fuses around."""
+"""`compute_ops: library-only`: matrix products and convolutions stay the library's; a pass fuses around.
+
+A plan may have the library compute a convolution, so that what it adds is the plan's.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,12 @@ _COMPUTING = re.compile(
 def taken_from_the_library(subgraphs: Sequence[Subgraph], recording: Recording) -> list[Violation]:
     """A violation for each pass that replaces such an operator where it is left to the library."""
     kept = {one.name for one in subgraphs if one.compute_ops != ALLOWED}
-    numbers = {call.number for one in recording.subgraphs if one.name in kept for call in one.calls}
+    numbers = {
+        call.number
+        for one in recording.subgraphs
+        for call in one.calls
+        if one.name in kept and not recording.passes[call.number].plans[call.plan].library
+    }
     found = []
     for number in sorted(numbers):
         one = recording.passes[number]

@@ -193,8 +193,9 @@ def inputs_of(plan: Plan) -> list[int]:
 def _copies(plan: Plan, choices: list[int]) -> Iterator[tuple[int, int]]:
     """Of results that torch copies an input to before a kernel writes there: the result, and the source."""
     results = {leaf.value for leaf in leaves(plan.result) if isinstance(leaf, ValueArg)}
+    inputs = set(inputs_of(plan))
     for step in taken(plan.steps, iter(choices)):
-        if isinstance(step, Copy) and plan.values[memory.place(plan, step.source).base].kind == "input":
+        if isinstance(step, Copy) and memory.place(plan, step.source).base in inputs:
             base = memory.place(plan, step.value).base
             for number in results:
                 if memory.place(plan, number).base == base:
