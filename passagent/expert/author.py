@@ -28,13 +28,14 @@ from passagent.expert.dead_passes import matching
 from passagent.expert.entry_text import module_lines
 from passagent.expert.expressions import Trace, Unsupported
 from passagent.expert.family import Family, named, used_in, view_lines, view_route
-from passagent.expert.graph import CONVOLUTIONS, example, mutates, op_name
+from passagent.expert.graph import example, is_free, mutates, op_name
 from passagent.expert.layouts import input_orders, of_library, output_orders, stored
 from passagent.expert.long_reductions import steps
 from passagent.expert.lower import Lowered, Region, Types, lower_region
+from passagent.expert.lower_conv import bias_of, is_written_out
 from passagent.expert.lowering import HALF
 from passagent.expert.names import identifier, kind, pass_name, title
-from passagent.expert.region import Found, does_nothing, find_regions, is_free, is_view, moves_only
+from passagent.expert.region import Found, does_nothing, find_regions, is_view, moves_only
 from passagent.expert.region_types import has_any, named_types
 from passagent.expert.repeated import MOVES, join_reductions, reduces_again, windows_again
 from passagent.expert.schedule import Schedule
@@ -132,8 +133,10 @@ def _route(regions: list[Region], target: str, plan: Plan) -> tuple[Family, AnyR
     half = next((r for r in regions if has_any(r, HALF)), None)
     given = Target(target, plan, orders, results)
     variants = [_variant(region, half, family, given) for region in regions]
+    route.library = {name: _library_call(family, name) for name in variants[0].library}
+    route.inputs, route.orders = [*inputs, *route.library], [*orders, *[()] * len(route.library)]
     for region, v in zip(regions, variants, strict=True):
-        made = {name: shape for b in v.before for name, shape in b.made.items()}
+        made = {name: shape for b in v.before for name, shape in b.made.items()} | v.library
         route.named.append(named(region, family) | made)
     # Those that take any size come last.
     route.variants = sorted(
@@ -143,6 +146,18 @@ def _route(regions: list[Region], target: str, plan: Plan) -> tuple[Family, AnyR
     used |= {*wrapper.used_parameters(route), *used_in(family, route.moves)}
     route.parameters = [p for p in route.parameters if p in used]
     return family, route
+
+
+def _library_call(family: Family, name: str) -> str:
+    """A convolution of the pattern as an expression, without its bias."""
+    node = next(n for n in family.regions[0].nodes if family.names[n] == name)
+
+    def leaf(_: Any, value: Any) -> str:
+        if isinstance(value, fx.Node):
+            return "None" if value is bias_of(node) else family.names[value]
+        return pattern_text.literal(value)
+
+    return pattern_text.call(node, leaf)
 
 
 @dataclass(frozen=True)
@@ -190,7 +205,12 @@ def _lowered(region: Region, types: list[Types], family: Family, given: Target) 
         return attention_variant.variant(region, name, names, family.parameters, types, layout, given.plan)
     low = lower_region(region, family.parameters, given.name, types, given.inputs)
     low.trace.decisive = decides_later(region)
-    names = [family.names[i] for i in family.regions[0].inputs]
+    first = family.regions[0]
+    library = {
+        family.names[first.nodes[region.nodes.index(node)]]: tuple(example(node).shape)
+        for node in low.trace.library.values()
+    }
+    names = [*(family.names[i] for i in first.inputs), *library]
     before, limits = list[wrapper.Variant](), dict[str, None]()
     for step in steps(low, given.plan, names) if given.name == "cuda" else ():
         results = Results(step.made, [step.shape] * len(step.made), step.dtypes, [()] * len(step.made), [])
@@ -206,6 +226,7 @@ def _lowered(region: Region, types: list[Types], family: Family, given: Target) 
     examples = [tuple(size.hint for size in sizes) for sizes in low.trace.inputs]
     for b in before:
         b.made = {name: examples[names.index(name)] for name in b.made}
+    variant.library = library
     if before:
         variant.before, variant.limit = before, " and ".join(limits)
     return variant
@@ -225,7 +246,7 @@ def _scheduled(
     moves = next((op for n in region.nodes if (op := op_name(n)) in MOVES), None)
     if target == "cpu" and moves and reduces_again(schedule):
         raise Unsupported(moves, "what is reduced before it would be reduced again for what it moves")
-    windows = next((op for n in region.nodes if (op := op_name(n)) in CONVOLUTIONS), None)
+    windows = next((op_name(n) for n in region.nodes if is_written_out(n)), None)
     if windows and windows_again(schedule):
         raise Unsupported(windows, "would be computed again for what is reduced of it")
     allocated = ["out"] if len(made) == 1 else [f"out{k}" for k in range(len(made))]
@@ -322,7 +343,7 @@ def _files(routes: list[tuple[Family, AnyRoute]], plan: Plan, target: str) -> di
             if one
             else [doc, "", *_pattern_imports(family), "", f"from {module} import {entry}"]
         )
-        taken = [*route.inputs, *(p.name for p in family.parameters)]
+        taken = [*(family.names[i] for i in family.regions[0].inputs), *(p.name for p in family.parameters)]
         arguments_ = [*route.inputs, *route.parameters]
         if isinstance(route, wrapper.Route):
             arguments_ = cuda_host.accepted(route)

@@ -97,7 +97,12 @@ def arguments(route: Route, v: Variant) -> list[str]:
 
 def accepted(route: Route) -> list[str]:
     """What a route's function is called with."""
-    return [*route.inputs, *route.parameters] if route.moves else taken(route)
+    used = [*route.inputs, *route.parameters] if route.moves else taken(route)
+    if not route.library:
+        return used
+    used += re.findall(r"\w+", " ".join(route.library.values()))
+    names = [*route.inputs, *route.parameters]
+    return [name for name in names if name in used and name not in route.library]
 
 
 def taken(route: Route) -> list[str]:

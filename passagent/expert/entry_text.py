@@ -78,7 +78,7 @@ def module_lines(
         return [*lines, *_function(routes[0], calls[entry], entry, public=True)]
     direct: dict[str, str] = {}
     for route in routes:
-        plain = not isinstance(route, Route) or not (route.moves or any(_returned(route)))
+        plain = not isinstance(route, Route) or not (route.moves or route.library or any(_returned(route)))
         if plain and len(calls[route.name]) == 1 == len(calls[route.name][0]):
             direct[route.name] = calls[route.name][0][0].partition("(")[0]
         else:
@@ -106,7 +106,7 @@ def entry_lines(route: Route, calls: list[list[str]], entry: str, public: bool) 
     """`def <entry>`: calls the kernels, or those of the first way that takes the shapes and dtypes."""
     lines = choice_lines(route, entry) if len(calls) > 1 else []
     head = ["", "", *(["@torch.fx.wrap"] if public else []), f"def {entry}({', '.join(accepted(route))}):"]
-    body = []
+    body = [f"    {name} = {text}" for name, text in route.library.items()]
     if route.moves:
         body += [
             f"    if not {route.inputs[0]}.is_contiguous():",

@@ -112,6 +112,8 @@ class Trace:
         """Of each input the sizes of its dimensions as they lie in memory, outermost first."""
         self.dtypes: list[str] = []
         """Of the inputs."""
+        self.library: dict[int, Any] = {}
+        """Of inputs that the library computes first: the operators (lower_conv.py)."""
         self.cats: list[Cat] = []
         self.decisive = False
         """Whether something rounds or chooses by the results."""

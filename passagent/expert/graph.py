@@ -41,16 +41,12 @@ IDENTITIES = {"dropout", "dropout1d", "dropout2d", "dropout3d", "contiguous", "t
 CONVOLUTIONS = ("conv1d", "conv2d")
 """Of which some are lowered (lower_conv.py)."""
 
+ALL_CONVOLUTIONS = {*CONVOLUTIONS, "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
+
 HEAVY = {
-    *CONVOLUTIONS,
-    "conv3d",
-    "conv_transpose1d",
-    "conv_transpose2d",
-    "conv_transpose3d",
+    *ALL_CONVOLUTIONS,
     "linear",
     "matmul",
-}
-HEAVY |= {
     "bmm",
     "addmm",
     "baddbmm",
@@ -179,3 +175,21 @@ def memory(graph: fx.Graph) -> Memory:
 
 def is_tensor(node: fx.Node) -> bool:
     return isinstance(example(node), torch.Tensor)
+
+
+def is_free(node: fx.Node) -> bool:
+    """Whether eager moves no data for the operator: the result lies in its input's memory."""
+    name = op_name(node)
+    if name not in FREE_VIEWS | IDENTITIES or mutates(node) is not None:
+        return False
+    if name.startswith("dropout"):
+        return True  # lowered in evaluation mode only, where it returns its input
+    result = example(node)
+    source = next((a for a in node.all_input_nodes), None)
+    if source is None:
+        return False
+    given = example(source)
+    results = list(result) if isinstance(result, tuple | list) else [result]
+    sources = list(given) if isinstance(given, tuple | list) else [given]
+    ids = {s.untyped_storage()._cdata for s in sources if isinstance(s, torch.Tensor)}
+    return all(isinstance(r, torch.Tensor) and r.untyped_storage()._cdata in ids for r in results)

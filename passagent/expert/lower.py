@@ -87,7 +87,9 @@ def lower_node(
 ) -> Any:
     """The Value (or tuple of them) of an operator. Raises Unsupported."""
     name = op_name(node)
-    if name in SLOW_ON[target] or (name in HEAVY and not lower_conv.is_written_out(node)):
+    first = lower_conv.comes_first(node, target)
+    heavy = name in HEAVY and not first and not lower_conv.is_written_out(node)
+    if name in SLOW_ON[target] or heavy:
         raise Unsupported(name, "is left to the vendor library")
     lowering = OPS.get(name) or OPS.get(_out_of_place(node))
 
@@ -101,12 +103,14 @@ def lower_node(
     args = rebuild(node.args, leaf, ("args",))
     kwargs = rebuild(node.kwargs, leaf, ("kwargs",))
     out = example(node)
-    first = out[0] if isinstance(out, tuple | list) and out else out
-    if not isinstance(first, torch.Tensor):
+    tensor = out[0] if isinstance(out, tuple | list) and out else out
+    if not isinstance(tensor, torch.Tensor):
         raise Unsupported(name, "gives no tensor")
-    call = Call(trace, name, types.name(first.dtype), target, {})
+    call = Call(trace, name, types.name(tensor.dtype), target, {})
     try:
-        if lowering is None:
+        if first:
+            result = lower_conv.with_bias(call, node, env[lower_conv.bias_of(node)])
+        elif lowering is None:
             _as_in_the_example(trace, (args, kwargs))
             result = lower_split(trace, node, env, target, types.name)
         else:

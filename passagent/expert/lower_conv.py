@@ -1,7 +1,10 @@
-"""Depthwise convolutions, element by element with the window written out; any other is the library's.
+"""Convolutions: depthwise ones element by element with the window written out, of any other the bias.
 
-Such a one is a handful of multiply-adds. In eager it is a kernel of its own, which adds in this order in
+A depthwise one is a handful of multiply-adds. In eager it is a kernel of its own, which adds in this order in
 float32 from the bias on, and what follows has to read its result.
+
+Any other is the library's. On a GPU it adds the bias in a kernel of its own, which reads and writes the whole
+result again: the library is called without it, and the kernel behind adds it to what it reads.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import Any
 from torch import fx
 
 from passagent.expert.expressions import ONE, Axis, Expr, Value, fixed
-from passagent.expert.graph import CONVOLUTIONS, example, op_name
+from passagent.expert.graph import ALL_CONVOLUTIONS, CONVOLUTIONS, example, op_name
 from passagent.expert.lower_pool import LARGEST, numbers, windows
 from passagent.expert.lowering import Call, lowers
 from passagent.expert.shapes import as_size, broadcast, read_at
@@ -28,6 +31,35 @@ def is_written_out(node: fx.Node) -> bool:
     x, weight = (example(a).shape for a in tensors)
     batched = len(x) == len(weight) == int(op_name(node)[-2]) + 2
     return batched and x[1] == weight[0] > weight[1] == 1 and math.prod(weight[2:]) <= LARGEST
+
+
+def comes_first(node: fx.Node, target: str) -> bool:
+    """Whether the library computes a convolution without its bias before a kernel that adds it."""
+    if target != "cuda" or op_name(node) not in ALL_CONVOLUTIONS or is_written_out(node):
+        return False
+    tensors = [*node.args[:2], bias_of(node)]
+    if len(tensors) < 3 or not all(isinstance(a, fx.Node) for a in tensors):
+        return False
+    batched = example(node).dim() == int(op_name(node)[-2]) + 2
+    lies = all(example(a).is_contiguous() for a in [node, *node.all_input_nodes])
+    return batched and lies and not any(isinstance(a, str) for a in [*node.args, *node.kwargs.values()])
+
+
+def is_computed(node: fx.Node) -> bool:
+    """Whether a kernel computes an operator, and not the library before it."""
+    return op_name(node) not in ALL_CONVOLUTIONS or is_written_out(node)
+
+
+def bias_of(node: fx.Node) -> Any:
+    """The bias that a convolution is given."""
+    return node.args[2] if len(node.args) > 2 else node.kwargs.get("bias")
+
+
+def with_bias(c: Call, node: fx.Node, bias: Value) -> Value:
+    """A convolution behind the library's, whose result is one more input."""
+    shape = example(node).shape
+    c.trace.library[len(c.trace.inputs)] = node
+    return c.pointwise("add", c.trace.input(shape, c.out), _of_channels(bias, len(shape) - 2))
 
 
 @lowers(*CONVOLUTIONS)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from passagent.expert.graph import arguments, example, op_name
+from passagent.expert.graph import ALL_CONVOLUTIONS, arguments, example, op_name
 from passagent.expert.lower import Parameter, Path, Region
 
 _INFIX = {
@@ -154,6 +154,7 @@ _ROLES = {
     "embedding": {0: "indices", 1: "table"},
     "masked_fill": {1: "mask"},
     "prelu": {1: "slope"},
+    **{name: {1: "weight", 2: "bias"} for name in ALL_CONVOLUTIONS},
 }
 
 

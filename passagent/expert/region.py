@@ -10,11 +10,13 @@ from torch import fx
 
 from passagent.expert.attention import attention_nodes
 from passagent.expert.expressions import Trace, Unsupported
+from passagent.expert.gain import gain, worth
 from passagent.expert.graph import (
     FREE_VIEWS,
     IDENTITIES,
     Memory,
     example,
+    is_free,
     is_tensor,
     memory,
     mutates,
@@ -23,27 +25,9 @@ from passagent.expert.graph import (
 )
 from passagent.expert.host_tensors import left_outside
 from passagent.expert.lower import Region, Types, lower_node
+from passagent.expert.lower_conv import bias_of, is_computed
 from passagent.expert.pattern_text import qualified
 from passagent.expert.repeated import reads_often
-
-
-@dataclass(frozen=True)
-class Costs:
-    """What running operators costs on a target: microseconds, and bytes a microsecond."""
-
-    operator: float
-    """One of eager's that computes."""
-    view: float
-    launch: float
-    """One kernel of ours, with its outputs."""
-    bandwidth: float
-
-
-COSTS = {"cpu": Costs(2.0, 1.0, 1.5, 1e4), "cuda": Costs(7.0, 1.5, 5.1, 4e6)}
-"""Of the H200 operator and launch as in docs/results.md; the rest is estimated."""
-
-LARGE_COPY = 1 << 20
-"""Bytes from which a copy alone is left to eager."""
 
 SAME_ORDER = IDENTITIES | {"view", "reshape", "flatten", "unsqueeze", "squeeze", "unflatten", "detach"}
 SAME_ORDER |= {"view_as"}
@@ -108,7 +92,8 @@ def _second_best(
         region
         for nodes in _components(graph, inside, depth)
         for trimmed in _trimmed(graph, nodes, storage)
-        if (region := make_region(graph, trimmed)) is not None and not all(map(is_free, trimmed))
+        if (region := make_region(graph, trimmed)) is not None
+        and any(is_computed(n) and not is_free(n) for n in trimmed)
     ]
     chains = [
         region
@@ -250,6 +235,8 @@ def _depths(graph: fx.Graph, inside: set[fx.Node]) -> dict[fx.Node, int]:
 
 def _begins_anew(node: fx.Node, source: fx.Node, inside: set[fx.Node]) -> bool:
     """Whether a kernel begins at an operator: it reads each element often, and what it reads is computed."""
+    if node in inside and not is_computed(node):
+        return True  # what the library reads is made before it is called
     computed = source
     while computed in inside and is_free(computed):
         computed = computed.all_input_nodes[0]
@@ -277,7 +264,7 @@ def _components(graph: fx.Graph, inside: set[fx.Node], depth: dict[fx.Node, int]
         for a in node.all_input_nodes:
             if a in inside and depth[a] == depth[node]:
                 parent[root(node)] = root(a)
-            elif a not in inside:
+            elif a not in inside and _is_read(a, node):
                 first = readers.setdefault((a, depth[node]), node)
                 parent[root(node)] = root(first)
     groups: dict[fx.Node, list[fx.Node]] = {}
@@ -287,22 +274,9 @@ def _components(graph: fx.Graph, inside: set[fx.Node], depth: dict[fx.Node, int]
     return list(groups.values())
 
 
-def is_free(node: fx.Node) -> bool:
-    """Whether eager moves no data for the operator: the result lies in its input's memory."""
-    name = op_name(node)
-    if name not in FREE_VIEWS | IDENTITIES or mutates(node) is not None:
-        return False
-    if name.startswith("dropout"):
-        return True  # lowered in evaluation mode only, where it returns its input
-    result = example(node)
-    source = next((a for a in node.all_input_nodes), None)
-    if source is None:
-        return False
-    given = example(source)
-    results = list(result) if isinstance(result, tuple | list) else [result]
-    sources = list(given) if isinstance(given, tuple | list) else [given]
-    ids = {s.untyped_storage()._cdata for s in sources if isinstance(s, torch.Tensor)}
-    return all(isinstance(r, torch.Tensor) and r.untyped_storage()._cdata in ids for r in results)
+def _is_read(source: fx.Node, node: fx.Node) -> bool:
+    """Whether the kernel of a region reads what an operator of it is given: of a convolution but its bias."""
+    return is_computed(node) or bias_of(node) is source
 
 
 def _trimmed(graph: fx.Graph, nodes: list[fx.Node], storage: Memory) -> list[list[fx.Node]]:
@@ -360,41 +334,3 @@ def make_region(graph: fx.Graph, nodes: list[fx.Node]) -> Region | None:
     if not outputs or not inputs or not all(map(is_tensor, [*inputs, *outputs])):
         return None
     return Region(nodes, list(inputs), outputs)
-
-
-def moved_bytes(node: fx.Node) -> int:
-    """Bytes that eager reads and writes for an operator; 0 for free views."""
-    if is_free(node):
-        return 0
-    total = 0
-    for n in [node, *node.all_input_nodes]:
-        value = example(n)
-        for t in value if isinstance(value, tuple | list) else [value]:
-            if isinstance(t, torch.Tensor):
-                total += t.numel() * t.element_size()
-    return total
-
-
-def gain(region: Region, target: str) -> float:
-    """Rough saving on eager, microseconds: what each operator costs to start, and memory not walked again."""
-    costs = COSTS[target]
-    starts = sum(costs.view if is_free(n) else costs.operator for n in region.nodes)
-    inside = sum(moved_bytes(n) for n in region.nodes)
-    border = 0
-    for n in [*region.inputs, *region.outputs]:
-        value = example(n)
-        border += value.numel() * value.element_size()
-    return starts - costs.launch + (inside - border) / costs.bandwidth
-
-
-def worth(region: Region, target: str) -> bool:
-    """Whether one kernel can beat the operators one by one."""
-    computing = [n for n in region.nodes if not is_free(n)]
-    if len(computing) == 1:
-        lone = computing[0]
-        copies = op_name(lone) in FREE_VIEWS | IDENTITIES
-        if target == "cuda":
-            return gain(region, target) > 0 and not (copies and moved_bytes(lone) > LARGE_COPY)
-        # Alone, an operator that writes in place needs no memory of its own, and a copy is eager's work.
-        return gain(region, target) > 0 and mutates(lone) is None and not copies
-    return len(computing) >= 2

@@ -36,6 +36,8 @@ class Variant:
     """What runs first: the outputs of each are inputs of the next, and of this one (long_reductions.py)."""
     made: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """What the outputs are called as inputs of the next kernels, and their shapes in the example."""
+    library: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Inputs that the library computes first, and their shapes in the example."""
     limit: str = ""
     """A host condition under which kernels before pay."""
 
@@ -52,6 +54,8 @@ class Route:
     """How the inputs lie in memory."""
     moves: list[str] = field(default_factory=list)
     """Lines that do the region by eager's views and copies, where nothing is computed."""
+    library: dict[str, str] = field(default_factory=dict)
+    """The last inputs, which the library computes first: the expression of each."""
     named: list[dict[str, Any]] = field(default_factory=list)
     """Of each of the task's graphs, what the region is given: shapes of inputs, values of parameters."""
 

@@ -84,7 +84,7 @@ class _Convolution:
 
     def of(self, given: Sequence[Any]) -> torch.Tensor | None:
         """What it gives, in memory of `empty`'s if there is one; None for other tensors than the plan's."""
-        arguments = list(self._arguments)
+        arguments: list[Any] = list(self._arguments)
         for number, place, shape in self._tensors:
             if place >= len(given) or getattr(given[place], "shape", None) != shape:
                 return None
