@@ -179,16 +179,68 @@ def depthwise(x, w, b):
     return F.gelu(F.conv2d(x, w, b, padding=w.shape[-1] // 2, groups=w.shape[0]).flatten(2).transpose(1, 2))
 
 
-def test_a_depthwise_convolution_of_a_small_window_is_taken_and_any_other_left_to_the_library():
+def test_a_depthwise_convolution_of_a_small_window_is_taken_and_of_any_other_the_bias():
     def taken(*shape):
         inputs = [r(2, 16, 9, 9), r(*shape), r(shape[0])]
         groups = 16 // shape[1]
         function = lambda x, w, b: torch.tanh(F.conv2d(x, w, b, 1, 1, 1, groups))  # noqa: E731
-        return "conv2d" not in write([captured(function, inputs)], "cuda").refused
+        written = write([captured(function, inputs)], "cuda")
+        return "conv2d" not in written.refused and "".join(written.files.values()).count("conv2d(x") == 1
 
     assert taken(16, 1, 3, 3) and taken(16, 1, 5, 5)
     assert not any([taken(16, 1, 7, 7), taken(32, 1, 3, 3), taken(16, 2, 3, 3), taken(4, 16, 1, 1)])
     assert "conv2d" in write([captured(depthwise, [r(2, 6, 9, 9), r(6, 1, 3, 3), r(6)])], "cpu").refused
+
+
+def test_a_kernel_adds_the_bias_of_the_convolution_before_it():
+    """The library is called without it; what it reads and what reads it are other kernels' work."""
+
+    def text(function, *shapes):
+        return source(function, [r(2, 4, 9, 9), r(6, 4, 3, 3), r(6), *(r(*s) for s in shapes)])
+
+    assert "conv2d(x, weight, None)" in text(lambda x, w, b: F.conv2d(x, w, b).relu())
+    chained = text(
+        lambda x, w, b, v: F.conv_transpose2d(F.conv2d(x.sigmoid(), w, b).relu(), v, b).tanh(), (6, 6, 3, 3)
+    )
+    assert chained.count("@triton_kernel") == 3 and chained.count(", weight, None)") == 2
+    two = text(lambda x, w, b, v: F.conv2d(x, w, b) + F.conv2d(x, v, b).exp(), (6, 4, 3, 3))
+    assert two.count("@triton_kernel") == 1 and two.count(", None)") == 2
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, w, b: F.conv2d(x, w, b),  # alone: torch adds it as well as a kernel of ours
+        lambda x, w, b: F.conv2d(x, w, b).flatten(1),
+        lambda x, w, b: F.conv2d(x, w, b, padding="same"),
+        lambda x, w, b: F.conv2d(x, w).flatten(1),
+    ],
+)
+def test_a_convolution_with_nothing_behind_it_is_the_librarys(function):
+    assert "conv2d" not in str(
+        write([captured(function, [r(2, 4, 9, 9), r(6, 4, 3, 3), r(6)])], "cuda").files
+    )
+
+
+def test_a_convolution_with_its_bias_added_behind_it_equals_eager():
+    interpreted("""
+        import torch
+        import torch.nn.functional as F
+        from expert_cases import captured, check, r, write
+        def held(function, *inputs):
+            graph = captured(function, list(inputs))
+            authored = write([graph], "cuda")
+            assert "None" in str(authored.files) and not authored.refused, authored.refused
+            check(authored, graph, list(inputs))
+        x, w, b = r(2, 4, 7, 8), r(6, 4, 3, 3), r(6)
+        held(lambda x, w, b: F.conv2d(x, w, b, 2, 1).relu() * 2, x, w, b)
+        held(lambda x, w, b: F.conv2d(x, w, b).min(1, keepdim=True)[0].tanh(), x, w, b)
+        held(lambda x, w, b: (y := F.conv2d(x, w, bias=b), torch.softmax(y, 1)), x, w, b)
+        held(lambda x, w, b, y: F.conv2d(x, w, b, groups=2) + y, x, r(6, 2, 3, 3), b, r(2, 6, 5, 6))
+        held(lambda x, w, b: F.conv_transpose2d(x, w, b, 2, 1, 1).sigmoid(), x, r(4, 6, 3, 3), b)
+        held(lambda x, w, b: F.conv1d(x, w, b).exp(), x[0], r(6, 7, 3), b)
+        held(lambda x, w, b: F.conv3d(x, w, b, 1, 1).abs().mean((2, 3, 4)), r(2, 4, 3, 5, 5), r(6, 4, 3, 3, 3), b)
+    """)
 
 
 def test_a_depthwise_convolution_reads_runs_of_memory_and_what_is_computed_once():
