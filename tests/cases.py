@@ -55,6 +55,11 @@ TASKS = {
         "tmp_0 = in_0 + in_1\ntmp_1 = torch.nn.functional.relu(tmp_0)\nreturn (tmp_1,)",
         [[([4, 64], F32)] * 2, [([2, 3, 25], BF16)] * 2],
     ),
+    "conv_relu": TaskText(
+        "tmp_0 = torch.conv2d(in_0, in_1, in_2, (1, 1), (1, 1))\ntmp_1 = torch.nn.functional.relu(tmp_0)\n"
+        "return (tmp_1,)",
+        [[([2, 3, 8, 8], F32), ([4, 3, 3, 3], F32), ([4], F32)]],
+    ),
     "matmul": TaskText("tmp_0 = in_0 @ in_1\nreturn (tmp_0,)", [[([32, 16], F32), ([16, 16], F32)]]),
     "product_half": TaskText(
         "tmp_0 = in_0 @ in_1\ntmp_1 = tmp_0.max(-1)\ntmp_2 = tmp_1[0]\ntmp_3 = tmp_1[1]\n"

@@ -145,6 +145,18 @@ def everything():
     return plan(given_, values, steps, result, [ADDING, GATHERING], [weights, table])
 
 
+def convolution():
+    """A plan for the CPU of x, weight and y: the library's convolution of the first two, plus y."""
+    image = (2, 4, 6, 6)
+    values = [given(shape=s) for s in ((2, 3, 8, 8), (4, 3, 3, 3), image, image)] + [made(shape=image)]
+    ones, zeros = (a.TupleArg(items=(number(n), number(n))) for n in (1, 0))
+    flags = (ones, zeros, ones, a.BoolArg(value=False), zeros, number(1))
+    call = a.LibraryCall(operator="convolution", arguments=(value(0), value(1), a.NoneArg(), *flags), value=3)
+    steps = [m.Alloc(value=4), launch(ADDING, value(3), value(2), value(4), number(288))]
+    whole = plan([value(0), value(1), value(2)], values, steps, value(4), [ADDING])
+    return whole.model_copy(update={"library": (call,)})
+
+
 def tuned():
     """A plan with a choice: x + 1 or x + 2."""
     values = [given(), made(), made()]

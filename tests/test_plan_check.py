@@ -15,7 +15,7 @@ from passagent.plan import model as m
 from passagent.plan.check import PlanError
 from passagent.plan.replay import Replay
 
-PLANS = [h.everything(), h.tuned(), h.on_gpu()]
+PLANS = [h.everything(), h.tuned(), h.on_gpu(), h.convolution()]
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -45,8 +45,30 @@ def with_argument(plan, number, position, argument):
     return with_step(plan, number, args=tuple(args))
 
 
-EVERYTHING, GPU = h.everything(), h.on_gpu()
+def with_call(plan, **fields):
+    return changed(plan, library=(plan.library[0].model_copy(update=fields),))
+
+
+EVERYTHING, GPU, CONVOLUTION = h.everything(), h.on_gpu(), h.convolution()
+_READ = CONVOLUTION.library[0].arguments
 WRONG = {
+    "another operator": (with_call(CONVOLUTION, operator="relu"), "operator"),
+    "fewer arguments": (with_call(CONVOLUTION, arguments=_READ[:8]), "arguments"),
+    "a result that is made": (with_call(CONVOLUTION, value=4), "value 4 is given, but is no input"),
+    "a result that is given": (with_call(CONVOLUTION, value=2), "value 3 is an input that no call gives"),
+    "a result that is given, too": (
+        changed(CONVOLUTION, inputs=(*CONVOLUTION.inputs, h.value(3))),
+        "given by the call, or made twice",
+    ),
+    "a result made twice": (changed(CONVOLUTION, library=CONVOLUTION.library * 2), "or made twice"),
+    "a convolution of what it makes": (
+        with_call(CONVOLUTION, arguments=(h.value(3), *_READ[1:])),
+        "the library reads value 3",
+    ),
+    "a convolution of what a step writes": (
+        changed(CONVOLUTION, steps=(m.Fill(value=0, number=h.real(1)), *CONVOLUTION.steps)),
+        "the library reads value 0",
+    ),
     "view beyond its memory": (with_value(EVERYTHING, 4, offset=17), "value 4 is a view of bytes 68 to 132"),
     "view before its memory": (with_value(EVERYTHING, 4, offset=-1), "value 4 is a view of bytes -4"),
     "view by its strides": (with_value(EVERYTHING, 8, stride=(28, 2)), "value 8 is a view of bytes"),

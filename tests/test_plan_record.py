@@ -196,6 +196,42 @@ def test_what_no_plan_can_hold_is_refused_at_its_line(name, record):
     assert (answer.file, lines[answer.line - 1].endswith(HERE)) == ("p.py", True), answer
 
 
+def convolved(text: str) -> Candidate:
+    """An honest candidate for `conv_relu`, but for what it has the library compute."""
+    files = honest("convolution_by_the_library").candidate.files
+    call = "y = torch.conv2d(x, weight, None, (1, 1), (1, 1))"
+    return Candidate({name: source.replace(call, f"y = {text}{HERE}") for name, source in files.items()})
+
+
+def test_the_library_computes_a_convolution_of_what_the_call_is_given(record):
+    answer = record(convolved("torch.conv2d(x, weight, None, 1, 1)"), "conv_relu")
+    assert isinstance(answer, Recorded), answer.message
+    [plan] = answer.recording.passes[0].plans
+    [call] = plan.library
+    x, weight, bias, stride, *_ = call.arguments
+    assert (call.value, x.value, weight.value, bias.kind) == (3, 0, 1, "none")
+    assert [item.value for item in stride.items] == [1, 1]
+    assert (plan.values[3].kind, plan.values[3].shape) == ("input", (2, 4, 8, 8))
+    assert [leaf.value for leaf in plan.inputs] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "torch.conv2d(x.transpose(2, 3), weight, None, 1, 1)",
+        "torch.conv2d(torch.empty_like(x), weight, None, 1, 1)",
+        "torch.conv2d(torch.conv2d(x, weight, None, 1, 1), weight[:, :1].expand(4, 4, 3, 3), None, 1, 1)",
+        "torch.conv2d(x, torch.ones(4, 3, 3, 3), None, 1, 1)",
+    ],
+)
+def test_a_convolution_of_anything_else_is_refused(text, record):
+    one = convolved(text)
+    answer = refusal(record(one, "conv_relu"))
+    assert "a convolution of another tensor than the call is given" in answer.message
+    [(name, source)] = [(n, t) for n, t in one.files.items() if n.endswith(".py")]
+    assert (answer.file, source.split("\n")[answer.line - 1].endswith(HERE)) == (name, True)
+
+
 COMPUTES = {
     "abs(x)": "abs",
     "x ** 2": "pow",

@@ -48,6 +48,31 @@ def test_a_plan_of_everything():
         assert torch.equal(mixed, 0.5 * x + 2 * y)
 
 
+def test_the_library_computes_first():
+    call = replayed(h.convolution())
+    for _ in range(3):
+        x, weight, more = draw(2, 3, 8, 8), draw(4, 3, 3, 3), draw(2, 4, 6, 6)
+        assert torch.equal(call(x, weight, more), torch.conv2d(x, weight) + more)
+    for others in ((x[:1], weight, more), (x, weight[:, :2], more), (x, weight, more[:1]), (x, weight)):
+        with pytest.raises(TypeError, match=r"argument . is of shape|the plan is for"):
+            call(*others)
+
+
+def test_what_the_library_computes_lies_where_memory_is_told_to():
+    """Between guard zones, in an audited call."""
+    places = []
+
+    def empty(size, stride, dtype):
+        places.append(torch.empty_strided(size, stride, dtype=dtype))
+        return places[-1]
+
+    x, weight, more = draw(2, 3, 8, 8), draw(4, 3, 3, 3), draw(2, 4, 6, 6)
+    plan = h.convolution()
+    out = Replay(plan, compile_plan(plan), empty=empty, fresh=True).call(x, weight, more)
+    assert torch.equal(out, torch.conv2d(x, weight) + more)
+    assert any(torch.equal(place, torch.conv2d(x, weight)) for place in places)
+
+
 def test_outputs_of_two_calls_never_share_memory():
     call = replayed(h.everything())
     x, y = draw(4, 8), draw(4, 8)

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from handmade import convolution
 from test_tasks_capture import write
 
 from passagent.errors import TaskError
@@ -32,12 +33,14 @@ def test_outputs_that_say_little_are_told(tmp_path, body, told):
     assert [one for one in found.weak if "input" not in one or one in told] == told
 
 
-def recording(target, name="graph"):
+def recording(target, name="graph", library=()):
     nodes = [
         PatternNode(op="placeholder", name="x", target="x", args=[]),
         PatternNode(op="call_function", name="y", target=target, args=[]),
     ]
-    plan = Plan(inputs=(), values=(), steps=(), result=TupleArg(items=()))
+    inputs = convolution().inputs if library else ()
+    values = convolution().values[:4] if library else ()
+    plan = Plan(inputs=inputs, values=values, steps=(), result=TupleArg(items=()), library=library)
     one = Pass(name="Fuse", file="Fuse.py", pattern=tuple(nodes), plans=(plan,))
     calls = SubgraphCalls(name=name, calls=(Call(number=0, plan=0, arguments=()),))
     return Recording(device="cpu", passes=(one,), subgraphs=(calls,))
@@ -58,6 +61,9 @@ def test_products_stay_the_library_s_where_the_task_says_so(tmp_path, target, is
     _, subgraphs = limited(tmp_path, "library-only")
     found = taken_from_the_library(subgraphs, recording(target, subgraphs[0].name))
     assert [one.rule for one in found] == ["compute_ops"] * is_taken
+    first, *_ = convolution().library
+    behind = recording(target, subgraphs[0].name, library=(first,))
+    assert taken_from_the_library(subgraphs, behind) == []
     _, subgraphs = limited(tmp_path, "allowed")
     assert taken_from_the_library(subgraphs, recording(target, subgraphs[0].name)) == []
 
