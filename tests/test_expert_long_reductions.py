@@ -27,6 +27,8 @@ def kernels(function, *sets) -> int:
         (lambda x: (x * 2.0).sum(), [LARGE], 2),
         (F.mse_loss, [LARGE, LARGE + 1], 2),
         (lambda x: x.amax() + x.abs().mean(), [LARGE], 2),  # they share a loop
+        (lambda x: (x * 2.0).argmax(), [LARGE], 2),
+        (lambda x: torch.max(x, 0), [torch.zeros(100000, 64)], 2),
         (lambda x: x / x.sum(), [LARGE], 3),  # not each of the last kernel's programs adds up the parts
         (lambda x, y: x.sum() * y.sum(), [LARGE, torch.zeros(70000)], 4),
         (lambda x, w: (x * w).sum(), [LARGE, torch.zeros(2000)], 2),
@@ -68,6 +70,9 @@ def test_what_programs_share_equals_eager_in_the_interpreter():
             (lambda x: (x * 2.0).sum(1), [r(2, 1500, 50).abs()]),
             (lambda x: x.mul_(2.0).sum(), [r(300, 131).abs()]),
             (lambda x: (x == 2).sum(), [torch.randint(0, 4, (300, 131))]),
+            (lambda x: (x * 2.0).argmin(), [r(300, 131).round()]),
+            (lambda x: torch.max(x, 1), [r(2, 1500, 50).round()]),
+            (lambda x: x.half().argmax(-1), [r(3, 40000)]),
         ]
         for function, inputs in cases:
             graph = captured(function, inputs)

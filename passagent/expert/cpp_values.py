@@ -29,6 +29,7 @@ FUNCTIONS |= {
     "pow": "pow",
     "abs": "fabs",
 }
+_FORMS = {"neg": "-{0}", "not": "!{0}", "bits": "int64_t(__builtin_bit_cast(int32_t, {0}))"}
 _CALLED = frozenset(FUNCTIONS) - {"sqrt", "floor", "ceil", "abs"}
 FUNCTIONS |= {"fma": "fma", "copysign": "copysign"}
 
@@ -148,10 +149,8 @@ class ValueWriter(Writer):
             return args[0]
         if e.data in INFIX:
             return f"{args[0]} {INFIX[e.data]} {args[1]}"
-        if e.data == "neg":
-            return f"-{args[0]}"
-        if e.data == "not":
-            return f"!{args[0]}"
+        if e.data in _FORMS:
+            return _FORMS[e.data].format(*args)
         if e.data == "relu":
             return f"{args[0]} < 0 ? 0 : {args[0]}"
         if e.data in {"maximum", "minimum"}:

@@ -102,6 +102,15 @@ def within(index: str, size: str, step: str) -> str:
     return f"{index} < {size} if {size} % {step} else {index} * 0 == 0"
 
 
+def neutral(name: str, kind: str) -> str:
+    """What changes nothing in a reduction."""
+    if name == "sum":
+        return "0"
+    if kind == "int64_t":
+        return str((1 << 63) - 1 if name == "min" else -1 << 63)
+    return 'float("inf")' if name == "min" else 'float("-inf")'
+
+
 class TritonWriter(TritonValues):
     def part(self, group: Group, alone: bool) -> Part:
         """The code of a group: the kernel itself where it is `alone`, else a function of its program."""
@@ -319,13 +328,8 @@ class TritonWriter(TritonValues):
         lanes = "BLOCK" if self.vector in free else "1"
         kind = self.vtype(r.dtype)
         dtype = {"float": "tl.float32", "double": "tl.float64", "int64_t": "tl.int64"}[kind]
-        value = {"sum": "0", "max": 'float("-inf")', "softmax_max": 'float("-inf")', "min": 'float("inf")'}[
-            name
-        ]
-        if kind == "int64_t" and name != "sum":
-            raise Unsupported(name, "of integers")
         self.results[r] = target
-        return target, f"tl.full(({height}, {lanes}), {value}, {dtype})"
+        return target, f"tl.full(({height}, {lanes}), {neutral(name, kind)}, {dtype})"
 
     def reduce_lines(self, r: Expr, target: str, plain: bool) -> None:
         name, bound = r.data
@@ -337,24 +341,27 @@ class TritonWriter(TritonValues):
             "softmax_max": "tl.maximum({}, {})",
             "min": "tl.minimum({}, {})",
         }[name]
-        body = self.reduced(name, bound_axes, body)
+        body = self.reduced(name, bound_axes, body, r.dtype)
         self.line(f"{target} = {body if plain else combine.format(target, body)}")
 
-    def reduced(self, name: str, bound: frozenset[Axis], body: str) -> str:
+    def reduced(self, name: str, bound: frozenset[Axis], body: str, dtype: str) -> str:
         """What a value is reduced to along those of the block's axes that are `bound`."""
         sides = [(k, a) for k, a in enumerate((self.cross, self.vector)) if a is not None and a in bound]
         if not sides:
             return body
-        neutral = {"sum": "0", "min": 'float("inf")'}.get(name, 'float("-inf")')
+        kind = self.vtype(dtype)
+        other = neutral(name, kind)
+        if kind == "int64_t" and name != "sum":
+            other = f"tl.full((1, 1), {other}, tl.int64)"  # beside 32 bits the number alone is out of range
         call = {"sum": "tl.sum", "min": "tl.min"}.get(name, "tl.max")
-        body = f"tl.where({self.mask([a for _, a in sides])}, {bare(body)}, {neutral})"
+        body = f"tl.where({self.mask([a for _, a in sides])}, {bare(body)}, {other})"
         for number, _ in sides:
             body = f"{call}({body}, axis={number}, keep_dims=True)"
         return body
 
     def partial_lines(self, store: Store, name: str, bound: frozenset[Axis]) -> None:
         """Store what the program's block is reduced to: at its number, in `levels` one for each lane."""
-        text = self.reduced(name, bound, self.emit(store.expr, 0))
+        text = self.reduced(name, bound, self.emit(store.expr, 0), store.expr.dtype)
         where, mask = "row", "rows_inside"
         if self.vector is not None and self.cross is not None:
             where, mask = f"{self.program} // tiles * {self.axis_size(self.vector)} + lane", "lanes_inside"

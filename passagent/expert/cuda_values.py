@@ -34,6 +34,7 @@ _FORMS = {
     "abs": "tl.abs({0})",
     "floor": "tl.floor({0})",
     "ceil": "tl.ceil({0})",
+    "bits": "{0}.to(tl.int32, bitcast=True)",
 }
 """Operations that are neither infix nor a choice."""
 

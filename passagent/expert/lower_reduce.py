@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from passagent.expert.expressions import Axis, Expr, Size, Value
 from passagent.expert.lowering import Call, Number, compute_type, lowers, wrap
-from passagent.expert.shapes import as_size, broadcast, regroup
+from passagent.expert.shapes import as_size, broadcast, position, regroup
+
+NARROW = {"bool", "uint8", "int8", "int16", "int32"}
+"""Integers that leave room for a position beside them in 64 bits."""
+LAST = (1 << 31) - 1
 
 
 def chosen(dim: Any, rank: int) -> list[int]:
@@ -21,7 +26,7 @@ def over(c: Call, name: str, value: Value, dims: list[int], body: Any = None) ->
     value = c.trace.refresh(value)
     axes: tuple[Axis, ...] = tuple(a for d in dims for a in value.dims[d])
     expr = c.wide(value.expr)
-    if name == "sum" and expr.dtype == "bool":
+    if expr.dtype == "bool":
         expr = c.trace.cast(expr, "int64")
     expr = body(expr) if body else expr
     if axes:
@@ -102,7 +107,7 @@ def _extreme(c: Call, name: str, input: Value, dim: Any, keepdim: bool) -> Any:
     if isinstance(dim, Value):
         return c.pointwise(f"{name}imum", input, dim, exact=True)
     if not c.op.startswith("a") and dim is not None:
-        return _along(c, name, input, dim, keepdim), "the position of an extreme is not lowered"
+        return _along(c, name, input, dim, keepdim), partial(_first, c, name, input, dim, keepdim)
     return _along(c, name, input, dim, keepdim)
 
 
@@ -110,6 +115,45 @@ def _along(c: Call, name: str, input: Value, dim: Any, keepdim: bool) -> Value:
     dims = chosen(dim, len(input.dims))
     result = over(c, name, input, dims)
     return drop(Value(result.dims, c.finish(result.expr, c.out, exact=True)), dims, keepdim)
+
+
+@lowers("argmax", "argmin")
+def argmax(c: Call, input: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    return _first(c, c.op.removeprefix("arg"), input, dim, keepdim)
+
+
+def _first(c: Call, name: str, input: Value, dim: Any, keepdim: bool) -> Value:
+    """Where the first extreme stands: one maximum, of integers that hold an element's rank and its position.
+
+    Of equal ranks that with the lower position is larger.
+    """
+    t, dims = c.trace, chosen(dim, len(input.dims))
+    value = t.refresh(input)
+    axes = tuple(a for d in dims for a in value.dims[d])
+    if not value.expr.axes:
+        raise c.fail("the position of an extreme of a single number is not lowered")
+    length = t.text(t.size_of(axes))
+    if not length.isdigit():
+        t.guard(f"{length} > 0")
+        t.guard(f"{length} <= {LAST}")
+    behind = c.e("sub", LAST, position(t, axes))
+    key = c.e("add", c.e("mul", _rank(c, name, value.expr), 1 << 32), behind)
+    found = over(c, "max", Value(value.dims, key), dims)
+    low = t.cast(t.cast(found.expr, "int32"), "int64")
+    return drop(Value(found.dims, c.e("sub", LAST, low)), dims, keepdim)
+
+
+def _rank(c: Call, name: str, element: Expr) -> Expr:
+    """An integer of 32 bits that is the larger, the earlier eager takes an element for the extreme."""
+    x = c.wide(element)
+    if element.dtype in NARROW:
+        x = c.trace.cast(x, "int64")
+        return x if name == "max" else c.e("sub", -1, x)
+    if x.dtype != "float32":
+        raise c.fail(f"the position of an extreme of {element.dtype} is not lowered")
+    bits = c.trace.op("bits", [x if name == "max" else c.e("neg", x)], "int32")
+    rank = c.e("where", c.e("lt", bits, 0), c.e("sub", -LAST - 1, bits), bits)
+    return c.trace.cast(c.e("where", c.e("ne", x, x), LAST, rank), "int64")  # NaN comes before all others
 
 
 @lowers("var")

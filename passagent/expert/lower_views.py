@@ -156,9 +156,7 @@ def _expand(c: Call, input: Value, sizes: list[Size]) -> Value:
 @lowers("getitem", "__getitem__")
 def getitem(c: Call, input: Any, index: Any) -> Any:
     if isinstance(input, tuple | list):
-        if not isinstance(input[index], Value):
-            raise c.fail(str(input[index]))
-        return input[index]
+        return input[index] if isinstance(input[index], Value) else input[index]()
     items = list(index) if isinstance(index, tuple | list) else [index]
     if any(isinstance(i, list | torch.Tensor) for i in items):
         raise c.fail("indexing by a list")

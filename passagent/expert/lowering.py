@@ -165,7 +165,7 @@ def check_shape(trace: Trace, op: str, result: Any, expected: Any) -> None:
     """Raise Unsupported if what was lowered has not the shape of `expected`, or is empty."""
     pairs = zip(result, expected, strict=True) if isinstance(result, tuple) else [(result, expected)]
     for value, like in pairs:
-        if isinstance(value, str):  # a result that is not lowered: who unpacks it is told so
+        if not isinstance(value, Value):  # a result that is lowered when it is unpacked
             continue
         shape = [trace.size_of(tuple(trace.axes_of(d))).hint for d in value.dims]
         wanted = [n if isinstance(n, int) else n.node.hint for n in like.shape]

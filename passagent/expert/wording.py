@@ -112,6 +112,7 @@ _STEMS = {
     "maximum": "larger",
     "minimum": "smaller",
     "tanh": "squashed",
+    "bits": "bits",
     "index_add": "shifted",
     "index_mod": "wrapped",
     "index_div": "quotient",
