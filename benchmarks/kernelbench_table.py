@@ -7,7 +7,7 @@ them in shards, `--each` on a device, which take turns to time. With `--seconds`
 the same call again goes on. No language model takes part, and the problems stay in DIR.
 
 Raw results go to benchmarks/results/kernelbench-table-<device>-<date>.json: the table, and of each problem
-and compiler the status, the speedup over eager and eager's time.
+and compiler the status, the speedups over eager (by the wall and by the device's own time) and eager's time.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from evaluator_repeatability import ROOT, keep
+
+from passagent.evaluator.score import geometric_mean
 
 Row = dict[str, Any]
 
@@ -71,8 +73,52 @@ def brief(row: Row) -> Row:
     status = next((graph["status"] for graph in graphs if graph["status"] != "ok"), "ok")
     found |= {"status": status, "as_score": row["evaluation"]["as_score"]}
     found["eager_ms"] = [graph["eager_ms"] for graph in graphs]
-    found["speedup"] = [graph["speedup"] and graph["speedup"]["e2e"] for graph in graphs]
+    for name, time_of in (("speedup", "e2e"), ("device_speedup", "device")):
+        found[name] = [graph["speedup"] and graph["speedup"][time_of] for graph in graphs]
     return found
+
+
+def by_device(rows: list[Row]) -> Row:
+    """Geometric means of the speedups in the device's own time, by compiler and level; `expert / ...` where
+    both are right. What is left to eager counts as 1.
+    """
+    known: dict[str, dict[str, float]] = {}
+    for row in rows:
+        if row.get("left"):
+            known.setdefault(row["compiler"], {})[row["task"]] = 1.0
+        elif row.get("status") == "ok" and all(row["device_speedup"]):
+            known.setdefault(row["compiler"], {})[row["task"]] = geometric_mean(row["device_speedup"])
+    found: Row = {}
+    for level in ("level1", "level2"):
+        own = {c: {t: v for t, v in seen.items() if t.startswith(level)} for c, seen in known.items()}
+        for name, seen in own.items():
+            found[f"{name} / eager, {level}"] = geometric_mean(list(seen.values())) if seen else None
+            shared = [own["expert"][t] / v for t, v in seen.items() if t in own.get("expert", {})]
+            if name != "expert" and shared:
+                found[f"expert / {name}, {level}"] = geometric_mean(shared)
+    return found
+
+
+def told(work: Path, places: list[Path], kind: str, out: Path | None, facts: Row) -> None:
+    """Put the shards together, print the table and keep it."""
+    whole = work / f"all-{time.time_ns()}"
+    shards = [str(place) for place in places if (place / "results.jsonl").exists()]
+    ends = ["--merge", "--suite", "kernelbench", "--root", str(work / "tasks"), "--out", str(whole), "--json"]
+    command = [sys.executable, "-m", "passagent", "bench", *shards, *ends]
+    merged = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    print(merged.stderr)
+    table = json.loads(merged.stdout)["suite"]
+    for line in table:
+        mean, fast = line["gmean"]["value"], line["fast"]["1"]["value"]
+        of = f"{line['compiler']} / {line['base']}, {line['level']}, {line['problems']} problems"
+        print(f"{of}: {mean if mean is None else format(mean, '.3f')}, fast_1 {fast:.2f}")
+    rows = [json.loads(line) for line in (whole / "results.jsonl").read_text().splitlines()]
+    data = {"identity": {key: value for key, value in rows[0]["identity"].items() if key != "host"}}
+    brief_rows = [*map(brief, rows)]
+    data |= facts | {"table": table, "by_device": by_device(brief_rows), "rows": brief_rows}
+    for name, mean in data["by_device"].items():
+        print(f"by the device's time, {name}: {mean if mean is None else format(mean, '.3f')}")
+    print(f"raw results: {keep('kernelbench-table', kind, out, data)}")
 
 
 def main() -> None:
@@ -105,34 +151,7 @@ def main() -> None:
         log = work / f"shard-{number}.log"
         running.append(start(devices[number % len(devices)], log, "bench", *tasks, *common, *words))
     finished(running, until)
-    whole = work / f"all-{time.time_ns()}"
-    shards = [str(place) for place in places if (place / "results.jsonl").exists()]
-    merging = [
-        *shards,
-        "--merge",
-        "--suite",
-        "kernelbench",
-        "--root",
-        str(work / "tasks"),
-        "--out",
-        str(whole),
-    ]
-    command = [sys.executable, "-m", "passagent", "bench", *merging, "--json"]
-    merged = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    print(merged.stderr)
-    table = json.loads(merged.stdout)["suite"]
-    for line in table:
-        mean, fast = line["gmean"]["value"], line["fast"]["1"]["value"]
-        of = f"{line['compiler']} / {line['base']}, {line['level']}, {line['problems']} problems"
-        print(f"{of}: {mean if mean is None else format(mean, '.3f')}, fast_1 {fast:.2f}")
-    rows = [json.loads(line) for line in (whole / "results.jsonl").read_text().splitlines()]
-    data = {"identity": {key: value for key, value in rows[0]["identity"].items() if key != "host"}}
-    data |= {
-        "max_input_mib": args.max_input,
-        "tasks": len(tasks),
-        "table": json.loads(merged.stdout)["suite"],
-    }
-    print(f"raw results: {keep('kernelbench-table', kind, args.out, data | {'rows': [*map(brief, rows)]})}")
+    told(work, places, kind, args.out, {"max_input_mib": args.max_input, "tasks": len(tasks)})
 
 
 if __name__ == "__main__":
