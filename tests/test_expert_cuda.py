@@ -174,6 +174,22 @@ def test_a_transpose_is_a_tile_of_both_runs():
     assert "_square(" in text
 
 
+@pytest.mark.parametrize(
+    ("function", "by"),
+    [
+        (lambda x: x.amax(-1), ", _larger,"),
+        (lambda x: x.min(0)[0], "tl.minimum(min_v, x_v, propagate_nan"),
+        (lambda x: x.amax(), ", _larger,"),
+        (lambda x: torch.softmax(x, -1), "tl.max("),
+        (lambda x: x.long().amax(-1), "tl.max("),
+    ],
+)
+def test_an_extreme_is_nan_where_an_element_is(function, by):
+    """On a GPU `tl.max` drops NaN; a softmax is NaN without it. The interpreter shows no difference."""
+    text = source(function, [r(8, 3000)])
+    assert by in text and text.count("tl.PropagateNan.ALL)\n") == ("_" in by)
+
+
 def depthwise(x, w, b):
     """As in a mixing feed-forward layer."""
     return F.gelu(F.conv2d(x, w, b, padding=w.shape[-1] // 2, groups=w.shape[0]).flatten(2).transpose(1, 2))

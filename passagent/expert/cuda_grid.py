@@ -29,6 +29,10 @@ def helpers(texts: str, block: int, warps: int) -> list[str]:
     ends, odd = (", ends=False", "n % 8 and not ends") if "ends=True" in texts else ("", "n % 8")
     count = "max(1, min({most}, {lanes} // {each}))" if not warps else str(warps)
     lines = []
+    for name, function in (("_larger", "maximum"), ("_smaller", "minimum")):
+        if f", {name}," in texts:
+            given = "a, b, propagate_nan=tl.PropagateNan.ALL"
+            lines += ["", "", "@triton.jit", f"def {name}(a, b):", f"    return tl.{function}({given})"]
     if "_run" in called:
         lines += [
             "",

@@ -335,12 +335,9 @@ class TritonWriter(TritonValues):
         name, bound = r.data
         bound_axes = self.s.axes(bound)
         body = self.emit(r.args[0], 0)
-        combine = {
-            "sum": "{} + {}",
-            "max": "tl.maximum({}, {})",
-            "softmax_max": "tl.maximum({}, {})",
-            "min": "tl.minimum({}, {})",
-        }[name]
+        nan = ", propagate_nan=tl.PropagateNan.ALL" if self.keeps_nan(name, r.dtype) else ""
+        combine = {"sum": "{} + {}", "min": f"tl.minimum({{}}, {{}}{nan})"}
+        combine = combine.get(name, f"tl.maximum({{}}, {{}}{nan})")
         body = self.reduced(name, bound_axes, body, r.dtype)
         self.line(f"{target} = {body if plain else combine.format(target, body)}")
 
@@ -353,11 +350,17 @@ class TritonWriter(TritonValues):
         other = neutral(name, kind)
         if kind == "int64_t" and name != "sum":
             other = f"tl.full((1, 1), {other}, tl.int64)"  # beside 32 bits the number alone is out of range
-        call = {"sum": "tl.sum", "min": "tl.min"}.get(name, "tl.max")
+        call = {"sum": "tl.sum({}, axis={}", "min": "tl.min({}, axis={}"}.get(name, "tl.max({}, axis={}")
+        if self.keeps_nan(name, dtype):
+            call = f"tl.reduce({{}}, {{}}, {'_smaller' if name == 'min' else '_larger'}"
         body = f"tl.where({self.mask([a for _, a in sides])}, {bare(body)}, {other})"
         for number, _ in sides:
-            body = f"{call}({body}, axis={number}, keep_dims=True)"
+            body = f"{call.format(body, number)}, keep_dims=True)"
         return body
+
+    def keeps_nan(self, name: str, dtype: str) -> bool:
+        """Whether a reduction is NaN where an element is: a softmax is so without its maximum."""
+        return name in ("max", "min") and self.vtype(dtype) != "int64_t"
 
     def partial_lines(self, store: Store, name: str, bound: frozenset[Axis]) -> None:
         """Store what the program's block is reduced to: at its number, in `levels` one for each lane."""
