@@ -280,6 +280,7 @@ class TritonWriter(TritonValues):
         for _, target, initial in starts:
             if not plain:
                 self.line(f"{target} = {initial}")
+        self.start_scans(stage, [*outer, *([swept] if swept else [])])
         for axis in outer:
             self.line(f"for {self.axis_name(axis)} in range({self.axis_size(axis)}):")
             self.indent += 1
