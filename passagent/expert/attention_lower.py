@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from passagent.expert.attention import CALL, PRODUCTS
-from passagent.expert.expressions import ONE, Axis, Expr, Size, Trace, Unsupported, Value, fixed, parts
+from passagent.expert.expressions import ALONG, ONE, Axis, Expr, Size, Trace, Unsupported, Value, fixed, parts
 from passagent.expert.graph import example, mutates, op_name, rebuild
 from passagent.expert.lower import Parameter, Path, Region, Types, lower_node
 from passagent.expert.lowering import HALVES, Call, Number, Scalar, check_shape, wrap
@@ -243,9 +243,9 @@ def _finished(low: _Lowering, output: Value) -> Attention:
         (value, ("columns", "width")),
     ):
         others = {a for name, of in axes.items() if name not in roles for a in of}
-        if part.axes & others or any(e.kind == "reduce" for e in parts(part)):
+        if part.axes & others or any(e.kind in ALONG for e in parts(part)):
             raise Unsupported("matmul", "an operand is read across the others' axes")
-    if score.axes & {*axes["depth"], *axes["width"]} or any(e.kind == "reduce" for e in parts(score)):
+    if score.axes & {*axes["depth"], *axes["width"]} or any(e.kind in ALONG for e in parts(score)):
         raise Unsupported("softmax", "its scores are reduced")
     for e in parts(score):
         if e.kind == "load" and e.data < n and e.axes & set(axes["rows"]) and e.axes & set(keys):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from passagent.expert.expressions import Axis, Unsupported
+from passagent.expert.expressions import Axis, Unsupported, parts
 from passagent.expert.schedule import Schedule
 from passagent.expert.schedule_parts import HELD, NARROW, Group, Mono, Store
 
@@ -54,6 +54,7 @@ def block_form(schedule: Schedule, group: Group) -> Form:
     """The form for a group. Raises Unsupported where there is none, or one that leaves the device idle."""
     form = _form(schedule, group)
     reduces = any(not isinstance(item, Store) for stage in group.stages for item in stage.items)
+    reduces = reduces or _scans(group)
     rows = schedule.volume(form.rows)
     if group.tile is not None:
         rows *= -(-group.tile.size.hint // 64)
@@ -70,7 +71,7 @@ def _form(schedule: Schedule, group: Group) -> Form:
         return _parted(schedule, group, schedule.axes(part[1]))
     looped = [s.loops for s in group.stages if s.loops]
     stores = [item for stage in group.stages for item in stage.items if isinstance(item, Store)]
-    only_stores = len(stores) == sum(len(stage.items) for stage in group.stages)
+    only_stores = len(stores) == sum(len(stage.items) for stage in group.stages) and not _scans(group)
     if tile is not None and only_stores and all(tile in schedule.store_axes(s) for s in stores):
         if not rows:
             odd = tile.size.hint % EVEN and tile.size.hint > BLOCKS
@@ -108,6 +109,13 @@ def _form(schedule: Schedule, group: Group) -> Form:
     limits = [_at_most(schedule, [vector], LONGEST)] if tile is None else []
     limits += [_at_most(schedule, [cross], TALL - 1)] if cross is not None else []
     return Form("rows", rows, vector, limit=" and ".join(limits))
+
+
+def _scans(group: Group) -> bool:
+    """Whether something runs along a row, which then is one program's."""
+    items = [item for stage in group.stages for item in stage.items]
+    exprs = [e for i in items for e in ([i.expr, *i.index] if isinstance(i, Store) else [i])]
+    return any(e.kind == "scan" for e in parts(*exprs))
 
 
 def _parted(schedule: Schedule, group: Group, bound: frozenset[Axis]) -> Form:

@@ -289,6 +289,7 @@ class TritonWriter(TritonValues):
         for _, target, initial in starts:
             if not plain:
                 self.line(f"{target} = {initial}")
+        self.start_scans(stage, [*outer, *([swept] if swept else [])])
         for axis in outer:
             self.line(f"for {self.axis_name(axis)} in range({self.axis_size(axis)}):")
             self.indent += 1
@@ -337,9 +338,9 @@ class TritonWriter(TritonValues):
         body = self.emit(r.args[0], 0)
         nan = ", propagate_nan=tl.PropagateNan.ALL" if self.keeps_nan(name, r.dtype) else ""
         combine = {"sum": "{} + {}", "min": f"tl.minimum({{}}, {{}}{nan})"}
-        combine = combine.get(name, f"tl.maximum({{}}, {{}}{nan})")
+        text = combine.get(name, f"tl.maximum({{}}, {{}}{nan})")
         body = self.reduced(name, bound_axes, body, r.dtype)
-        self.line(f"{target} = {body if plain else combine.format(target, body)}")
+        self.line(f"{target} = {body if plain else text.format(target, body)}")
 
     def reduced(self, name: str, bound: frozenset[Axis], body: str, dtype: str) -> str:
         """What a value is reduced to along those of the block's axes that are `bound`."""

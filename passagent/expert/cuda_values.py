@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 from passagent.expert.arithmetic import CHEAP, EXACT, is_mean
 from passagent.expert.block_axes import Form
-from passagent.expert.expressions import Axis, Expr, Unsupported
+from passagent.expert.expressions import Axis, Expr, Unsupported, parts
 from passagent.expert.lowering import FLOATING, HALVES
-from passagent.expert.schedule_parts import Address, Group, Mono, Stage
+from passagent.expert.schedule_parts import Address, Group, Mono, Stage, Store
 from passagent.expert.text_parts import INFIX, Writer, bare, closed
 
 TYPES = {
@@ -43,6 +43,9 @@ _FORMS |= {name: f"libdevice.{name}({{0}})" for name in _LIBDEVICE}
 _FORMS["pow"] = "libdevice.pow({0}, {1})"
 """As exact as eager's: CUDA's own functions, where Triton's are approximations."""
 
+SEVERAL = "along one of several axes of a row"
+"""Why a scan has no form."""
+
 
 class TritonValues(Writer):
     """What the writer of a group's stages asks for: values by name, addresses and masks."""
@@ -63,6 +66,8 @@ class TritonValues(Writer):
     """Values whose last place counts."""
     one: str
     """The shape of a block of one element."""
+    carries: dict[Expr, str]
+    """What scans along a loop of the current stage have come to."""
 
     def line(self, text: str) -> None:
         self.lines.append("    " * self.indent + text)
@@ -113,7 +118,7 @@ class TritonValues(Writer):
             return self.index_text(next(iter(self.s.axes([e.data]))))
         if e.kind == "reduce":
             return self.results[e]
-        text = self.load(e, 0) if e.kind == "load" else self.operation(e, 0)
+        text = {"load": self.load, "scan": self.scan}.get(e.kind, self.operation)(e, 0)
         if text.isidentifier():
             return text
         if e.kind != "load" and self.uses.get(e, 2) == 1 and len(text) < 60 and self.in_one_stage(e):
@@ -217,6 +222,61 @@ class TritonValues(Writer):
         if math.isnan(value):
             return 'float("nan")'
         return f"({float(value)!r})" if value < 0 else repr(float(value))
+
+    # scans
+
+    def start_scans(self, stage: Stage, loops: list[Axis]) -> None:
+        """Before its loops: what the stage's scans along them begin with."""
+        self.carries = {}
+        own = self.values(stage, set())
+        exprs = [item.expr if isinstance(item, Store) else item for item in stage.items]
+        for e in parts(*exprs):
+            if e.kind == "scan" and e in own and (axis := self._scanned(e)) in loops:
+                name, _, back = e.data[0].partition("_")
+                if loops != [axis]:
+                    raise Unsupported(name, SEVERAL)
+                if back:
+                    raise Unsupported(name, "from the last element on, where no block holds the row")
+                mask, sides = self.mask(self.s.axes(e.axes)), ["1", "1"]
+                if mask not in {"", "lanes_inside"} and axis is not self.cross:
+                    sides[0] = "ROWS"
+                if mask in {"inside", "lanes_inside"} and axis is not self.vector:
+                    sides[1] = "BLOCK"
+                self.carries[e] = self.fresh("carry")
+                first, dtype = self._neutral(e), TYPES[e.dtype]
+                self.line(f"{self.carries[e]} = tl.full(({', '.join(sides)}), {first}, {dtype})")
+
+    def scan(self, e: Expr, depth: int) -> str:
+        """A running sum or product: of the block, or of its elements in each step of a loop."""
+        axis, carry = self._scanned(e), self.carries.get(e)
+        name, _, back = e.data[0].partition("_")
+        body, mask = self.emit(e.args[0], 0), self.mask(self.s.axes(e.axes))
+        if axis in self.joined or (carry is None and axis not in {self.vector, self.cross}):
+            raise Unsupported(name, SEVERAL)
+        if mask:
+            body = f"tl.where({mask}, {bare(body)}, {self._neutral(e)})"
+        side = None if axis not in {self.vector, self.cross} else int(axis is self.vector)
+        if side is not None:
+            body = f"tl.{name}({bare(body)}, axis={side}{', reverse=True' if back else ''})"
+        if carry is None:
+            return body
+        value = self.fresh("running")
+        self.line(f"{value} = {carry} {'+' if name == 'cumsum' else '*'} {body}")
+        last = value
+        if side is not None:
+            index, step = ("lane", "BLOCK") if side else ("level", "ROWS")
+            last = f"tl.where({index} == start + {step} - 1, {value}, 0)"
+            last = f"tl.sum({last}, axis={side}, keep_dims=True)"
+        self.line(f"{carry} = {last}")
+        self.scope_of(e)[e] = value
+        return value
+
+    def _scanned(self, e: Expr) -> Axis:
+        (axis,) = self.s.axes(e.data[1])
+        return axis
+
+    def _neutral(self, e: Expr) -> str:
+        return self.literal(int(e.data[0].startswith("cumprod")), e.dtype)
 
     # memory
 

@@ -40,6 +40,7 @@ def fixed(value: int) -> Size:
 
 
 ONE = fixed(1)
+ALONG = {"reduce", "scan"}  # kinds whose elements are computed of many along an axis
 
 
 @dataclass(eq=False)
@@ -60,7 +61,8 @@ class Expr:
 
     kind: const (data: number), size (data: text), param (data: name), axis (data: Axis),
     load (data: input number; args: an index for each dimension), op (data: name),
-    reduce (data: (name, axes); args: the body).
+    reduce (data: (name, axes); args: the body),
+    scan (data: (name, (axis,)); args: the body, and the last index along the axis that takes part).
     """
 
     kind: str
@@ -131,8 +133,10 @@ class Trace:
                 axes = every = frozenset([data])
             elif kind == "reduce":
                 axes, every = axes - set(data[1]), every | set(data[1])
+            elif kind == "scan":
+                axes = (args[0].axes - set(data[1])) | args[1].axes
             found = self._table[key] = Expr(kind, data, args, dtype, axes, every)
-            if kind in {"load", "reduce"} and len(every) > 1:
+            if kind in {"load", *ALONG} and len(every) > 1:
                 self._together.append(every)
         return found
 

@@ -55,7 +55,7 @@ HEAVY = {
     "scaled_dot_product_attention",
     "multi_head_attention_forward",
 }
-HEAVY |= {"avg_pool3d", "max_pool3d", "fold", "__matmul__", "adaptive_max_pool2d", "cumsum", "sort", "topk"}
+HEAVY |= {"avg_pool3d", "max_pool3d", "fold", "__matmul__", "adaptive_max_pool2d", "sort", "topk"}
 HEAVY |= {"max_pool2d_with_indices"}
 """Operators that a vendor library does better."""
 

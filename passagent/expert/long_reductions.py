@@ -16,7 +16,7 @@ from passagent.expert.arithmetic import deciding
 from passagent.expert.block_axes import LONGEST, Form, block_form
 from passagent.expert.choices import Plan
 from passagent.expert.cost import Work, launches
-from passagent.expert.expressions import Axis, Expr, Size, Trace, Unsupported, Value, parts
+from passagent.expert.expressions import ALONG, Axis, Expr, Size, Trace, Unsupported, Value, parts
 from passagent.expert.lower import Lowered
 from passagent.expert.schedule import Schedule
 from passagent.expert.schedule_parts import Store
@@ -105,7 +105,7 @@ def _long(low: Lowered, kept: set[Expr]) -> list[Expr]:
     """Reductions along the same axes that may be worth sharing, of values that no other one is part of."""
     found: list[Expr] = []
     for r in parts(*(value.expr for value in _values(low))):
-        if r.kind != "reduce" or r in kept or any(e.kind == "reduce" for e in parts(r.args[0])):
+        if r.kind != "reduce" or r in kept or any(e.kind in ALONG for e in parts(r.args[0])):
             continue
         long, few = _volume(r.data[1]), _volume(r.axes)
         worth = long > HIGH and few <= FEW_COLUMNS and long * few > LONGEST

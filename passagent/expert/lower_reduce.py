@@ -1,4 +1,4 @@
-"""Reductions over any dimensions."""
+"""Reductions over any dimensions, and scans along one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from passagent.expert.expressions import Axis, Expr, Size, Value
 from passagent.expert.lowering import Call, Number, compute_type, lowers, wrap
-from passagent.expert.shapes import as_size, broadcast, position, regroup
+from passagent.expert.shapes import as_size, broadcast, position, regroup, whole
 
 NARROW = {"bool", "uint8", "int8", "int16", "int32"}
 """Integers that leave room for a position beside them in 64 bits."""
@@ -206,6 +206,24 @@ def any_(c: Call, input: Value, dim: Any = None, keepdim: bool = False) -> Value
     true = c.trace.cast(c.e("ne", c.wide(c.trace.refresh(input).expr), zero), "float32")
     found = over(c, "max" if c.op == "any" else "min", Value(input.dims, true), dims)
     return drop(Value(found.dims, c.finish(c.trace.cast(found.expr, "bool"), c.out)), dims, keepdim)
+
+
+@lowers("cumsum", "cumprod")
+def scan(c: Call, input: Value, dim: int, dtype: Any = None) -> Value:
+    """A running sum or product, which is not rounded before it is stored."""
+    if c.target == "cpu":
+        raise c.fail("is left to the vendor library")
+    t = c.trace
+    value = t.refresh(Value(input.dims, t.cast(input.expr, compute_type(c.out))))
+    axis = None
+    if value.dims:
+        value, axis = whole(t, value, wrap(dim, len(value.dims)))
+    if axis is None:
+        return Value(value.dims, c.finish(value.expr, c.out))
+    along = t.axis(axis.size)
+    body = t.substitute(value.expr, {axis: t.index(along)})
+    expr = t.make("scan", (c.op.rstrip("_"), (along,)), (body, t.index(axis)), body.dtype)
+    return Value(value.dims, c.finish(expr, c.out))
 
 
 @lowers("logsumexp")

@@ -14,6 +14,7 @@ from itertools import permutations
 from typing import Any
 
 from passagent.expert.expressions import Axis, Expr, Size, Trace, Unsupported, Value, parts
+from passagent.expert.scans import bound_along, settled
 from passagent.expert.schedule_parts import (
     Address,
     Group,
@@ -25,7 +26,6 @@ from passagent.expert.schedule_parts import (
     holds,
     lying_across,
     reduced,
-    without_units,
 )
 
 LONGEST_TURNED = 16384
@@ -43,7 +43,7 @@ class Schedule:
         self.merged: dict[Axis, Axis] = {}
         self.addresses: dict[Any, Address] = {}
         self.bare: set[Axis] = set()
-        self.stores = [without_units(trace, store) for store in [*self._stores(outputs), *stores]]
+        self.stores = [settled(trace, store) for store in [*self._stores(outputs), *stores]]
         self._read_addresses()
         self._merge()
         self.order = self._order()
@@ -296,7 +296,7 @@ class Schedule:
         return self.axes(store.axes)
 
     def _bound(self, stores: list[Store]) -> frozenset[Axis]:
-        return self.axes(a for s in stores for r in self.reduces(s.expr) for a in r.data[1])
+        return self.axes(bound_along(s.expr for s in stores))
 
     def _rows(self, stores: list[Store]) -> frozenset[Axis]:
         common = self.store_axes(stores[0])

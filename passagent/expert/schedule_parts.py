@@ -85,9 +85,13 @@ def contains(expr: Expr, wanted: Expr) -> bool:
 
 
 def reduced(expr: Expr, wanted: Expr) -> bool:
-    """Whether a reduction in `expr` reads `wanted`."""
+    """Whether a reduction in `expr` reads `wanted`, or a scan beside it needs whole rows."""
+    if expr is wanted:
+        return False
     if expr.kind == "reduce":
         return contains(expr, wanted)
+    if expr.kind == "scan":
+        return True
     return any(reduced(a, wanted) for a in expr.args)
 
 
