@@ -9,6 +9,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import cases
 import models_to_extract as models
 import packages
 import pytest
@@ -20,6 +21,7 @@ from torch._inductor.utils import fresh_cache
 import passagent as pa
 from passagent.deployment import load_package
 from passagent.deployment.inductor_pass import PassesInGraph, passagent
+from passagent.deployment.package_writing import pack
 from passagent.deployment.registration import overload
 from passagent.errors import PassagentError, UsageError
 from passagent.extraction.factories import Model
@@ -196,6 +198,27 @@ def test_a_size_that_was_measured_at_two_values_may_be_symbolic(recorder, tmp_pa
             torch.testing.assert_close(function(x), One()(x), **TOLERANCE)
     assert grown(tmp_path / "two_sizes", before) == (2, 1)
     assert len(seen) == 1
+
+
+def test_a_convolution_that_comes_first_is_part_of_the_operator(recorder, tmp_path):
+    case = next(
+        c.values[0] for c in cases.suite("honest") if c.values[0].name == "convolution_by_the_library"
+    )
+    task = cases.write_task(tmp_path / "conv_relu", "conv_relu")
+    pack([packages.source_of(recorder, task.path, case.candidate.files)], tmp_path / "conv_passes")
+    before = calls(tmp_path / "conv_passes")
+
+    class Model(torch.nn.Module):
+        def forward(self, x, weight, bias):
+            return torch.nn.functional.relu(torch.conv2d(x, weight, bias, (1, 1), (1, 1)))
+
+    function = compiled(Model(), tmp_path / "conv_passes")
+    x, weight, bias = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3), torch.randn(4)
+    with torch.no_grad():
+        torch.testing.assert_close(function(x, weight, bias), Model()(x, weight, bias), **TOLERANCE)
+        assert grown(tmp_path / "conv_passes", before) == (1, 0)
+        torch.testing.assert_close(function(x[:1], weight, bias), Model()(x[:1], weight, bias), **TOLERANCE)
+    assert grown(tmp_path / "conv_passes", before)[0] == 1
 
 
 @pytest.mark.long
