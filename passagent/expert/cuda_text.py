@@ -7,6 +7,7 @@ vary along the lanes only are (1, BLOCK), values of a row (ROWS, 1).
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from passagent.expert.arithmetic import deciding
 from passagent.expert.block_axes import block_form
@@ -46,14 +47,8 @@ def generate(
         writer = TritonWriter(schedule, own, names, outputs, Knobs())
         writer.sizes, writer.params, writer.inputs, writer.decisive = sizes, params, inputs, decisive
         parts.append(writer.part(group, alone=len(schedule.groups) == 1))
-    said = " ".join(
-        [
-            *(t for s in shapes for t in s),
-            *schedule.trace.guards,
-            *sizes,
-            *(t for p in parts for t in [*p.rows, p.lanes, p.height, p.limit]),
-        ]
-    )
+    texts = [*(t for s in shapes for t in s), *schedule.trace.guards, *sizes]
+    said = " ".join([*texts, *(t for p in parts for t in [*p.rows, p.lanes, p.height, p.limit])])
     used = [
         k for k in range(len(names)) if k in inputs or names[k] in outputs or re.search(rf"\bs{k}\b", said)
     ]
@@ -306,6 +301,8 @@ class TritonWriter(TritonValues):
         if not plain:
             self.scopes.pop()
         self.indent = 1
+        for r, target, _ in [] if plain else starts:
+            self.line(f"{target} = {self.reduced(*r.data, target, r.dtype)}")
 
     def sweep(self, axis: Axis) -> None:
         """A loop over the blocks of an axis that is too long for one."""
@@ -325,37 +322,44 @@ class TritonWriter(TritonValues):
             raise Unsupported("schedule", "a reduction that keeps an inner axis")
         stem = {"softmax_max": "top"}.get(name, name)
         target = self.fresh(f"{stem}_v")
-        height = "ROWS" if self.cross is None or self.cross in free else "1"
-        lanes = "BLOCK" if self.vector in free else "1"
+        held = {*free, *bound_axes}  # each lane keeps its own, until the loop ends
+        height = "ROWS" if self.cross is None or self.cross in held else "1"
+        lanes = "BLOCK" if self.vector in held else "1"
         kind = self.vtype(r.dtype)
         dtype = {"float": "tl.float32", "double": "tl.float64", "int64_t": "tl.int64"}[kind]
         self.results[r] = target
         return target, f"tl.full(({height}, {lanes}), {neutral(name, kind)}, {dtype})"
 
     def reduce_lines(self, r: Expr, target: str, plain: bool) -> None:
-        name, bound = r.data
-        bound_axes = self.s.axes(bound)
-        body = self.emit(r.args[0], 0)
+        name, body = r.data[0], self.masked(*r.data, self.emit(r.args[0], 0), r.dtype)
+        if plain:
+            return self.line(f"{target} = {self.reduced(*r.data, body, r.dtype)}")
         nan = ", propagate_nan=tl.PropagateNan.ALL" if self.keeps_nan(name, r.dtype) else ""
         combine = {"sum": "{} + {}", "min": f"tl.minimum({{}}, {{}}{nan})"}
         text = combine.get(name, f"tl.maximum({{}}, {{}}{nan})")
-        body = self.reduced(name, bound_axes, body, r.dtype)
-        self.line(f"{target} = {body if plain else text.format(target, body)}")
+        self.line(f"{target} = {text.format(target, body)}")
 
-    def reduced(self, name: str, bound: frozenset[Axis], body: str, dtype: str) -> str:
-        """What a value is reduced to along those of the block's axes that are `bound`."""
-        sides = [(k, a) for k, a in enumerate((self.cross, self.vector)) if a is not None and a in bound]
+    def sides(self, bound: Iterable[Axis]) -> dict[int, Axis]:
+        """Those of the block's axes, by number, that are among `bound`."""
+        axes = self.s.axes(bound)
+        return {k: a for k, a in enumerate((self.cross, self.vector)) if a is not None and a in axes}
+
+    def masked(self, name: str, bound: Iterable[Axis], body: str, dtype: str) -> str:
+        """What a reduction along `bound` reads: neutral beside the tensor."""
+        sides, kind = self.sides(bound), self.vtype(dtype)
         if not sides:
             return body
-        kind = self.vtype(dtype)
         other = neutral(name, kind)
         if kind == "int64_t" and name != "sum":
             other = f"tl.full((1, 1), {other}, tl.int64)"  # beside 32 bits the number alone is out of range
+        return f"tl.where({self.mask(list(sides.values()))}, {bare(body)}, {other})"
+
+    def reduced(self, name: str, bound: Iterable[Axis], body: str, dtype: str) -> str:
+        """What a block's values are reduced to."""
         call = {"sum": "tl.sum({}, axis={}", "min": "tl.min({}, axis={}"}.get(name, "tl.max({}, axis={}")
         if self.keeps_nan(name, dtype):
             call = f"tl.reduce({{}}, {{}}, {'_smaller' if name == 'min' else '_larger'}"
-        body = f"tl.where({self.mask([a for _, a in sides])}, {bare(body)}, {other})"
-        for number, _ in sides:
+        for number in self.sides(bound):
             body = f"{call.format(body, number)}, keep_dims=True)"
         return body
 
@@ -363,9 +367,10 @@ class TritonWriter(TritonValues):
         """Whether a reduction is NaN where an element is: a softmax is so without its maximum."""
         return name in ("max", "min") and self.vtype(dtype) != "int64_t"
 
-    def partial_lines(self, store: Store, name: str, bound: frozenset[Axis]) -> None:
+    def partial_lines(self, store: Store, name: str, bound: Iterable[Axis]) -> None:
         """Store what the program's block is reduced to: at its number, in `levels` one for each lane."""
-        text = self.reduced(name, bound, self.emit(store.expr, 0), store.expr.dtype)
+        dtype = store.expr.dtype
+        text = self.reduced(name, bound, self.masked(name, bound, self.emit(store.expr, 0), dtype), dtype)
         where, mask = "row", "rows_inside"
         if self.vector is not None and self.cross is not None:
             where, mask = f"{self.program} // tiles * {self.axis_size(self.vector)} + lane", "lanes_inside"
@@ -373,7 +378,7 @@ class TritonWriter(TritonValues):
 
     def store_lines(self, store: Store) -> None:
         if store.partial is not None:
-            return self.partial_lines(store, store.partial[0], self.s.axes(store.partial[1]))
+            return self.partial_lines(store, *store.partial)
         expr = self.unrounded(store)
         value = self.emit(expr, 0)
         if expr.kind in {"const", "size"}:  # a number of Python's has no dtype
