@@ -302,7 +302,7 @@ class TritonWriter(TritonValues):
             self.scopes.pop()
         self.indent = 1
         for r, target, _ in [] if plain else starts:
-            self.line(f"{target} = {self.reduced(*r.data, target, r.dtype)}")
+            self.line(f"{target} = {self.reduced(r.data[0], r.data[1], target, r.dtype)}")
 
     def sweep(self, axis: Axis) -> None:
         """A loop over the blocks of an axis that is too long for one."""
@@ -331,9 +331,10 @@ class TritonWriter(TritonValues):
         return target, f"tl.full(({height}, {lanes}), {neutral(name, kind)}, {dtype})"
 
     def reduce_lines(self, r: Expr, target: str, plain: bool) -> None:
-        name, body = r.data[0], self.masked(*r.data, self.emit(r.args[0], 0), r.dtype)
+        name, bound = r.data
+        body = self.masked(name, bound, self.emit(r.args[0], 0), r.dtype)
         if plain:
-            return self.line(f"{target} = {self.reduced(*r.data, body, r.dtype)}")
+            return self.line(f"{target} = {self.reduced(name, bound, body, r.dtype)}")
         nan = ", propagate_nan=tl.PropagateNan.ALL" if self.keeps_nan(name, r.dtype) else ""
         combine = {"sum": "{} + {}", "min": f"tl.minimum({{}}, {{}}{nan})"}
         text = combine.get(name, f"tl.maximum({{}}, {{}}{nan})")
