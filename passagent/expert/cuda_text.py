@@ -301,7 +301,7 @@ class TritonWriter(TritonValues):
         if not plain:
             self.scopes.pop()
         self.indent = 1
-        for r, target, _ in [] if plain else starts:
+        for r, target, _ in [] if plain else [one for one in starts if self.sides(one[0].data[1])]:
             self.line(f"{target} = {self.reduced(r.data[0], r.data[1], target, r.dtype)}")
 
     def sweep(self, axis: Axis) -> None:
