@@ -10,7 +10,6 @@ from torch import fx
 
 from passagent.expert.attention import attention_nodes
 from passagent.expert.expressions import Trace, Unsupported
-from passagent.expert.gain import gain, worth
 from passagent.expert.graph import (
     FREE_VIEWS,
     IDENTITIES,
@@ -28,6 +27,7 @@ from passagent.expert.lower import Region, Types, lower_node
 from passagent.expert.lower_conv import bias_of, is_computed
 from passagent.expert.pattern_text import qualified
 from passagent.expert.repeated import reads_often
+from passagent.expert.saving import gain, worth
 
 SAME_ORDER = IDENTITIES | {"view", "reshape", "flatten", "unsqueeze", "squeeze", "unflatten", "detach"}
 SAME_ORDER |= {"view_as"}
