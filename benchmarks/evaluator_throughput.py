@@ -39,6 +39,8 @@ from evaluator_repeatability import SEED, Budget, expert_candidates, keep
 from passagent.config import EvaluatorConfig
 from passagent.errors import PassagentError
 from passagent.evaluator.judging import judging, timed_checks
+from passagent.evaluator.judging.judging import Judging
+from passagent.evaluator.judging.recorder import Recorder
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.judging.workers import Workers
 from passagent.evaluator.reference.baseline import Baseline
@@ -60,20 +62,24 @@ COMPARING = ((judging, "judge_sets"), (timed_checks, "judge_timed"))
 @contextmanager
 def watching(spent: Counter[str]) -> Iterator[None]:
     """Add to `spent` the seconds that an evaluation takes: by what the referee asks of its workers and waits
-    for, for drawing references, for the worker to stand ready, and for comparing outputs.
+    for, for recording and building, for checks, for drawing references, for workers to stand ready, and for
+    comparing outputs. Each without what is named within it.
     """
-    within: list[str] = []
+    within: list[float] = []
 
     def timed(function: Callable[..., Any], name: Callable[..., str]) -> Callable[..., Any]:
         def call(*args: Any, **named: Any) -> Any:
-            if within or threading.current_thread() is not threading.main_thread():
+            if threading.current_thread() is not threading.main_thread():
                 return function(*args, **named)
-            within.append(name(*args))
+            within.append(0.0)
             started = time.monotonic()
             try:
                 return function(*args, **named)
             finally:
-                spent[within.pop()] += time.monotonic() - started
+                took = time.monotonic() - started
+                spent[name(*args)] += took - within.pop()
+                if within:
+                    within[-1] += took
 
         return call
 
@@ -82,6 +88,9 @@ def watching(spent: Counter[str]) -> Iterator[None]:
 
     named: list[tuple[Any, str, Callable[..., str]]] = [(Worker, "ask", request)]
     named += [(Baseline, "_draw", lambda *_: "reference"), (Workers, "take", lambda *_: "a free worker")]
+    named += [(Recorder, "_record", lambda *_: "recording"), (Recorder, "prepare", lambda *_: "building")]
+    named += [(Judging, "_check_all", lambda *_: "checks"), (Judging, "_time_all", lambda *_: "at timing")]
+    named += [(Workers, "settle", lambda *_: "workers made and ended")]
     named += [(module, name, lambda *_: "compare") for module, name in COMPARING]
     own = [(place, name, getattr(place, name)) for place, name, _ in named]
     for place, name, label in named:

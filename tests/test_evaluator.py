@@ -20,7 +20,7 @@ from passagent.confine import tools
 from passagent.errors import TaskError
 from passagent.evaluator.correctness.sets import BEYOND_SET, SETS
 from passagent.evaluator.hardware.machine import Machine
-from passagent.evaluator.judging import effort, judging, unrecorded
+from passagent.evaluator.judging import effort, unrecorded
 from passagent.evaluator.judging.effort import PAIRS
 from passagent.evaluator.judging.loaded_worker import LoadedWorker
 from passagent.evaluator.judging.referee import Referee
@@ -148,14 +148,27 @@ def test_a_candidate_that_stays_under_the_bar_is_timed_by_one_pair_of_workers(re
     assert (result.bar, referee.evaluate(task, candidate()).bar) == (0.1, None)
 
 
-def test_in_full_three_pairs_of_workers_time_a_candidate_on_a_gpu(referee, task, monkeypatch):
-    for device, graphs, pairs in (("cuda:0", 2, [3, 2, 1]), ("cuda:0", 3, [3, 1, 1]), ("cpu", 3, [2, 2, 2])):
-        assert [effort.pairs_of(device, "direct", bar, graphs) for bar in (None, 1.2, 0.0)] == pairs
-    assert effort.pairs_of("cuda:0", "dynamo", None, 2) == 1
-    monkeypatch.setattr(judging, "pairs_of", lambda *_, **__: 3)
-    monkeypatch.setattr(judging, "has_room", lambda _: True)  # the second pair's worker is made ready beside
+def test_in_full_four_pairs_of_workers_time_a_candidate_on_a_gpu_each_in_full(referee, task, monkeypatch):
+    on_gpu = CONFIG.model_copy(update={"device": "cuda:0"})
+    for config, graphs, pairs in ((on_gpu, 2, [4, 2, 1]), (on_gpu, 3, [4, 1, 1]), (CONFIG, 3, [2, 2, 2])):
+        assert [effort.pairs_of(config, "direct", bar, graphs) for bar in (None, 1.2, 0.0)] == pairs
+    assert [effort.pairs_of(on_gpu, "dynamo", bar, 2) for bar in (None, 1.2)] == [4, 1]
+    strict = on_gpu.model_copy(update={"protocol": "passbench"})
+    assert effort.pairs_of(strict, "dynamo", None, 2) == 1
+    assert effort.part_of(on_gpu, "direct", None, 3) == on_gpu
+    assert effort.part_of(CONFIG, "direct", None, 3).budget_s == CONFIG.budget_s / PAIRS
+    monkeypatch.setattr(effort, "pairs_of", lambda *_, **__: 4)
+    monkeypatch.setattr(effort, "has_room", lambda _: True)  # the second pair's worker is made ready beside
+    alive, ends = [], referee.workers.eager.end
+
+    def end(number):
+        alive.append(len(referee.workers.eager._workers))
+        ends(number)
+
+    monkeypatch.setattr(referee.workers.eager, "end", end)
     result = referee.evaluate(task, candidate())
-    assert (result.status, {tuple(graph.pairs) for graph in result.graphs}) == ("ok", {(6, 6, 6)})
+    assert (result.status, {tuple(graph.pairs) for graph in result.graphs}) == ("ok", {(6, 6, 6, 6)})
+    assert alive == [PAIRS + 1] * 2
 
 
 def test_under_a_bar_a_pair_has_half_of_the_time_and_the_mean_of_all_subgraphs_counts():
@@ -270,7 +283,7 @@ def test_a_small_subgraph_stays_with_its_worker_between_check_and_timing(
         return ask(self, message, fds)
 
     monkeypatch.setattr(LoadedWorker, "ask", noted)
-    monkeypatch.setattr(judging, "held_bytes", lambda _: limit)
+    monkeypatch.setattr(effort, "held_bytes", lambda _: limit)
     assert referee.evaluate(task, candidate()).status == "ok"
     assert asked.count("graph") == taken * len(task.subgraphs)
     assert asked.count("release") == released * len(task.subgraphs)
@@ -548,6 +561,17 @@ def test_eager_in_a_candidates_place(referee, task):
     assert [graph.matches for graph in result.graphs] == [0] * 3
     assert result.as_low <= result.as_score <= result.as_high
     assert result.violations == []
+
+
+def test_a_graph_without_inputs_is_judged_and_timed(referee, tmp_path):
+    model = (
+        "import torch\n\nclass GraphModule(torch.nn.Module):\n    def forward(self):\n"
+        "        return (torch.arange(0, 1000).view(1, -1).repeat(2, 1),)\n"
+    )
+    place = write_subgraph(tmp_path / "positions", [4, 64], model=model)
+    (place / "weight_meta.py").write_text("")
+    [graph] = referee.evaluate(load_task(place), "eager").graphs
+    assert (graph.status, graph.error) == ("ok", None) and graph.trials >= CONFIG.trials
 
 
 @pytest.mark.parametrize("limit", ["graphs", "bytes"])

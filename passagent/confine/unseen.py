@@ -14,13 +14,15 @@ from typing import Any
 import torch
 
 _WORD = 8
+_CALL = 1
+"""What a call's windows stand behind: a graph without inputs has none."""
 _PART = 1 << 14
 """Elements that are mixed at a time: torch takes one thread for so few."""
 
 
 def hidden(windows: Sequence[Sequence[int]]) -> int:
     """A descriptor of the windows of calls, which a worker reads as `Unseen`: it is not told how many."""
-    words = [word for row in windows for word in row]
+    words = [word for row in windows for word in (_CALL, *row)]
     fd = os.memfd_create("passagent-calls", os.MFD_CLOEXEC)
     try:
         os.pwrite(fd, b"".join(word.to_bytes(_WORD, "little") for word in words), 0)
@@ -35,16 +37,18 @@ class Unseen:
 
     def __init__(self, fd: int, inputs: int) -> None:
         """Takes the descriptor over; `inputs`: of a call."""
-        self._fd, self._row = fd, _WORD * inputs
+        self._fd, self._row = fd, _WORD * (1 + inputs)
 
-    def of(self, call: int) -> list[int]:
-        """Those of a call; empty if there is none such."""
+    def of(self, call: int) -> list[int] | None:
+        """Those of a call; None if there is none such."""
         row = os.pread(self._fd, self._row, call * self._row)
-        return [int.from_bytes(row[at : at + _WORD], "little") for at in range(0, len(row), _WORD)]
+        if not row:
+            return None
+        return [int.from_bytes(row[at : at + _WORD], "little") for at in range(_WORD, len(row), _WORD)]
 
     def __iter__(self) -> Iterator[list[int]]:
         call = 0
-        while windows := self.of(call):
+        while (windows := self.of(call)) is not None:
             yield windows
             call += 1
 

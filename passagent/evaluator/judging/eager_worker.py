@@ -133,6 +133,10 @@ class EagerWorkers:
         eager.worker.kill()
         return self.get(number, task_key)
 
+    def end(self, number: int) -> None:
+        """End the one of pair `number`; a new one is made when it is needed."""
+        self._workers.pop(number).worker.kill()
+
     def close(self) -> None:
         """End them; new ones are made when they are needed."""
         while self._workers:

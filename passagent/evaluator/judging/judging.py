@@ -18,11 +18,10 @@ from passagent.config import EvaluatorConfig
 from passagent.confine import tools
 from passagent.errors import InfrastructureError
 from passagent.evaluator.hardware.leases import DeviceLease
-from passagent.evaluator.judging import speed_of_light
+from passagent.evaluator.judging import effort, speed_of_light
 from passagent.evaluator.judging.agreement import judge_sets
 from passagent.evaluator.judging.comparisons import Comparisons
 from passagent.evaluator.judging.eager_worker import EagerAhead, EagerWorker
-from passagent.evaluator.judging.effort import dispatch_of, has_room, held_bytes, lanes_of, pairs_of, part_of
 from passagent.evaluator.judging.loaded_worker import LoadedWorker, NextPair
 from passagent.evaluator.judging.plan_figures import fill_plan_figures
 from passagent.evaluator.judging.recorder import Prepared
@@ -86,7 +85,7 @@ class Judging:
         self.stopped_early: str | None = None
         self.interpreter = False
         self.passbench = self.config.protocol == "passbench"
-        self.dispatch = dispatch_of(config, subject)
+        self.dispatch = effort.dispatch_of(config, subject)
         self.graphs = [blank(subgraph, "ok") for subgraph in task.subgraphs]
         self.violations: list[Violation] = []
         self.protections: dict[str, str] = {}
@@ -94,10 +93,10 @@ class Judging:
         self._deaths = 0
         self._timings: dict[str, list[Timing]] = {}
         self._paces: dict[str, float | None] = {}
-        self.pairs = pairs_of(config.device, self.dispatch, bar, len(task.subgraphs))
+        self.pairs = effort.pairs_of(config, self.dispatch, bar, len(task.subgraphs))
         self._comparisons = Comparisons(lease)
-        self._has_room = has_room(config.device)
-        self._held_bytes = held_bytes(config.device)
+        self._has_room = effort.has_room(config.device)
+        self._held_bytes = effort.held_bytes(config.device)
         self._lanes: dict[str, int] = {}
         self._loaded: list[LoadedWorker | None] = []
         self._done: list[LoadedWorker] = []
@@ -113,7 +112,7 @@ class Judging:
         )
         stay = self.baseline.turn_to(self.task.subgraphs, self.dispatch)
         fits = stay and self._has_room and self._is_candidate
-        lanes = lanes_of(self.config.device) if fits and self.pairs == 1 else 1
+        lanes = effort.lanes_of(self.config.device) if fits and self.pairs == 1 else 1
         self._loaded = [None] * min(lanes, len(self.graphs))
         ahead = ReferencesAhead(self.baseline, self.dispatch, self.task.subgraphs, len(self._loaded))
         try:
@@ -132,9 +131,7 @@ class Judging:
             self._note(refused)
             refuse_all(self.graphs)
         finally:
-            self._put_aside()
-            for loaded in self._done:
-                loaded.close(self.workers.end)
+            self._end_aside()
             if self._next is not None:
                 self._next.close(self.workers.end)
             if self._eager_ahead is not None:
@@ -186,6 +183,9 @@ class Judging:
         order = list(zip(self.task.subgraphs, self.graphs, strict=True))
         for pair in range(self.pairs):
             order.reverse()  # where not all references have room, the last ones are those that are here
+            if pair >= effort.PAIRS:
+                self._end_aside()  # memory is for as many as a search has
+                self.workers.prepare()
             if pair:
                 self._put_aside()
                 self._loaded[0], ready = ready, None
@@ -202,6 +202,8 @@ class Judging:
                     pace_ns = self._paces.get(result.name)
                     whole = timings[0] if self.passbench else together(timings, self.config, pace_ns)
                     fill_times(result, whole)
+            if pair >= effort.PAIRS:
+                self.workers.eager.end(pair)
             if pair + 1 < self.pairs:
                 self.stopped_early = why_beaten(self.graphs, self.config, self.bar, self.pairs)
                 if self.stopped_early is not None:
@@ -221,6 +223,12 @@ class Judging:
             if loaded is not None and lane in (None, number):
                 self._done.append(loaded)
                 self._loaded[number] = None
+
+    def _end_aside(self) -> None:
+        """End the workers that have done their work, and forget what they hold."""
+        self._put_aside()
+        while self._done:
+            self._done.pop().close(self.workers.end)
 
     def _guarded(self, subgraph: Subgraph, result: GraphResult, step: Any) -> None:
         """A step on a subgraph, whose failure is written into the result. Raises Refused."""
@@ -373,7 +381,7 @@ class Judging:
                             known,
                             checks.verify,
                             checks.surprise,
-                            part_of(self.config, self.dispatch, self.bar, len(self.graphs)),
+                            effort.part_of(self.config, self.dispatch, self.bar, len(self.graphs)),
                             1 if is_first else PATIENCE,
                             share,
                         )

@@ -174,7 +174,7 @@ def _run(state: _State, request: messages.Run, fds: list[int]) -> messages.RunRe
             os.sched_setaffinity(0, {core})
         refresh = graph.refresher(request.set, request.often)
         before = request.settle
-        calls.refresh_all(graph, request.set, windows.of(0) if before is None else before)
+        calls.refresh_all(graph, request.set, (windows.of(0) or []) if before is None else before)
         if before is not None:
             calls.settle(graph, request.set, before, request.often)
         with calls.no_collection():
