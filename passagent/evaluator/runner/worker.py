@@ -214,7 +214,8 @@ def _lockstep(state: _State, request: messages.Lockstep, fds: list[int]) -> mess
 
 
 def _audit(state: _State, request: messages.Audit) -> messages.AuditReply:
-    """One call on each of `sets`, each at addresses of its own, all outputs alive until the end.
+    """One call on each of `sets`, each at addresses of its own, all outputs alive until the end; those are
+    what adds up. Inputs are freed when the call after theirs is over (Blocks.begin).
 
     One on set `before` goes first, whose values are not judged: the memory of the first of `sets` holds what
     it left. That of sets of large values, which a kernel can tell, is poisoned. `stable`: no later call
@@ -224,32 +225,33 @@ def _audit(state: _State, request: messages.Audit) -> messages.AuditReply:
     assert state.loaded is not None
     graph, audit = state.graphs[request.id], state.blocks
     assert graph.audited is not None
-    results, kept, copies = [], [], []
-    for chosen in [request.before, *request.sets]:
-        audit.begin(poisoned=chosen >= SETS)
+    results: list[torch.Tensor] = []
+    kept: list[messages.Kept] = []
+    copies: list[list[messages.Tensor | None]] = []
+    graph.outputs.reset()
+    for number, chosen in enumerate([request.before, *request.sets]):
+        audit.begin(results, poisoned=chosen >= SETS)
         given = [_placed(audit, graph, chosen, i) for i in range(len(graph.live))]
         out = graph.audited(*[given[i] for i in graph.order])
         seen = replace(graph, live=given, refreshers={})
-        kept.append(calls.keep_call(seen, out, chosen, [0] * len(given)))
-        results.append(calls.tensors(out))
-        copies.append([audit.copy_of(tensor) for tensor in results[-1]])
-    del results[0], kept[0], copies[0]
+        one = calls.keep_call(seen, out, chosen, [0] * len(given))
+        if number:
+            results += calls.tensors(out)
+            kept.append(_kept(graph, one))
+            copied = map(audit.copy_of, calls.tensors(out))
+            copies.append([tensor if tensor is None else _written(graph, tensor) for tensor in copied])
+        del one
     audit.check_zones()
-    stable = all(
-        calls.same_bytes(now, then)
-        for result, one in zip(results, kept, strict=True)
-        for now, then in zip(result, one.copies, strict=True)
-    )
-    graph.outputs.reset()
-    reply = messages.AuditReply(
-        kept=[_kept(graph, one) for one in kept],
-        stable=stable,
-        copies=[[one if one is None else _written(graph, one) for one in row] for row in copies],
-    )
+    then = [output for one in kept for output in one.outputs]
+    stable = all(_is_still(graph, *pair) for pair in zip(results, then, strict=True))
     results.clear()
-    copies.clear()
     audit.close()
-    return reply
+    return messages.AuditReply(kept=kept, stable=stable, copies=copies)
+
+
+def _is_still(graph: calls.Graph, now: torch.Tensor, then: messages.Output) -> bool:
+    """Whether an output is what was written of it; read without mapping the arena, where kernels are."""
+    return calls.same_bytes(now, graph.outputs.unmapped(then)[:].to(now.device))
 
 
 def _float64(state: _State, request: messages.Float64) -> messages.Float64Reply:
