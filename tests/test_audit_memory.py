@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from passagent.confine.channel import Arena
 from passagent.evaluator.runner import worker
-from passagent.evaluator.runner.calls import Graph
+from passagent.evaluator.runner.calls import Graph, refresh_all
 from passagent.evaluator.runner.reservoirs import InputSets
 from passagent.evaluator.runner.subgraphs import _live
 from passagent.evaluator.runner.worker_messages import Audit, AuditReply, Given
@@ -84,6 +84,24 @@ def test_each_call_of_an_audit_has_inputs_at_other_addresses_than_the_one_before
     for first, second in itertools.pairwise(calls):
         assert not {*first} & {*second}
     assert not {*live} & {address for call in seen for address in call}
+
+
+def test_of_large_sets_that_of_the_call_at_hand_is_held():
+    held = []
+
+    def call(x, w):
+        held.append(sorted(graph.sets._taken))
+        return (x @ w.t(),)
+
+    audited = Audited(call)
+    graph = audited.state.graphs["g"]
+    graph.sets.are_large = True
+    refresh_all(graph, 1, [0, 0])
+    audited.audit(list(range(SETS)))
+    assert held == [[SETS - 1], *([chosen] for chosen in range(SETS))]
+    assert (graph.sets._taken, graph.refreshers) == ({}, {})
+    refresh_all(graph, 2, [0, 0])
+    assert all(map(torch.equal, graph.live, audited.drawn[2]))
 
 
 def test_outputs_of_an_audit_are_those_of_its_inputs_and_alive_until_its_end():
