@@ -48,7 +48,7 @@ def test_an_allocation_is_like_the_one_it_stands_for(expression):
     plain = eval(expression, {"torch": torch, "x": X})
     for poisoned in (False, True):
         blocks.begin(poisoned=poisoned)
-        seen.append(blocks.block(plain))
+        seen.append(blocks.block(plain, plain.device))
     for made in seen:
         assert (made.shape, made.stride(), made.dtype) == (plain.shape, plain.stride(), plain.dtype)
         assert made.shape == EMPTY[expression]
@@ -107,7 +107,7 @@ def test_unwritten_memory_holds_what_the_call_before_left_but_for_a_part(dtype, 
     blocks = Blocks()
     for left in (1, 2):
         blocks.begin()
-        made = blocks.block(torch.empty((8, 50), dtype=dtype, device=device))
+        made = blocks.block(torch.empty((8, 50), dtype=dtype), device)
         before = made.clone()
         made.copy_(torch.arange(400).reshape(8, 50) + 1000 * left)
     kept = before == torch.arange(400).reshape(8, 50).to(device) + 1000

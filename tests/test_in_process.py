@@ -15,6 +15,8 @@ from passagent.errors import UsageError
 from passagent.evaluator.judging import speed_of_light
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.result import Candidate, Measured
+from passagent.evaluator.runner.calls import Graph
+from passagent.evaluator.runner.reservoirs import InputSets
 from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.report.evaluation import evaluation_text
 
@@ -55,6 +57,25 @@ def test_what_is_wrong_is_found_as_in_the_sandbox(name, referee, tmp_path):
     result = referee.evaluate(write_task(tmp_path / "t", case.task), case.candidate)
     assert result.status in {status for status, _ in case.expected}
     assert {v.rule for v in result.violations} <= {rule for _, rule in case.expected}
+
+
+def test_verdicts_are_the_same_where_a_worker_holds_the_sets_of_a_request_only(tmp_path, monkeypatch):
+    monkeypatch.setattr(InputSets, "are_large", property(lambda _: True, lambda *_: None), raising=False)
+    held = []
+    hold = Graph.hold
+
+    def noted(self, *chosen):
+        hold(self, *chosen)
+        held.append((len(self.sets._taken), len(chosen)))
+
+    monkeypatch.setattr(Graph, "hold", noted)
+    with Referee(CONFIG) as referee:
+        result = referee.evaluate(write_task(tmp_path / "t", DESIGN.task), DESIGN.candidate)
+        wrong = ATTACKS["cpp_mean_of_every_other_element"]
+        found = referee.evaluate(write_task(tmp_path / "w", wrong.task), wrong.candidate)
+    assert result.status == "ok" and result.as_score is not None
+    assert found.status in {status for status, _ in wrong.expected}
+    assert len(held) > 100 and all(taken <= asked for taken, asked in held)
 
 
 def test_eager_in_a_candidates_place_is_measured(referee, tmp_path):

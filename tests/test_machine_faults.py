@@ -26,7 +26,7 @@ import tiny
 from passagent import cli, faults, machine_memory
 from passagent.benchmark import measure
 from passagent.config import EvaluatorConfig
-from passagent.errors import InfrastructureError, MachineFault
+from passagent.errors import InfrastructureError, MachineFault, TaskError
 from passagent.evaluator.runner import kernel_builds
 from passagent.evaluator.runner.build_requests import ModuleBuild
 from passagent.evaluator.service.pool import EvaluatorPool
@@ -180,6 +180,17 @@ def test_what_is_more_than_is_free_now_is_the_machines_fault(tmp_path):
     check_room(subgraph, 3, 24 << 20)
     with pytest.raises(MachineFault, match=r"needs 0\.0 GiB of memory for 3 copies of its inputs"):
         check_room(subgraph, 3, (24 << 20) - 1)
+
+
+def test_what_a_gpu_has_no_room_for_is_the_tasks_fault(tmp_path, monkeypatch):
+    from passagent.evaluator.judging import effort
+    from passagent.tasks import load_task
+
+    task = load_task(write_task(tmp_path / "task", [1 << 10, 1 << 10]))  # two inputs of 4 MiB
+    monkeypatch.setattr(effort, "gpu_memory_bytes", lambda device: (9 * 8 - (device == "cuda:1")) << 20)
+    effort.check_gpu_room(task, "cuda:0")
+    with pytest.raises(TaskError, match=r"for 9 copies of its inputs, cuda:1 has 0\.1 GiB"):
+        effort.check_gpu_room(task, "cuda:1")
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from passagent.confine.channel import Arena
+from passagent.evaluator.runner import reservoirs
 from passagent.evaluator.runner.reservoirs import InputSets
 from passagent.evaluator.runner.worker_messages import Given
 
@@ -77,3 +78,10 @@ arena.seal()
         [sys.executable, "-c", child], check=False, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done
+
+
+def test_all_sets_stay_on_the_device_unless_they_take_much_of_it(sets, monkeypatch):
+    _, arena, described = sets
+    for device, memory, are_large in [("meta", 8, False), ("meta", 7, True), ("cpu", 7, False)]:
+        monkeypatch.setattr(reservoirs, "device_memory_bytes", lambda _, times=memory: times * arena.size)
+        assert InputSets(described, arena, device).are_large is are_large

@@ -74,9 +74,14 @@ def device_memory_bytes(device: str) -> int:
     """The memory of the machine (memory.memory_bytes) or of the device: the smaller one."""
     if not device.startswith("cuda"):
         return memory_bytes()
+    return min(memory_bytes(), gpu_memory_bytes(device))
+
+
+def gpu_memory_bytes(device: str) -> int:
+    """The memory of a GPU, all told."""
     import torch
 
-    return min(memory_bytes(), torch.cuda.get_device_properties(device).total_memory)
+    return int(torch.cuda.get_device_properties(device).total_memory)
 
 
 def give_memory_back() -> None:

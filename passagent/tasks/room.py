@@ -31,11 +31,21 @@ def check_room(subgraph: Subgraph, copies: int, free_bytes: int | None = None) -
     free = available_bytes() if free_bytes is None else free_bytes
     if needed <= free:
         return
-    there = memory_bytes()
-    needs = f"{subgraph.path}: needs {_gib(needed)} of memory for {copies} copies of its inputs"
-    if needed > there:
-        raise TaskError(f"{needs}, this machine has {_gib(there)}; use a smaller task or a larger machine")
+    check_room_on("this machine", memory_bytes(), subgraph, copies)
+    needs = _needs(subgraph, copies)
     raise MachineFault(f"{needs}, {_gib(free)} are free; end other programs or use a smaller task")
+
+
+def check_room_on(what: str, there: int, subgraph: Subgraph, copies: int) -> None:
+    """Raise TaskError if so many copies of a subgraph's inputs are more than all memory of `what`."""
+    if copies * input_bytes(subgraph) > there:
+        has = f"{what} has {_gib(there)}; use a smaller task or a larger machine"
+        raise TaskError(f"{_needs(subgraph, copies)}, {has}")
+
+
+def _needs(subgraph: Subgraph, copies: int) -> str:
+    needed = _gib(copies * input_bytes(subgraph))
+    return f"{subgraph.path}: needs {needed} of memory for {copies} copies of its inputs"
 
 
 def _gib(count: int) -> str:

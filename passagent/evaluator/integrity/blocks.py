@@ -1,12 +1,13 @@
 """Memory of audited calls: blocks between guard zones, of which nobody can tell what they will hold.
 
 A block holds what the same block of the call before held, as recycled memory does in timed calls, but for a
-run of other values: what a kernel leaves as it was is wrong.
+run of other values: what a kernel leaves as it was is wrong. So blocks stay for two calls, those with outputs
+to the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -41,6 +42,10 @@ class Block:
         """The block's bytes."""
         return self.raw[ZONE : ZONE + self.nbytes]
 
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor lies in it."""
+        return 0 <= tensor.data_ptr() - self.raw.data_ptr() < len(self.raw)
+
     def overrun(self) -> bool:
         """Something was written beside the block."""
         return Zoned(self.raw, self.zones).overrun()
@@ -51,24 +56,37 @@ class Blocks:
 
     def __init__(self) -> None:
         self._found: list[Violation] = []
-        self.blocks: list[Block] = []
+        self._kept: list[Block] = []
+        self._before: list[Block] = []
+        self._now: list[Block] = []
+        """Those of older calls that outputs lie in, of the call before, and of this one."""
         self._copies: dict[int, torch.Tensor] = {}
-        self._before = self._first = 0
-        """Where the blocks of the call before, and of this one, begin."""
         self._is_poisoned = False
         self._random = unpredictable()
 
-    def begin(self, *, poisoned: bool = False) -> None:
-        """A call begins: its blocks hold what those of the call before do; NaN if `poisoned`."""
-        self._before, self._first = self._first, len(self.blocks)
+    @property
+    def blocks(self) -> list[Block]:
+        """All that are held."""
+        return [*self._kept, *self._before, *self._now]
+
+    def begin(self, outputs: Sequence[torch.Tensor] = (), *, poisoned: bool = False) -> None:
+        """A call begins: its blocks hold what those of the call before do; NaN if `poisoned`.
+
+        The blocks of the calls before that one are checked and freed, but for those in which `outputs` lie:
+        large inputs do not add up, and are elsewhere than in the call before.
+        """
+        self.check(self._before)
+        self._kept += [block for block in self._before if any(map(block.holds, outputs))]
+        self._before, self._now = self._now, []
+        self._copies.clear()  # an address may be another block's now
         self._is_poisoned = poisoned
 
     def place(self, values: torch.Tensor) -> torch.Tensor:
         """A copy of `values` (any strides; the copy is contiguous) in a block of its own."""
-        return self.block(torch.empty(values.shape, dtype=values.dtype, device=values.device), values)
+        return self.block(torch.empty(values.shape, dtype=values.dtype, device="meta"), values.device, values)
 
     def check_zones(self) -> None:
-        """Report writes beside any block made so far."""
+        """Report writes beside any block that is held."""
         self.check(self.blocks)
 
     def check(self, blocks: Iterable[Zoned | Block]) -> None:
@@ -90,18 +108,20 @@ class Blocks:
 
     def close(self) -> None:
         """Free the memory of the calls made so far; their outputs must not be used any more."""
-        self._before = self._first = 0
-        self.blocks.clear()
+        for blocks in (self._kept, self._before, self._now):
+            blocks.clear()
         self._copies.clear()
 
-    def block(self, like: torch.Tensor, values: torch.Tensor | None = None) -> torch.Tensor:
-        """A tensor of the shape, strides, dtype and device of `like` in a block of its own."""
-        raw, made = between_zones(like)
+    def block(
+        self, like: torch.Tensor, device: torch.device | str, values: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """A tensor of the shape, strides and dtype of `like` on `device` in a block of its own."""
+        raw, made = between_zones(like, device)
         block = Block(raw, len(raw) - 2 * ZONE, raw, like.dtype)
-        self._fill(block, like, values)
+        self._fill(block, made, values)
         if values is not None:
             made.copy_(values)
-        self.blocks.append(block)
+        self._now.append(block)
         return made
 
     def _fill(self, block: Block, like: torch.Tensor, values: torch.Tensor | None) -> None:
@@ -129,10 +149,9 @@ class Blocks:
 
     def _block_before(self, block: Block) -> Block | None:
         """The block of the call before that was made in its turn; None if there is none of its kind."""
-        place = self._before + len(self.blocks) - self._first
-        if place >= self._first:
+        if len(self._now) >= len(self._before):
             return None
-        before = self.blocks[place]
+        before = self._before[len(self._now)]
         alike = before.nbytes == block.nbytes and before.dtype == block.dtype
         return before if alike and block.nbytes % block.dtype.itemsize == 0 else None
 

@@ -27,15 +27,16 @@ class Zoned:
         return not torch.equal(torch.cat([self.raw[:ZONE], self.raw[-ZONE:]]), self.zones)
 
 
-def between_zones(like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Fresh bytes with room for the storage of `like` between two zones, and a tensor like it in there.
+def between_zones(like: torch.Tensor, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Fresh bytes on `device` with room for the storage of `like` (which may be on `meta`, without memory)
+    between two zones, and a tensor like it in there.
 
     The tensor does not own its memory: the bytes must outlive it. Nothing is written.
     """
     nbytes = like.untyped_storage().nbytes()
-    raw = torch.empty(nbytes + 2 * ZONE, dtype=torch.uint8, device=like.device)
-    storage = torch._C._construct_storage_from_data_pointer(raw.data_ptr() + ZONE, like.device, nbytes)
-    made = torch.empty(0, dtype=like.dtype, device=like.device)
+    raw = torch.empty(nbytes + 2 * ZONE, dtype=torch.uint8, device=device)
+    storage = torch._C._construct_storage_from_data_pointer(raw.data_ptr() + ZONE, raw.device, nbytes)
+    made = torch.empty(0, dtype=like.dtype, device=raw.device)
     made.set_(storage, like.storage_offset(), like.size(), like.stride())
     return raw, made
 

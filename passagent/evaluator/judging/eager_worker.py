@@ -97,6 +97,10 @@ class EagerWorker:
             raise failed("eager fails where it ran before", answer.error)
         return answer
 
+    def release(self, reference: Reference) -> None:
+        """Have the worker forget the subgraph, if it holds it."""
+        self._release([reference.name])
+
     def _has(self, reference: Reference) -> bool:
         held = self._held.get(reference.name)
         return held is not None and held.reference() is reference

@@ -6,11 +6,11 @@ import math
 import os
 
 from passagent.config import EvaluatorConfig
-from passagent.confine.environment import device_memory_bytes
+from passagent.confine.environment import device_memory_bytes, gpu_memory_bytes
 from passagent.evaluator.compilers import is_compiled
 from passagent.evaluator.result import Subject
 from passagent.tasks.reader import Task
-from passagent.tasks.room import check_room
+from passagent.tasks.room import check_room, check_room_on
 
 PAIRS = 2
 """Pairs of workers that time a candidate in a search, one after the other."""
@@ -27,8 +27,12 @@ _FEW_LANES, _LANES = 2, 4
 """Workers that share a candidate's subgraphs; the more on twice _MANY_CORES and with _MUCH_BYTES."""
 _MUCH_BYTES = 32 << 30
 """Of memory: of a GPU's each worker's context takes up to half a gigabyte."""
-_DRAWN, _AUDITED = 5, 4
-"""Copies of a large subgraph's inputs: a set for each variant that is drawn, one for each call of a check."""
+_DRAWN, _AUDITED = 5, 3
+"""Copies of a large subgraph's inputs in the machine's memory: a set for each variant that is drawn; those of
+an audit's call, of the call before and what is read of a set meanwhile."""
+_ON_GPU = 2 + 3 + 4
+"""Copies on a GPU: beside those that calls are given, one in each worker, the baseline's holds the set of a
+request, eager's the two that are timed, and the candidate's in an audit a set and the inputs of two calls."""
 _HELD_BYTES = 1 << 29
 _HELD_SHARE = 16
 """A worker holds subgraphs of so many bytes, or of this part of the memory of machine and GPU."""
@@ -62,11 +66,20 @@ def check_task_room(task: Task, device: str, free_bytes: int | None = None) -> N
     """Raise TaskError or MachineFault if a subgraph of `task` cannot be judged in this machine's memory.
 
     On a GPU the machine holds what is drawn. On the CPU it also holds a copy in the worker of the baseline,
-    the candidate's and eager's beside it, and one for each audited call. See tasks.room.check_room.
+    the candidate's and eager's beside it, and those of an audit. See tasks.room.check_room.
     """
     copies = _DRAWN if device != "cpu" else _DRAWN + 2 + PAIRS + _AUDITED
     for subgraph in task.subgraphs:
         check_room(subgraph, copies, free_bytes)
+
+
+def check_gpu_room(task: Task, device: str) -> None:
+    """Raise TaskError if a subgraph of `task` cannot be judged in the memory of the GPU that is `device`.
+
+    A candidate would be charged with what is no fault of its own.
+    """
+    for subgraph in task.subgraphs if device != "cpu" else ():
+        check_room_on(device, gpu_memory_bytes(device), subgraph, _ON_GPU)
 
 
 def has_room(device: str) -> bool:

@@ -392,4 +392,6 @@ class Judging:
             raise
         if loaded.nbytes > self._held_bytes:
             loaded.release(reference)
+            if self.config.device != "cpu":  # or eager's workers of several pairs hold it at a time
+                self._eager.release(reference)
         return reference, timing

@@ -19,7 +19,7 @@ from passagent.evaluator.hardware.devices import find_device
 from passagent.evaluator.hardware.health import device_state
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.judging import unrecorded
-from passagent.evaluator.judging.effort import check_task_room, dispatch_of, has_room
+from passagent.evaluator.judging.effort import check_gpu_room, check_task_room, dispatch_of, has_room
 from passagent.evaluator.judging.judging import Judging
 from passagent.evaluator.judging.recorder import Prepared, Recorder
 from passagent.evaluator.judging.verdict import Failed, Refused, conclude
@@ -70,7 +70,7 @@ class Referee:
 
         Those of other small subgraphs, too, while that `is_wanted`. Raises as `evaluate` does.
         """
-        check_task_room(task, self.config.device, self._free_bytes)
+        self._check_room(task)
         dispatch = dispatch_of(self.config)
         first, *others = task.subgraphs
         self._baseline.begin(first)  # while it works, Triton is imported for the other workers
@@ -103,7 +103,7 @@ class Referee:
         if the task is too large for its memory.
         """
         started, before = time.monotonic(), device_state(self.config.device)
-        check_task_room(task, self.config.device, self._free_bytes)
+        self._check_room(task)
         prepared = None
         is_inside = self.config.isolation == "in-process" and self.config.device == "cpu"
         if is_inside and isinstance(subject, Candidate) and uses_triton(subject):
@@ -163,11 +163,15 @@ class Referee:
 
         With `dispatch: python` there are no plans: []. Raises as `evaluate` does.
         """
-        check_task_room(task, self.config.device, self._free_bytes)
+        self._check_room(task)
         if self.config.dispatch == "python":
             return []
         prepared = self.record(task, candidate)
         return prepared if isinstance(prepared, Evaluation) else prepared.outline()
+
+    def _check_room(self, task: Task) -> None:
+        check_task_room(task, self.config.device, self._free_bytes)
+        check_gpu_room(task, self.config.device)
 
     def _prepare_workers(self, dispatch: str, subject: Subject | None = None) -> None:
         if dispatch == "dynamo" or is_compiled(subject) or is_compiled(self.config.reference):

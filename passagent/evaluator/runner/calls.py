@@ -99,6 +99,12 @@ class Graph:
         """The live inputs in the call's order."""
         return [self.live[i] for i in self.order]
 
+    def hold(self, *chosen: int) -> None:
+        """Of large input sets only these stay on the device; what is freed is there for other workers."""
+        if self.sets.are_large and self.sets.keep(chosen):
+            self.refreshers = {key: one for key, one in self.refreshers.items() if key[0] in chosen}
+            torch.cuda.empty_cache()
+
     def refresher(self, chosen: int, which: Sequence[int]) -> Refresh:
         """The function that copies windows of set `chosen` into the live inputs `which`."""
         key = (chosen, tuple(which))

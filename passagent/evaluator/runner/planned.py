@@ -103,8 +103,8 @@ class Planned:
         return Replay(plan, self._built, self.device, choices, empty, run, fresh=audited)
 
     def _empty(self, size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
-        like = torch.empty_strided(size, stride, dtype=dtype, device=self.device)
-        return self.blocks.block(like)
+        like = torch.empty_strided(size, stride, dtype=dtype, device="meta")
+        return self.blocks.block(like, self.device)
 
 
 @dataclass

@@ -1,15 +1,22 @@
 """The input sets of a subgraph in a worker: each comes out of shared memory when it is first used.
 
-A set of large weights takes long to copy to a device, and not every worker uses all. On the CPU values stay
-out of this process's memory: a kernel cannot read ahead.
+A set of large weights takes long to copy to a device, and not every worker uses all. Where all of them took
+too much of the device, a worker holds those of the request at hand. On the CPU values stay out of this
+process's memory: a kernel cannot read ahead.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from passagent.confine.channel import Arena
+from passagent.confine.environment import device_memory_bytes
 from passagent.evaluator.runner.worker_messages import Given
+
+_SHARE = 8
+"""Sets that together take more than this part of a GPU's memory are large: the baseline's worker, the
+candidate's and eager's may hold all of them at a time."""
 
 
 class InputSets:
@@ -19,6 +26,7 @@ class InputSets:
         """`described`: as baseline.py describes them; `arena`: sealed, and closed with this."""
         self._described, self._arena, self._device = described, arena, device
         self._taken: dict[int, list[Any]] = {}
+        self.are_large = device != "cpu" and arena.size > device_memory_bytes(device) // _SHARE
 
     def __getitem__(self, chosen: int) -> list[Any]:
         if chosen not in self._taken:
@@ -32,6 +40,13 @@ class InputSets:
             return self._arena.unmapped(item.tensor)
         values = self._arena.view(item.tensor)
         return values if item.host else values.to(self._device)
+
+    def keep(self, chosen: Collection[int]) -> bool:
+        """Let go of the other sets, to be read again when they are asked for; whether there were any."""
+        others = self._taken.keys() - set(chosen)
+        for number in others:
+            del self._taken[number]
+        return bool(others)
 
     def close(self) -> None:
         """Let go of the shared memory."""

@@ -181,7 +181,7 @@ def _live(value: Any, shape: list[int] | None, memory: list[torch.Tensor], zoned
     if shape is None:
         return value
     values = value[: math.prod(shape)].reshape(shape)
-    raw, live = between_zones(torch.empty_like(values))
+    raw, live = between_zones(torch.empty_like(values, device="meta"), values.device)
     zones = ordinary_bytes(values, values, unpredictable())
     fill_zones(raw, zones)
     memory.append(raw)

@@ -106,7 +106,7 @@ def _answer(state: _State, request: messages.Request[Any], fds: list[int]) -> me
         case messages.Lockstep():
             return _lockstep(state, request, fds)
         case messages.DeviceTimes():
-            graph = state.graphs[request.id]
+            graph = _holding(state, request.id, request.set)
             samples = calls.device_times(graph, request.set, request.windows, request.often)
             return messages.DeviceReply(samples=samples)
         case messages.Audit():
@@ -163,9 +163,16 @@ def _drop(state: _State, name: str) -> None:
         graph.outputs.close()
 
 
+def _holding(state: _State, name: str, *sets: int) -> calls.Graph:
+    """The subgraph, about to be called on these input sets."""
+    graph = state.graphs[name]
+    graph.hold(*sets)
+    return graph
+
+
 def _run(state: _State, request: messages.Run, fds: list[int]) -> messages.RunReply:
     """Timed calls of one side alone; asked to `keep`, what the last one returned, too."""
-    graph, core = state.graphs[request.id], request.core
+    graph, core = _holding(state, request.id, request.set), request.core
     windows = Unseen(fds[0], len(graph.live))
     mark, marked = mark_by(fds[1]) if fds[1:] else (None, None)
     everywhere = os.sched_getaffinity(0)
@@ -195,7 +202,7 @@ def _run(state: _State, request: messages.Run, fds: list[int]) -> messages.RunRe
 
 def _lockstep(state: _State, request: messages.Lockstep, fds: list[int]) -> messages.LockstepReply:
     """Timed calls in turn with the other side's worker; outputs of the groups' kept calls are handed back."""
-    graph = state.graphs[request.id]
+    graph = _holding(state, request.id, *(group.set for group in request.groups))
     turn = Turn(fds[0])
     try:
         with calls.no_collection():
@@ -214,7 +221,8 @@ def _lockstep(state: _State, request: messages.Lockstep, fds: list[int]) -> mess
 
 
 def _audit(state: _State, request: messages.Audit) -> messages.AuditReply:
-    """One call on each of `sets`, each at addresses of its own, all outputs alive until the end.
+    """One call on each of `sets`, each at addresses of its own, all outputs alive until the end; those are
+    what adds up. Inputs are freed when the call after theirs is over (Blocks.begin).
 
     One on set `before` goes first, whose values are not judged: the memory of the first of `sets` holds what
     it left. That of sets of large values, which a kernel can tell, is poisoned. `stable`: no later call
@@ -224,39 +232,42 @@ def _audit(state: _State, request: messages.Audit) -> messages.AuditReply:
     assert state.loaded is not None
     graph, audit = state.graphs[request.id], state.blocks
     assert graph.audited is not None
-    results, kept, copies = [], [], []
-    for chosen in [request.before, *request.sets]:
-        audit.begin(poisoned=chosen >= SETS)
+    results: list[torch.Tensor] = []
+    kept: list[messages.Kept] = []
+    copies: list[list[messages.Tensor | None]] = []
+    graph.outputs.reset()
+    for number, chosen in enumerate([request.before, *request.sets]):
+        audit.begin(results, poisoned=chosen >= SETS)
+        graph.hold(chosen)
         given = [_placed(audit, graph, chosen, i) for i in range(len(graph.live))]
         out = graph.audited(*[given[i] for i in graph.order])
         seen = replace(graph, live=given, refreshers={})
-        kept.append(calls.keep_call(seen, out, chosen, [0] * len(given)))
-        results.append(calls.tensors(out))
-        copies.append([audit.copy_of(tensor) for tensor in results[-1]])
-    del results[0], kept[0], copies[0]
+        one = calls.keep_call(seen, out, chosen, [0] * len(given))
+        if number:
+            results += calls.tensors(out)
+            kept.append(_kept(graph, one))
+            copied = map(audit.copy_of, calls.tensors(out))
+            copies.append([tensor if tensor is None else _written(graph, tensor) for tensor in copied])
+        del one
     audit.check_zones()
-    stable = all(
-        calls.same_bytes(now, then)
-        for result, one in zip(results, kept, strict=True)
-        for now, then in zip(result, one.copies, strict=True)
-    )
-    graph.outputs.reset()
-    reply = messages.AuditReply(
-        kept=[_kept(graph, one) for one in kept],
-        stable=stable,
-        copies=[[one if one is None else _written(graph, one) for one in row] for row in copies],
-    )
+    then = [output for one in kept for output in one.outputs]
+    stable = all(_is_still(graph, *pair) for pair in zip(results, then, strict=True))
     results.clear()
-    copies.clear()
     audit.close()
-    return reply
+    graph.hold()
+    return messages.AuditReply(kept=kept, stable=stable, copies=copies)
+
+
+def _is_still(graph: calls.Graph, now: torch.Tensor, then: messages.Output) -> bool:
+    """Whether an output is what was written of it; read without mapping the arena, where kernels are."""
+    return calls.same_bytes(now, graph.outputs.unmapped(then)[:].to(now.device))
 
 
 def _float64(state: _State, request: messages.Float64) -> messages.Float64Reply:
     """The outputs on `windows` of set `set`, and what is left in the inputs `inputs`, computed in float64;
     none where that does not run.
     """
-    graph, order = state.graphs[request.id], request.order
+    graph, order = _holding(state, request.id, request.set), request.order
     values = _values(graph, request.set, request.windows)
     written = [order.index(i) for i in request.inputs]
     outputs = in_float64(graph.plain, [values[i] for i in order], written)
@@ -267,7 +278,7 @@ def _float64(state: _State, request: messages.Float64) -> messages.Float64Reply:
 
 def _rounding(state: _State, request: messages.Rounding) -> messages.RoundingReply:
     """The operators of eager's whose rounding shows, on `windows` of set `set`."""
-    graph = state.graphs[request.id]
+    graph = _holding(state, request.id, request.set)
     values = _values(graph, request.set, request.windows)
     inputs = [values[i] for i in request.order]
     return messages.RoundingReply(operators=operators_that_show(graph.plain, inputs))
@@ -275,7 +286,7 @@ def _rounding(state: _State, request: messages.Rounding) -> messages.RoundingRep
 
 def _states(state: _State, request: messages.States) -> messages.StatesReply:
     """What each operator of the graph writes into the inputs `inputs`, on `windows` of set `set`."""
-    graph = state.graphs[request.id]
+    graph = _holding(state, request.id, request.set)
     values = _values(graph, request.set, request.windows)
     inputs = [values[i] for i in request.inputs]
     found = states_of(graph.plain, [values[i] for i in request.order], inputs)
