@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +39,15 @@ TYPES: dict[str, type] = {
 Shape = int | tuple[int, ...]
 
 
+_guards: Any = torch._C._dynamo.guards
+EMPTY: dict[str, Callable[..., torch.Tensor]] = {
+    "cpu": _guards._empty_strided_cpu,
+    "cuda": _guards._empty_strided_cuda,
+}
+"""For each type of device the function of (size, stride, dtype) that allocates on the current one.
+
+It goes past torch's dispatcher, as Inductor's code does. In the order of `empty` of host.h.
+"""
 CONSTANT, OUTPUT = -1, -2
 MOST = 64
 """Arguments of a launch, at most (MOST of launch.c)."""
@@ -85,7 +93,6 @@ def build(source: Path = SOURCE) -> Path:
 
 _builder: list[Callable[[], Path]] = [build]
 """Who compiles: `build` here; in a candidate's process the referee, asked over the channel."""
-_observers: list[Callable[..., Any]] = []
 
 
 class Launch:
@@ -150,18 +157,6 @@ def size(parameter: Parameter) -> int:
     return ctypes.sizeof(TYPES[parameter.type])
 
 
-@contextmanager
-def observed(see: Callable[..., Any]) -> Iterator[None]:
-    """Call `see(*args)` before every launch for a while; while nobody looks nothing is paid for it."""
-    _observers.append(see)
-    _tell()
-    try:
-        yield
-    finally:
-        _observers.remove(see)
-        _tell()
-
-
 def load(path: Path) -> ctypes.PyDLL:
     """An extension that includes host.h, loaded and told of torch.
 
@@ -175,7 +170,7 @@ def load(path: Path) -> ctypes.PyDLL:
     capsule.argtypes, capsule.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
     host = _Host.in_dll(loaded, "host")
     host.torch, host.tensor_type = capsule(exchange, b"dlpack_exchange_api"), id(torch.Tensor)
-    host.empty[0], host.seen_empty[0] = (id(function) for function in allocators())
+    host.empty[:] = [id(function) for function in EMPTY.values()]
     return loaded
 
 
@@ -185,7 +180,6 @@ def tell_cuda(loaded: ctypes.PyDLL) -> None:
     if not host.launch:
         for name, function in driver.functions().items():
             setattr(host, name, ctypes.cast(function, ctypes.c_void_p).value)
-        host.empty[1], host.seen_empty[1] = (id(function) for function in driver.allocators())
 
 
 @functools.cache
@@ -198,23 +192,11 @@ def library() -> ctypes.PyDLL:
     pointer, object_, u32 = ctypes.c_void_p, ctypes.py_object, ctypes.c_uint32
     loaded.launch_new.argtypes = [ctypes.c_char_p, object_, ctypes.c_int, ctypes.c_int, ctypes.c_char_p, u32]
     loaded.launch_new.restype = loaded.launch_function_of.restype = object_
-    loaded.launch_function_of.argtypes = loaded.launch_observe.argtypes = [object_]
-    loaded.launch_observe.restype = None
+    loaded.launch_function_of.argtypes = [object_]
     loaded.launch_add.argtypes = [object_, ctypes.POINTER(object_), ctypes.c_ssize_t, pointer]
     loaded.launch_add.argtypes += [ctypes.POINTER(u32), ctypes.POINTER(_Parameter), u32]
     loaded.launch_add.argtypes += [ctypes.POINTER(object_), u32]
-    loaded.launch_observe(_observers[-1] if _observers else None)
     return loaded
-
-
-@functools.cache
-def allocators() -> tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]]:
-    """Two functions of (size, stride, dtype) that allocate in the host's memory; see driver.allocators."""
-
-    def seen(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty_strided(size, stride, dtype=dtype)
-
-    return getattr(torch._C._dynamo.guards, "_empty_strided_cpu", seen), seen
 
 
 class _Host(ctypes.Structure):
@@ -222,17 +204,11 @@ class _Host(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("torch", "tensor_type", "launch", "error_text")),
         *((name, ctypes.c_void_p) for name in ("fill", "fill_words", "copy")),
         ("empty", ctypes.c_void_p * 2),
-        ("seen_empty", ctypes.c_void_p * 2),
     )
 
 
 class _Parameter(ctypes.Structure):
     _fields_ = (("constant", ctypes.c_uint64), ("source", ctypes.c_int32), ("target", ctypes.c_int32))
-
-
-def _tell() -> None:
-    if library.cache_info().currsize:
-        library().launch_observe(_observers[-1] if _observers else None)
 
 
 def three(name: str, part: Shape) -> tuple[int, int, int]:
