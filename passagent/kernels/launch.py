@@ -64,19 +64,6 @@ class Parameter(NamedTuple):
     constant: int | float = 0
 
 
-class Made(NamedTuple):
-    """An output that is allocated at each call."""
-
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-
-    @staticmethod
-    def like(like: Like) -> Made:
-        """What a plan asks for."""
-        return Made(like.shape, strides(like.shape, like.order), like.dtype)
-
-
 def build(source: Path = SOURCE) -> Path:
     """The shared object of an extension in C that includes host.h, built unless it is cached."""
     texts = {name.name: name.read_text() for name in (source, _HEADER)}
@@ -126,7 +113,7 @@ class Launch:
         block: tuple[int, int, int],
         shared: int,
         parameters: Sequence[Parameter],
-        outputs: Sequence[Made] = (),
+        outputs: Sequence[Like] = (),
     ) -> bool:
         """Have arguments such as `args` launch the CUfunction. True; TypeError if no kernel takes them.
 
@@ -142,7 +129,9 @@ class Launch:
             value = TYPES[ctype](constant)
             ctypes.memmove(ctypes.byref(slot), ctypes.byref(value), ctypes.sizeof(value))
         sizes = (ctypes.c_uint32 * 7)(*grid, *block, shared)
-        flat: list[Any] = [part for made in outputs for part in made]
+        flat: list[Any] = []
+        for like in outputs:
+            flat += [like.shape, strides(like.shape, like.order), like.dtype]
         made_of = (ctypes.py_object * len(flat))(*flat)
         added = (self._state, given, len(args), function, sizes, passed, len(passed), made_of, len(outputs))
         if not self._library.launch_add(*added):
@@ -217,6 +206,13 @@ def three(name: str, part: Shape) -> tuple[int, int, int]:
     if not 1 <= len(sizes) <= 3 or not all(isinstance(n, int) and 0 <= n < 1 << 32 for n in sizes):
         raise TypeError(f"{name}: {part!r} is no grid or block; give an int or a tuple of up to three")
     return (*sizes, 1, 1)[:3]  # type: ignore[return-value]
+
+
+def sizes(name: str, shape: Any) -> tuple[tuple[int, int, int], tuple[int, int, int], int]:
+    """Grid, block and bytes of shared memory of `kernel[grid, block, shared]`. Raises TypeError."""
+    if not isinstance(shape, tuple) or len(shape) not in (2, 3):
+        raise TypeError(f"{name}: launch as kernel[grid, block](...)")
+    return three(name, shape[0]), three(name, shape[1]), three(name, shape[2])[0] if shape[2:] else 0
 
 
 def check_arguments(name: str, args: Sequence[Any]) -> None:
