@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import inspect
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 
 from passagent.kernels import build as _build
 from passagent.kernels import launch, layout
-from passagent.kernels.launch import OUTPUT, Made, Parameter
+from passagent.kernels.launch import OUTPUT, Parameter
 from passagent.kernels.layout import Like, Order
 
 CTYPES = {
@@ -92,18 +92,19 @@ class _CppKernel:
 
     def _other(self, *args: _Argument) -> Any:
         """Make the variant for arguments such as these (True), or do the call on contiguous copies."""
-        types = [self._type(position, argument) for position, argument in enumerate(args)]
+        where = "a C++ kernel takes tensors in the host's memory"
+        types = argument_types(self.name, args, lambda tensor: tensor.is_cpu, where)
         parameters = [_parameter(ctype, position) for position, ctype in enumerate(types)]
-        made_of: list[Made] = []
+        made: list[Like] = []
         if self.plan is not None:
             orders = self._orders or [()] * len(args)
             copied = list(map(layout.laid, args, orders))
             if not all(map(operator.is_, args, copied)):
                 return layout.row_major(self.function(*copied))
             outputs, numbers = self.plan(*map(layout.seen, args, orders))
-            for k, like in enumerate(Like(*like) for like in outputs.values()):
-                made_of.append(Made.like(like))
-                types.append(self._pointer(f"output {list(outputs)[k]}", like.dtype))
+            made = [Like(*like) for like in outputs.values()]
+            for k, (key, like) in enumerate(zip(outputs, made, strict=True)):
+                types.append(_pointer(f"{self.name}: output {key}", like.dtype))
                 parameters.append(Parameter("void*", OUTPUT - k))
             for key, number in numbers.items():
                 if type(number) not in SCALARS:
@@ -111,24 +112,7 @@ class _CppKernel:
                 types.append(SCALARS[type(number)][0])
                 parameters.append(Parameter(types[-1], constant=number))
         function = ctypes.cast(self._load(tuple(types)), ctypes.c_void_p).value or 0
-        return self._launch.add(args, function, _ONE, _ONE, 0, parameters, made_of)
-
-    def _type(self, position: int, argument: _Argument) -> str:
-        """The C type that an argument arrives as."""
-        if isinstance(argument, torch.Tensor):
-            if not argument.is_cpu:
-                what = f"argument {position} is a {argument.dtype} tensor on {argument.device}"
-                raise TypeError(f"{self.name}: {what}; a C++ kernel takes tensors in the host's memory")
-            return self._pointer(f"argument {position}", argument.dtype)
-        if type(argument) not in SCALARS:
-            what = f"argument {position} is a {type(argument).__name__}"
-            raise TypeError(f"{self.name}: {what}; pass tensors, ints, floats or bools")
-        return SCALARS[type(argument)][0]
-
-    def _pointer(self, what: str, dtype: torch.dtype) -> str:
-        if dtype not in CTYPES:
-            raise TypeError(f"{self.name}: {what} is a {dtype} tensor, for which C++ kernels have no type")
-        return CTYPES[dtype]
+        return self._launch.add(args, function, _ONE, _ONE, 0, parameters, made)
 
     def _load(self, types: tuple[str, ...]) -> Any:
         """The kernel's entry for these types, built and loaded once."""
@@ -136,6 +120,33 @@ class _CppKernel:
             path = _builder[0](self.source, self.name, _build.Signature(types))
             self._loaded[types] = ctypes.PyDLL(str(path)).passagent_entry
         return self._loaded[types]
+
+
+def argument_types(
+    name: str, args: Sequence[Any], is_here: Callable[[torch.Tensor], bool], where: str
+) -> list[str]:
+    """The C types that the arguments of kernel `name` arrive as, in C++ as in CUDA C++.
+
+    Raises TypeError for one that C has no type for, or a tensor that is not here; `where` says what is.
+    """
+    types = []
+    for position, argument in enumerate(args):
+        what = f"{name}: argument {position}"
+        if isinstance(argument, torch.Tensor):
+            if not is_here(argument):
+                raise TypeError(f"{what} is a {argument.dtype} tensor on {argument.device}; {where}")
+            types.append(_pointer(what, argument.dtype))
+        elif type(argument) in SCALARS:
+            types.append(SCALARS[type(argument)][0])
+        else:
+            raise TypeError(f"{what} is a {type(argument).__name__}; pass tensors, ints, floats or bools")
+    return types
+
+
+def _pointer(what: str, dtype: torch.dtype) -> str:
+    if dtype not in CTYPES:
+        raise TypeError(f"{what} is a {dtype} tensor, for which C has no type; pass a view of another dtype")
+    return CTYPES[dtype]
 
 
 def _parameter(ctype: str, position: int) -> Parameter:

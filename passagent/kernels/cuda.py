@@ -10,7 +10,7 @@ import torch
 
 from passagent.kernels import build_cuda, driver, launch
 from passagent.kernels.build import Signature
-from passagent.kernels.cpp import CTYPES, SCALARS
+from passagent.kernels.cpp import argument_types
 from passagent.kernels.launch import Shape
 
 Builder = Callable[[str, str, Signature, str], Path]
@@ -47,10 +47,7 @@ class CudaKernel:
         return function
 
     def _launch(self, shape: tuple[Shape | int, ...]) -> Callable[..., None]:
-        if not isinstance(shape, tuple) or len(shape) not in (2, 3):
-            raise TypeError(f"{self.name}: launch as kernel[grid, block](...)")
-        grid, block = launch.three(self.name, shape[0]), launch.three(self.name, shape[1])
-        shared = launch.three(self.name, shape[2])[0] if len(shape) == 3 else 0
+        grid, block, shared = launch.sizes(self.name, shape)
         made: list[launch.Launch] = []
         other = functools.partial(self._other, made, grid, block, shared)
         made.append(launch.Launch(f"{self.name}[{list(grid)}, {list(block)}]", other))
@@ -65,8 +62,9 @@ class CudaKernel:
         *args: _Argument,
     ) -> bool:
         """Make a variant for arguments such as these."""
-        launch.check_arguments(self.name, args)
-        function, types = self._load(_signature(self.name, args))
+        device, where = driver.current_device(), "a kernel takes tensors on the current CUDA device"
+        given = argument_types(self.name, args, lambda tensor: tensor.get_device() == device, where)
+        function, types = self._load(Signature(tuple(given)))
         for position, (argument, ctype) in enumerate(zip(args, types, strict=True)):
             _check_fits(self.name, position, argument, ctype)
         driver.allow_shared(self.name, function, shared)
@@ -86,21 +84,6 @@ class CudaKernel:
 def cuda_kernel(source: str, name: str) -> CudaKernel:
     """The kernel `name` of `source`, to be launched as `kernel[grid, block](*args)`; see CudaKernel."""
     return CudaKernel(source, name)
-
-
-def _signature(name: str, args: tuple[_Argument, ...]) -> Signature:
-    types = []
-    for position, argument in enumerate(args):
-        if type(argument) in SCALARS:
-            types.append(SCALARS[type(argument)][0])
-        elif isinstance(argument, torch.Tensor) and argument.dtype in CTYPES:
-            types.append(CTYPES[argument.dtype])
-        else:
-            kind = (
-                f"{argument.dtype} tensor" if isinstance(argument, torch.Tensor) else type(argument).__name__
-            )
-            raise TypeError(f"{name}: argument {position} is a {kind}; pass tensors, ints, floats or bools")
-    return Signature(tuple(types))
 
 
 def _check_fits(name: str, position: int, argument: _Argument, ctype: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,19 +24,6 @@ def functions() -> dict[str, Any]:
         "fill_words": cuda.cuMemsetD32Async,
         "copy": cuda.cuMemcpyDtoDAsync_v2,
     }
-
-
-@functools.cache
-def allocators() -> tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]]:
-    """Two functions of (size, stride, dtype) that allocate on the current device.
-
-    One goes past torch's dispatcher, as Inductor's code does; the other through it, where it can be seen.
-    """
-
-    def seen(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty_strided(size, stride, dtype=dtype, device="cuda")
-
-    return getattr(torch._C._dynamo.guards, "_empty_strided_cuda", seen), seen
 
 
 def empty(size: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

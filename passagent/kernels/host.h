@@ -55,7 +55,6 @@ struct {
   int (*copy)(uint64_t target, uint64_t source, size_t count, void* stream);    // cuMemcpyDtoDAsync
   PyObject* empty[2];        // (size, stride, dtype) to a tensor, past torch's dispatcher: in the host's memory,
                              // and on the current CUDA device
-  PyObject* seen_empty[2];   // the same through the dispatcher, for when somebody looks
 } host;
 
 // 1 if a call into CUDA's driver succeeded; else 0, with an error set that names what was called for.

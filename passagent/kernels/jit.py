@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from passagent.kernels import driver, launch, layout
-from passagent.kernels.launch import OUTPUT, Made, Parameter
+from passagent.kernels.launch import OUTPUT, Parameter
 from passagent.kernels.layout import Like, Order, strides
 
 OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion", "maxnreg")
@@ -159,7 +159,7 @@ class _TritonKernel:
             if not function:
                 return self._launched(planned, driver.device())
             block, shared = (32 * compiled.metadata.num_warps, 1, 1), compiled.metadata.shared
-        made_of = [Made.like(like) for like in planned.outputs.values()]
+        made_of = list(planned.outputs.values())
         return self._launch.add(args, function, planned.grid, block, shared, parameters, made_of)
 
     def _load(self, compiled: Any, parameters: list[Parameter]) -> int:

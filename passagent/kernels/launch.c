@@ -2,8 +2,6 @@
 // loaded by launch.py.
 #include "host.h"
 
-static PyObject* observer;  // called with the arguments of every launch before it; NULL: nobody looks
-
 enum { MOST = 64, WORDS = 512, RANK = 15 };
 enum target { POINTER, I8, I16, I32, I64, U8, U16, U32, U64, F32, F64, BOOLEAN };
 enum kind { TENSOR = 1u << 28, INT = 2u << 28, FLOAT = 3u << 28, BOOL = 4u << 28, NONE = 5u << 28 };
@@ -165,16 +163,6 @@ static struct variant* find(struct launch* l, const struct reading* r) {
   return v;
 }
 
-// Tell the observer what a kernel is given: the call's arguments and the outputs. 0 if it raised.
-static int tell(PyObject* const* args, intptr_t count, PyObject* const* outputs, uint32_t made) {
-  PyObject* all[2 * MOST];
-  memcpy(all, args, (size_t)count * sizeof *args);
-  memcpy(all + count, outputs, made * sizeof *outputs);
-  PyObject* seen = PyObject_Vectorcall(observer, all, (size_t)count + made, NULL);
-  if (seen != NULL) Py_DecRef(seen);
-  return seen != NULL;
-}
-
 // Hand the parameters to the kernel or to cuLaunchKernel; 0 with an error set if that fails.
 static int launch(const struct launch* l, const struct variant* v, void** parameters) {
   void* stream = NULL;
@@ -194,8 +182,8 @@ static PyObject* result_of(PyObject** outputs, uint32_t count) {
 }
 
 // Launch a variant. Returns the outputs, or NULL: with an error set, or with `fits` 0 for a number that does not.
-static PyObject* run(const struct launch* l, const struct variant* v, PyObject* const* args, intptr_t count,
-                     const struct reading* r, int* fits) {
+static PyObject* run(const struct launch* l, const struct variant* v, PyObject* const* args, const struct reading* r,
+                     int* fits) {
   union value values[MOST];
   void* parameters[MOST];
   PyObject* outputs[MOST];
@@ -212,11 +200,10 @@ static PyObject* run(const struct launch* l, const struct variant* v, PyObject* 
     }
   }
   uint64_t starts[MOST];
-  PyObject* empty = (observer == NULL ? host.empty : host.seen_empty)[!l->cpu];
   int right = 1;
   for (; right && made < v->outputs; made += (uint32_t)right) {
     struct tensor t;
-    outputs[made] = PyObject_Vectorcall(empty, v->made_of[made], 3, NULL);
+    outputs[made] = PyObject_Vectorcall(host.empty[!l->cpu], v->made_of[made], 3, NULL);
     right = outputs[made] != NULL && host.torch->tensor_of(outputs[made], &t) == 0;
     if (right) starts[made] = (uint64_t)t.data + t.byte_offset;
     else if (outputs[made] != NULL) Py_DecRef(outputs[made]);
@@ -224,7 +211,6 @@ static PyObject* run(const struct launch* l, const struct variant* v, PyObject* 
   for (uint32_t i = 0; right && i < v->count; ++i) {
     if (v->parameters[i].source < -1) values[i].u = starts[-2 - v->parameters[i].source];
   }
-  if (right && observer != NULL) right = tell(args, count, outputs, made);
   if (right && launch(l, v, parameters)) return result_of(outputs, made);
   while (made > 0) Py_DecRef(outputs[--made]);
   return NULL;
@@ -238,7 +224,7 @@ static PyObject* call(PyObject* self, PyObject* const* args, intptr_t count, PyO
   for (int tries = 0; tries < 2; ++tries) {
     int fits = 1;
     struct variant* v = known ? find(l, &reading) : NULL;
-    PyObject* result = v == NULL ? NULL : run(l, v, args, count, &reading, &fits);
+    PyObject* result = v == NULL ? NULL : run(l, v, args, &reading, &fits);
     if (v != NULL && fits) return result;
     if (tries == 1) break;
     PyObject* answer = PyObject_Vectorcall(l->other, args, (size_t)count, names);
@@ -311,12 +297,4 @@ int launch_add(PyObject* self, PyObject* const* args, intptr_t arguments, void* 
   v->next = l->variants;
   l->variants = v;
   return 1;
-}
-
-void launch_observe(PyObject* callable) {
-  PyObject* before = observer;
-  if (callable == (PyObject*)_Py_NoneStruct) callable = NULL;
-  if (callable != NULL) Py_IncRef(callable);
-  observer = callable;
-  if (before != NULL) Py_DecRef(before);
 }

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +39,15 @@ TYPES: dict[str, type] = {
 Shape = int | tuple[int, ...]
 
 
+_guards: Any = torch._C._dynamo.guards
+EMPTY: dict[str, Callable[..., torch.Tensor]] = {
+    "cpu": _guards._empty_strided_cpu,
+    "cuda": _guards._empty_strided_cuda,
+}
+"""For each type of device the function of (size, stride, dtype) that allocates on the current one.
+
+It goes past torch's dispatcher, as Inductor's code does. In the order of `empty` of host.h.
+"""
 CONSTANT, OUTPUT = -1, -2
 MOST = 64
 """Arguments of a launch, at most (MOST of launch.c)."""
@@ -54,19 +62,6 @@ class Parameter(NamedTuple):
     type: str
     source: int = CONSTANT
     constant: int | float = 0
-
-
-class Made(NamedTuple):
-    """An output that is allocated at each call."""
-
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-
-    @staticmethod
-    def like(like: Like) -> Made:
-        """What a plan asks for."""
-        return Made(like.shape, strides(like.shape, like.order), like.dtype)
 
 
 def build(source: Path = SOURCE) -> Path:
@@ -85,7 +80,6 @@ def build(source: Path = SOURCE) -> Path:
 
 _builder: list[Callable[[], Path]] = [build]
 """Who compiles: `build` here; in a candidate's process the referee, asked over the channel."""
-_observers: list[Callable[..., Any]] = []
 
 
 class Launch:
@@ -119,7 +113,7 @@ class Launch:
         block: tuple[int, int, int],
         shared: int,
         parameters: Sequence[Parameter],
-        outputs: Sequence[Made] = (),
+        outputs: Sequence[Like] = (),
     ) -> bool:
         """Have arguments such as `args` launch the CUfunction. True; TypeError if no kernel takes them.
 
@@ -135,7 +129,9 @@ class Launch:
             value = TYPES[ctype](constant)
             ctypes.memmove(ctypes.byref(slot), ctypes.byref(value), ctypes.sizeof(value))
         sizes = (ctypes.c_uint32 * 7)(*grid, *block, shared)
-        flat: list[Any] = [part for made in outputs for part in made]
+        flat: list[Any] = []
+        for like in outputs:
+            flat += [like.shape, strides(like.shape, like.order), like.dtype]
         made_of = (ctypes.py_object * len(flat))(*flat)
         added = (self._state, given, len(args), function, sizes, passed, len(passed), made_of, len(outputs))
         if not self._library.launch_add(*added):
@@ -148,18 +144,6 @@ class Launch:
 def size(parameter: Parameter) -> int:
     """Bytes that a kernel is given for the parameter."""
     return ctypes.sizeof(TYPES[parameter.type])
-
-
-@contextmanager
-def observed(see: Callable[..., Any]) -> Iterator[None]:
-    """Call `see(*args)` before every launch for a while; while nobody looks nothing is paid for it."""
-    _observers.append(see)
-    _tell()
-    try:
-        yield
-    finally:
-        _observers.remove(see)
-        _tell()
 
 
 def load(path: Path) -> ctypes.PyDLL:
@@ -175,7 +159,7 @@ def load(path: Path) -> ctypes.PyDLL:
     capsule.argtypes, capsule.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
     host = _Host.in_dll(loaded, "host")
     host.torch, host.tensor_type = capsule(exchange, b"dlpack_exchange_api"), id(torch.Tensor)
-    host.empty[0], host.seen_empty[0] = (id(function) for function in allocators())
+    host.empty[:] = [id(function) for function in EMPTY.values()]
     return loaded
 
 
@@ -185,7 +169,6 @@ def tell_cuda(loaded: ctypes.PyDLL) -> None:
     if not host.launch:
         for name, function in driver.functions().items():
             setattr(host, name, ctypes.cast(function, ctypes.c_void_p).value)
-        host.empty[1], host.seen_empty[1] = (id(function) for function in driver.allocators())
 
 
 @functools.cache
@@ -198,23 +181,11 @@ def library() -> ctypes.PyDLL:
     pointer, object_, u32 = ctypes.c_void_p, ctypes.py_object, ctypes.c_uint32
     loaded.launch_new.argtypes = [ctypes.c_char_p, object_, ctypes.c_int, ctypes.c_int, ctypes.c_char_p, u32]
     loaded.launch_new.restype = loaded.launch_function_of.restype = object_
-    loaded.launch_function_of.argtypes = loaded.launch_observe.argtypes = [object_]
-    loaded.launch_observe.restype = None
+    loaded.launch_function_of.argtypes = [object_]
     loaded.launch_add.argtypes = [object_, ctypes.POINTER(object_), ctypes.c_ssize_t, pointer]
     loaded.launch_add.argtypes += [ctypes.POINTER(u32), ctypes.POINTER(_Parameter), u32]
     loaded.launch_add.argtypes += [ctypes.POINTER(object_), u32]
-    loaded.launch_observe(_observers[-1] if _observers else None)
     return loaded
-
-
-@functools.cache
-def allocators() -> tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]]:
-    """Two functions of (size, stride, dtype) that allocate in the host's memory; see driver.allocators."""
-
-    def seen(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty_strided(size, stride, dtype=dtype)
-
-    return getattr(torch._C._dynamo.guards, "_empty_strided_cpu", seen), seen
 
 
 class _Host(ctypes.Structure):
@@ -222,17 +193,11 @@ class _Host(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("torch", "tensor_type", "launch", "error_text")),
         *((name, ctypes.c_void_p) for name in ("fill", "fill_words", "copy")),
         ("empty", ctypes.c_void_p * 2),
-        ("seen_empty", ctypes.c_void_p * 2),
     )
 
 
 class _Parameter(ctypes.Structure):
     _fields_ = (("constant", ctypes.c_uint64), ("source", ctypes.c_int32), ("target", ctypes.c_int32))
-
-
-def _tell() -> None:
-    if library.cache_info().currsize:
-        library().launch_observe(_observers[-1] if _observers else None)
 
 
 def three(name: str, part: Shape) -> tuple[int, int, int]:
@@ -241,6 +206,13 @@ def three(name: str, part: Shape) -> tuple[int, int, int]:
     if not 1 <= len(sizes) <= 3 or not all(isinstance(n, int) and 0 <= n < 1 << 32 for n in sizes):
         raise TypeError(f"{name}: {part!r} is no grid or block; give an int or a tuple of up to three")
     return (*sizes, 1, 1)[:3]  # type: ignore[return-value]
+
+
+def sizes(name: str, shape: Any) -> tuple[tuple[int, int, int], tuple[int, int, int], int]:
+    """Grid, block and bytes of shared memory of `kernel[grid, block, shared]`. Raises TypeError."""
+    if not isinstance(shape, tuple) or len(shape) not in (2, 3):
+        raise TypeError(f"{name}: launch as kernel[grid, block](...)")
+    return three(name, shape[0]), three(name, shape[1]), three(name, shape[2])[0] if shape[2:] else 0
 
 
 def check_arguments(name: str, args: Sequence[Any]) -> None:

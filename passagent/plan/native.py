@@ -11,8 +11,8 @@ import torch
 
 from passagent import kernels
 from passagent.kernels import cpp, cuda, jit, layout
-from passagent.kernels.cpp import CTYPES, SCALARS
-from passagent.kernels.launch import three
+from passagent.kernels.cpp import argument_types
+from passagent.kernels.launch import sizes, three
 from passagent.kernels.layout import Like, Order, strides
 from passagent.plan.model import Launch, NativeKernel, Parameter
 from passagent.plan.recording_session import Recorder, Session
@@ -105,36 +105,19 @@ class _CudaKernel:
         self.source, self.name, self._recorder = source, name, recorder
 
     def __getitem__(self, shape: Any) -> Callable[..., None]:
-        if not isinstance(shape, tuple) or len(shape) not in (2, 3):
-            raise TypeError(f"{self.name}: launch as kernel[grid, block](...)")
-        grid, block = three(self.name, shape[0]), three(self.name, shape[1])
-        sizes = {"grid": grid, "block": block, "shared": three(self.name, shape[2])[0] if shape[2:] else 0}
-        return lambda *args: _launch(self._recorder.current(), "cuda", self.source, self.name, args, **sizes)
+        grid, block, shared = sizes(self.name, shape)
+        how = {"grid": grid, "block": block, "shared": shared}
+        return lambda *args: _launch(self._recorder.current(), "cuda", self.source, self.name, args, **how)
 
 
 def _launch(
-    session: Session, kind: Literal["cpp", "cuda"], source: str, name: str, args: Sequence[Any], **sizes: Any
+    session: Session, kind: Literal["cpp", "cuda"], source: str, name: str, args: Sequence[Any], **how: Any
 ) -> None:
     """A launch of C++ or CUDA C++, for arguments of these types."""
     device = {"cpp": "cpu", "cuda": "cuda"}[kind]
-    types = []
-    for position, argument in enumerate(args):
-        if isinstance(argument, torch.Tensor):
-            what = f"argument {position} is a {argument.dtype} tensor"
-            if argument.dtype not in CTYPES:
-                raise TypeError(f"{name}: {what}, for which C has no type; pass a view of another dtype")
-            if argument.device.type != device:
-                what = f"{what} on {argument.device}"
-                raise TypeError(
-                    f"{name}: {what}; a {kind} kernel takes {device} tensors: record with --device {device}"
-                )
-            types.append(CTYPES[argument.dtype])
-        elif type(argument) in SCALARS:
-            types.append(SCALARS[type(argument)][0])
-        else:
-            what = f"argument {position} is a {type(argument).__name__}"
-            raise TypeError(f"{name}: {what}; pass tensors, ints, floats or bools")
-    if 0 in sizes.get("grid", ()):
+    where = f"a {kind} kernel takes {device} tensors: record with --device {device}"
+    types = argument_types(name, args, lambda tensor: tensor.device.type == device, where)
+    if 0 in how.get("grid", ()):
         return
     signature = tuple(Parameter(type=ctype) for ctype in types)
     kernel = NativeKernel(kind=kind, text=source, entry=name, signature=signature)
@@ -147,4 +130,4 @@ def _launch(
         else session.constant(a)
         for a in args
     )
-    session.steps.append(Launch(kernel=kernel.digest(), args=given, **sizes))
+    session.steps.append(Launch(kernel=kernel.digest(), args=given, **how))

@@ -283,8 +283,7 @@ class Table:
         told, loaded = explain(self.plan, self.device), extension.library()
         if not self.cpu:
             launch.tell_cuda(loaded)
-        default = launch.allocators() if self.cpu else driver.allocators()
-        empty = empty or default[0]
+        empty = empty or launch.EMPTY[self.device.type]
         inputs = [self._input(loaded, position) for position in range(len(self.given))]
         tables = [
             extension.array(extension.Input, inputs),

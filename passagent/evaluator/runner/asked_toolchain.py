@@ -53,22 +53,17 @@ def install(ask: Ask) -> None:
     """
     folder = Path.cwd() / "built"
 
+    def built(kind: str, **request: Any) -> Path:
+        return _kept(folder, _object(ask({"kind": kind, **request})))
+
     def build_cpp(source: str, name: str, signature: Signature) -> Path:
-        request = {"kind": "cpp", "source": source, "name": name, "types": list(signature.types)}
-        return _kept(folder, _object(ask(request)))
+        return built("cpp", source=source, name=name, types=list(signature.types))
 
     def build_cuda(source: str, name: str, signature: Signature, arch: str) -> Path:
-        request = {
-            "kind": "cuda",
-            "source": source,
-            "name": name,
-            "types": list(signature.types),
-            "arch": arch,
-        }
-        return _kept(folder, _object(ask(request)))
+        return built("cuda", source=source, name=name, types=list(signature.types), arch=arch)
 
     cpp._builder[0], cuda._builder[0] = build_cpp, build_cuda
-    launch._builder[0] = lambda: _kept(folder, _object(ask({"kind": "launch"})))
+    launch._builder[0] = functools.partial(built, "launch")
     if "triton" in sys.modules:
         _install_triton(ask)
 
