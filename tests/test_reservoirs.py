@@ -54,8 +54,9 @@ def test_on_the_cpu_values_stay_out_of_the_memory(sets):
     assert torch.equal(view[:5], drawn[0][0])  # what is in use stays mapped
 
 
-def test_only_what_is_asked_for_goes_to_the_device(sets):
+def test_only_what_is_asked_for_goes_to_the_device(sets, monkeypatch):
     _, arena, described = sets
+    monkeypatch.setattr(reservoirs, "device_bytes", lambda _: 1 << 40)
     read = InputSets(described, arena, "meta")
     assert read._taken == {}
     assert [read[1][0].device.type, read[1][1].device.type] == ["meta", "cpu"]
@@ -83,5 +84,11 @@ arena.seal()
 def test_all_sets_stay_on_the_device_unless_they_take_much_of_it(sets, monkeypatch):
     _, arena, described = sets
     for device, memory, are_large in [("meta", 8, False), ("meta", 7, True), ("cpu", 7, False)]:
-        monkeypatch.setattr(reservoirs, "device_memory_bytes", lambda _, times=memory: times * arena.size)
+        monkeypatch.setattr(reservoirs, "device_bytes", lambda _, times=memory: times * arena.size)
         assert InputSets(described, arena, device).are_large is are_large
+
+
+@pytest.mark.gpu
+def test_a_gpus_memory_is_known_to_a_worker():
+    told = torch.cuda.get_device_properties("cuda").total_memory
+    assert reservoirs.device_bytes("cuda") == pytest.approx(told, rel=0.05)

@@ -10,13 +10,21 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+import torch
+
 from passagent.confine.channel import Arena
-from passagent.confine.environment import device_memory_bytes
 from passagent.evaluator.runner.worker_messages import Given
 
 _SHARE = 8
 """Sets that together take more than this part of a GPU's memory are large: the baseline's worker, the
 candidate's and eager's may hold all of them at a time."""
+
+
+def device_bytes(device: str) -> int:
+    """The memory of a GPU, all told. Its properties are no way to it here: torch counts devices before it
+    tells them, which fails now and then in a sandbox.
+    """
+    return int(torch.cuda.mem_get_info(device)[1])
 
 
 class InputSets:
@@ -26,7 +34,7 @@ class InputSets:
         """`described`: as baseline.py describes them; `arena`: sealed, and closed with this."""
         self._described, self._arena, self._device = described, arena, device
         self._taken: dict[int, list[Any]] = {}
-        self.are_large = device != "cpu" and arena.size > device_memory_bytes(device) // _SHARE
+        self.are_large = device != "cpu" and arena.size > device_bytes(device) // _SHARE
 
     def __getitem__(self, chosen: int) -> list[Any]:
         if chosen not in self._taken:
