@@ -295,6 +295,17 @@ def test_dynamo_dispatch_gives_the_same_verdict(judging_by, task):
     assert [graph.matches for graph in result.graphs] == [1, 1, 1]
 
 
+@pytest.mark.parametrize("dispatch", ["dynamo", "direct"])
+def test_behind_dynamo_eagers_worker_is_as_new_as_the_candidates(judging_by, task, dispatch):
+    judge = judging_by(CONFIG.model_copy(update={"dispatch": dispatch}))
+    served = []
+    for _ in range(2):
+        assert judge.evaluate(task, "eager").status == "ok"
+        served.append(judge.workers.eager._workers[0])
+    assert (served[0] is served[1]) == (dispatch == "direct" and served[1].uses > 1)
+    assert dispatch == "direct" or served[1].uses == 1
+
+
 def broken(body, setup=KERNEL, imports=""):
     return candidate(body, setup, imports)
 

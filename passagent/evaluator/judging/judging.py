@@ -119,7 +119,7 @@ class Judging:
             if self._has_room and self._is_candidate and self.pairs > 1:
                 self._next = NextPair(self._new_worker, self._held_bytes)
             if fits:
-                self._eager_ahead = EagerAhead(functools.partial(self.workers.eager.get, 0, self.task.key))
+                self._eager_ahead = EagerAhead(functools.partial(self._eager_of, 0))
             self._check_all(ahead)
             self._comparisons.wait()
             ahead.finish()
@@ -192,7 +192,7 @@ class Judging:
             if pair == 0 and self._eager_ahead is not None:
                 self._eager = self._eager_ahead.get()
             else:
-                self._eager = self.workers.eager.get(pair, self.task.key)
+                self._eager = self._eager_of(pair)
             for subgraph, result in order:
                 if result.passes_from_t is not None:
                     self._guarded(subgraph, result, self._time)
@@ -283,9 +283,12 @@ class Judging:
         return loaded
 
     def _new_worker(self) -> LoadedWorker:
-        return LoadedWorker(
-            self.workers.take(self.subject, self.interpreter), self.subject, self.config, self._prepared
-        )
+        worker = self.workers.take(self.subject, self.interpreter)
+        return LoadedWorker(worker, self.subject, self.config, self._prepared)
+
+    def _eager_of(self, pair: int) -> EagerWorker:
+        """Eager's worker for a pair."""
+        return self.workers.eager.get(pair, self.task.key, is_new=self.dispatch == "dynamo")
 
     def _check(
         self, ahead: ReferencesAhead, loaded: LoadedWorker, subgraph: Subgraph, result: GraphResult
