@@ -45,10 +45,10 @@ QUICK = {"evaluator.warmups": 0, "evaluator.trials": 2, "evaluator.max_trials": 
 NO_VERDICT = ("out_of_memory", "infrastructure", "timeout")
 """What a machine that is busy with other things does to an evaluation."""
 STORES = {
-    r"(_values\[j\] = )([^;]+);": r"\1(\2) + 0.25f;",
-    r"(tl\.store\([^,]+, )(.+)(, mask=)": r"\1(\2) + 0.25\3",
+    r"(_values\[j\] = )([^;]+);": r"\1(\2) * (\2) + 0.25f;",
+    r"(tl\.store\([^,]+, )(.+)(, mask=)": r"\1(\2) * (\2) + 0.25\3",
 }
-"""What the expert's kernels store, in C++ and Triton, and the same with an error."""
+"""What the expert's kernels store, in C++ and Triton, and the same with an error that no norm takes away."""
 NOT_JUDGING = ("dotenv", "openai", "litellm", "requests", "tqdm", "datasets", "tomli", "modal")
 """What KernelBench's package imports for its clients; none of it judges, and it need not be installed."""
 
@@ -103,9 +103,9 @@ def judged(judge: Any, problem: str, text: str, device: str) -> dict[str, Any]:
 
 
 def agrees(row: dict[str, Any]) -> bool:
-    """Both take it, or both find its values wrong."""
+    """Both take it, or both find its values wrong (ours refuses some: of a lower precision)."""
     theirs = row["theirs"]
-    is_wrong = row["ours"] == "wrong_result" and "Output mismatch" in theirs["why"]
+    is_wrong = row["ours"] in ("wrong_result", "refused") and "Output mismatch" in theirs["why"]
     return is_wrong or (row["ours"] == "ok" and theirs["correct"])
 
 
