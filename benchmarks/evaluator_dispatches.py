@@ -4,28 +4,45 @@
 
 A/A: eager judged in a candidate's place, on the first subgraph of each task; 1.00 is the truth. Then on the
 same subgraphs the expert's first pass and `inductor` are judged by the same referee. Each of the three ways
-(`direct`, `dynamo`, `graph`) has its share of `--budget`; what is not reached is left out and counted. The
-raw results go to benchmarks/results/evaluator-dispatches-<device>-<date>.json.
+(`direct`, `dynamo`, `graph`) has its share of `--budget`; what is not reached is left out and counted.
+
+Of each subgraph `per_pair` is the speedup by each pair of workers alone, and `block_sd` the standard
+deviation of the logarithms of its blocks' speedups within a pair. The raw results go to
+benchmarks/results/evaluator-dispatches-<device>-<date>.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import math
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from evaluator_repeatability import expert_candidates, first_subgraphs, keep
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import PassagentError
 from passagent.evaluator.judging.referee import Referee
-from passagent.evaluator.result import Subject
+from passagent.evaluator.result import GraphResult, Subject
 from passagent.evaluator.score import geometric_mean
+from passagent.evaluator.timing import estimate
 from passagent.tasks.reader import Task
 
 DISPATCHES = ("direct", "dynamo", "graph")
+
+
+def by_pair(graph: GraphResult) -> dict[str, Any]:
+    """The speedup by each pair of workers, and how blocks differ within one."""
+    sides = [map(round, np.multiply(ms, 1e6)) for ms in (graph.eager_samples_ms, graph.compiled_samples_ms)]
+    eager, compiled = ([list(itertools.islice(side, n)) for n in graph.blocks] for side in sides)
+    ends = np.cumsum(graph.pairs)[:-1]
+    parts = np.split(estimate.log_ratios(eager, compiled), ends)
+    within = math.sqrt(float(np.mean([part.var(ddof=1) for part in parts])))
+    return {"per_pair": [round(estimate.ratio(part), 5) for part in parts], "block_sd": round(within, 5)}
 
 
 def judged(referee: Referee, task: Task, subject: Subject) -> dict[str, Any]:
@@ -41,6 +58,7 @@ def judged(referee: Referee, task: Task, subject: Subject) -> dict[str, Any]:
     found |= {"status": evaluation.status, "as": evaluation.as_score, "unstable": graph.unstable}
     if graph.speedup is not None:
         found |= {"speedup": graph.speedup.e2e, "low": graph.speedup.low, "high": graph.speedup.high}
+        found |= by_pair(graph)
     return found | {"error": graph.error, "seconds": round(time.monotonic() - begun, 2)}
 
 

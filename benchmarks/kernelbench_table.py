@@ -6,6 +6,8 @@ The problems are imported, a level on each device in turn, then `passagent bench
 them in shards, `--each` on a device, which take turns to time. With `--seconds` the shards are stopped then;
 the same call again goes on. No language model takes part, and the problems stay in DIR.
 
+`--earlier FILE` is a result of before, whose problems are told beside these.
+
 Raw results go to benchmarks/results/kernelbench-table-<device>-<date>.json: the table, and of each problem
 and compiler the status, the speedups over eager (by the wall and by the device's own time) and eager's time.
 """
@@ -27,6 +29,7 @@ from evaluator_repeatability import ROOT, keep
 from passagent.evaluator.score import geometric_mean
 
 Row = dict[str, Any]
+PAIR = ("expert", "inductor")
 
 
 def start(device: str, log: Path, *words: str) -> subprocess.Popen[bytes]:
@@ -78,6 +81,25 @@ def brief(row: Row) -> Row:
     return found
 
 
+def beside(rows: list[Row], earlier: list[Row]) -> Row:
+    """Geometric means then and now, over the problems that the expert and `inductor` got right both times."""
+    found: Row = {}
+    for key in ("device_speedup", "speedup"):
+        known: list[dict[tuple[str, str], float]] = [{}, {}]
+        for some, seen in zip((earlier, rows), known, strict=True):
+            for row in some:
+                if row.get("left") or (row.get("status") == "ok" and all(row[key])):
+                    seen[row["task"], row["compiler"]] = 1.0 if row.get("left") else geometric_mean(row[key])
+        both = [
+            t for t, c in known[0] if c == "expert" and all((t, c) in seen for seen in known for c in PAIR)
+        ]
+        found["problems"] = len(both)
+        for name, seen in zip(("then", "now"), known, strict=True):
+            means = [geometric_mean([seen[task, compiler] for task in both]) for compiler in PAIR]
+            found[f"{key}, {name}"] = {**dict(zip(PAIR, means, strict=True)), "ratio": means[0] / means[1]}
+    return found
+
+
 def by_device(rows: list[Row]) -> Row:
     """Geometric means of the speedups in the device's own time, by compiler and level; `expert / ...` where
     both are right. What is left to eager counts as 1.
@@ -99,7 +121,9 @@ def by_device(rows: list[Row]) -> Row:
     return found
 
 
-def told(work: Path, places: list[Path], kind: str, out: Path | None, facts: Row) -> None:
+def told(
+    work: Path, places: list[Path], kind: str, out: Path | None, facts: Row, earlier: Path | None
+) -> None:
     """Put the shards together, print the table and keep it."""
     whole = work / f"all-{time.time_ns()}"
     shards = [str(place) for place in places if (place / "results.jsonl").exists()]
@@ -116,6 +140,9 @@ def told(work: Path, places: list[Path], kind: str, out: Path | None, facts: Row
     data = {"identity": {key: value for key, value in rows[0]["identity"].items() if key != "host"}}
     brief_rows = [*map(brief, rows)]
     data |= facts | {"table": table, "by_device": by_device(brief_rows), "rows": brief_rows}
+    if earlier is not None:
+        data["beside"] = beside(brief_rows, json.loads(earlier.read_text())["rows"])
+        print(json.dumps(data["beside"], indent=2))
     for name, mean in data["by_device"].items():
         print(f"by the device's time, {name}: {mean if mean is None else format(mean, '.3f')}")
     print(f"raw results: {keep('kernelbench-table', kind, out, data)}")
@@ -135,6 +162,7 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=0.2, help="seconds of timing a subgraph")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="until the shards are stopped")
     parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--earlier", type=Path)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     until = time.monotonic() + args.seconds
@@ -151,7 +179,7 @@ def main() -> None:
         log = work / f"shard-{number}.log"
         running.append(start(devices[number % len(devices)], log, "bench", *tasks, *common, *words))
     finished(running, until)
-    told(work, places, kind, args.out, {"max_input_mib": args.max_input, "tasks": len(tasks)})
+    told(work, places, kind, args.out, {"max_input_mib": args.max_input, "tasks": len(tasks)}, args.earlier)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ from passagent.tasks.room import check_room, check_room_on
 PAIRS = 2
 """Pairs of workers that time a candidate in a search, one after the other."""
 PAIRS_IN_FULL = 4
-"""The same of a measurement in full on a GPU. There eager and eager differ by 0.4% from pair to pair (0.6%
-behind Dynamo), and by 4% from one block of calls to the next: 1% takes about 150 blocks of several pairs."""
+"""The same of a measurement in full on a GPU. There eager and eager differ by 6% from one block of calls to
+the next, and by 0.7% from pair to pair: 1% takes about 150 blocks, of several pairs."""
 MANY_GRAPHS = 3
 """So many subgraphs tell a search its AS by one pair of workers as well as fewer do by two."""
 ENOUGH_GRAPHS = 6
