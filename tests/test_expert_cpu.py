@@ -8,7 +8,7 @@ import re
 import pytest
 import torch
 import torch.nn.functional as F
-from expert_cases import captured, check, r, write
+from expert_cases import captured, check, r, rewritten, write
 
 
 def source(authored):
@@ -139,3 +139,15 @@ def test_threads_are_asked_for_by_all_the_work_where_axes_are_equally_long():
     authored = write([captured(lambda x: x.unsqueeze(1) - x.unsqueeze(2), [r(4, 300)])])
     [work] = re.findall(r"parallel for if \((.*) > \d+\)", source(authored))
     assert sorted(work.split(" * ")) == ["n0", "n0", "n1"]
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_long_sum_is_as_near_to_float64_as_eagers(dim):
+    def function(x):
+        return (torch.relu(x) - torch.relu(x).mean(dim, keepdim=True)) * 300
+
+    x = 1 + r(*((100_000, 16) if dim == 0 else (4, 400_000))).abs() / 100
+    graph = captured(function, [x])
+    (ours,) = rewritten(write([graph]), graph).graph_module(x)
+    exact = function(x.double())
+    assert (ours - exact).abs().max() < 4 * (function(x) - exact).abs().max()

@@ -325,37 +325,42 @@ class CppWriter(TableWriter):
         if vtype == "int64_t" and kind != "sum":
             start = f"std::numeric_limits<int64_t>::{'lowest' if kind == 'max' else 'max'}()"
         stem = {"softmax_max": "top"}.get(name, name)
-        target = self.fresh(stem)
+        target = self.results[r] = self.fresh(stem)
         bound_axes = self.s.axes(bound)
         free = [a for a in loops if a not in bound_axes]
         inner_free = [a for k, a in enumerate(loops) if a in free and any(b in bound_axes for b in loops[:k])]
         if not loops:
             self.scope.lines[0].append(f"const {vtype} {target} = {bare(body)};")
-            self.results[r] = target
             return
+        # a float that adds up many values in turn loses digits
+        wide = kind == "sum" and vtype == "float"
+        held, total = ("double", self.fresh("running_sum")) if wide else (vtype, target)
         if not inner_free:
             level = len(free)
             part = self.fresh(f"{stem}_part")
-            self.scope.lines[level].append(f"{vtype} {target} = {start};")
+            self.scope.lines[level].append(f"{held} {total} = {start};")
             self.before_block.append(f"{vtype} {part} = {start};")
             op = {"sum": "+"}.get(kind, kind)
             self.clauses.setdefault(op, []).append(part)
             self.scope.lines[len(loops)].append(self.update(kind, part, body, name))
-            self.after_block.append(self.update(kind, target, part, name))
+            self.after_block.append(self.update(kind, total, part, name))
+            value = f"static_cast<{vtype}>({total})" if wide else total
             if free:
-                buffer = self.buffer(free, vtype, f"{stem}s")
-                self.scope.tails[level].append(f"{buffer}[{self.offset(free, free)}] = {target};")
-                self.results[r] = buffer
-            else:
-                self.results[r] = target
+                self.results[r] = self.buffer(free, vtype, f"{stem}s")
+                self.scope.tails[level].append(f"{self.results[r]}[{self.offset(free, free)}] = {value};")
+            elif wide:
+                self.scope.tails[0].append(f"const {vtype} {target} = {value};")
             return
-        buffer = self.buffer(free, vtype, f"{stem}s")
+        buffer = self.buffer(free, held, "running_sums" if wide else f"{stem}s")
         size = " * ".join(self.extent(a) for a in free)
-        self.scope.lines[0].append(f"std::fill_n(&{buffer}[0], {size}, {vtype}({start}));")
+        self.scope.lines[0].append(f"std::fill_n(&{buffer}[0], {size}, {held}({start}));")
         self.scope.lines[len(loops)].append(
             self.update(kind, f"{buffer}[{self.offset(free, loops)}]", body, name)
         )
         self.results[r] = buffer
+        if wide:
+            self.results[r] = self.buffer(free, vtype, f"{stem}s")
+            self.scope.tails[0].append(f"std::copy_n(&{buffer}[0], {size}, &{self.results[r]}[0]);")
 
     def update(self, kind: str, target: str, body: str, name: str) -> str:
         if kind == "sum":
