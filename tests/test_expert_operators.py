@@ -65,6 +65,7 @@ IMAGES: list[Callable[[Any], Any]] = [
     lambda x: F.adaptive_avg_pool2d(x, 1), lambda x: x.repeat(1, 2, 1, 1), lambda x: x[:, :, 1::2, :-1],
     lambda x: x.transpose(1, 2).reshape(x.shape[0], -1), lambda x: x.repeat_interleave(2, 1),
     lambda x: torch.stack([x, x + 1], 2).flatten(1, 2), lambda x: torch.cat([x, x * 2], axis=1),
+    lambda x: F.unfold(x, (2, 3), stride=(1, 2)), lambda x: F.unfold(x, 2, 2, (1, 0), 1),
 ]  # fmt: skip
 WINDOWS: list[Callable[[Any], Any]] = [
     lambda x: F.interpolate(x, scale_factor=2), lambda x: F.interpolate(x, scale_factor=2.0, mode="nearest"),

@@ -291,6 +291,46 @@ def _reordered(value: Value, order: list[int]) -> Value:
     return Value([*value.dims[:first], *(value.dims[first + k] for k in order)], value.expr)
 
 
+@lowers("unfold")
+def unfold(c: Call, input: Value, *args: Any, **kwargs: Any) -> Value:
+    """The method, windows along a dimension; or the function of torch.nn.functional, patches of an image."""
+    is_method = len(args) + len(kwargs) == 3 and kwargs.keys() <= {"dimension", "size", "step"}
+    return (_windows if is_method else _patches)(c, c.trace.refresh(input), *args, **kwargs)
+
+
+def _windows(c: Call, value: Value, dimension: int, size: Any, step: Any, apart: Any = 1) -> Value:
+    """Windows along a dimension, their elements `apart` from each other in a new last one."""
+    dim = wrap(dimension, len(value.dims))
+    t = c.trace
+    have, long, by, away = t.size_of(value.dims[dim]), as_size(size), as_size(step), as_size(apart)
+    span = long
+    if away.text != "1":
+        span = Size(away.hint * (long.hint - 1) + 1, f"({away.text} * ({long.text} - 1) + 1)")
+    count = Size((have.hint - span.hint) // by.hint + 1, f"(({t.text(have)} - {span.text}) // {by.text} + 1)")
+    t.guard(f"{span.text} <= {t.text(have)}")
+    outer, inner = t.axis(count), t.axis(long)
+    start = t.mul(t.index(outer), t.integer(by))
+    read = read_at(t, value, dim, outer, t.add(start, t.mul(t.index(inner), t.integer(away))))
+    return Value([*read.dims, (inner,)], read.expr)
+
+
+def _patches(
+    c: Call, input: Value, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
+) -> Value:
+    """Channels and elements of a window in one dimension, the windows in the last."""
+    kernel, apart, edge, by = (
+        list(v) if isinstance(v, tuple | list) else [v, v] for v in (kernel_size, dilation, padding, stride)
+    )
+    value = pad(c, input, [edge[1], edge[1], edge[0], edge[0]])
+    height = len(value.dims) - 2
+    for k in range(2):
+        value = _windows(c, value, height + k, kernel[k], by[k], apart[k])
+    *batch, channels, down, across, high, wide = c.trace.shape(value)
+    times = c.trace.times
+    sizes = [*batch, times([channels, high, wide]), times([down, across])]
+    return regroup(c.trace, _reordered(value, [0, 3, 4, 1, 2]), sizes)
+
+
 @lowers("zeros", "ones", "full")
 def full(c: Call, *size: Any, **kwargs: Any) -> Value:
     number: Number = {"zeros": 0, "ones": 1}.get(c.op, kwargs.get("fill_value", 0))

@@ -264,26 +264,6 @@ def narrow_method(c: Call, input: Value, dim: int, start: Any, length: Any) -> V
     return strided(c, value, wrap(dim, len(value.dims)), first, end, fixed(1))
 
 
-@lowers("unfold")
-def windows(
-    c: Call, input: Value, dimension: Any = None, size: Any = None, step: Any = None, **patches: Any
-) -> Value:
-    """The method: windows along a dimension, their elements in a new last one."""
-    if patches or not isinstance(dimension, int) or not isinstance(size, int | Size):
-        raise c.fail("of image patches is left to the library")
-    value = c.trace.refresh(input)
-    dim = wrap(dimension, len(value.dims))
-    have, long, by = c.trace.size_of(value.dims[dim]), as_size(size), as_size(step)
-    count = Size(
-        (have.hint - long.hint) // by.hint + 1, f"(({c.trace.text(have)} - {long.text}) // {by.text} + 1)"
-    )
-    c.trace.guard(f"{long.text} <= {c.trace.text(have)}")
-    outer, inner = c.trace.axis(count), c.trace.axis(long)
-    start = c.trace.mul(c.trace.index(outer), c.trace.integer(by))
-    read = read_at(c.trace, value, dim, outer, c.trace.add(start, c.trace.index(inner)))
-    return Value([*read.dims, (inner,)], read.expr)
-
-
 @lowers("chunk")
 def chunk(c: Call, input: Value, chunks: int, dim: int = 0) -> tuple[Value, ...]:
     value = c.trace.refresh(input)
