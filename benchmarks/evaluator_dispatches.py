@@ -8,13 +8,15 @@ same subgraphs the expert's first pass and `inductor` are judged by the same ref
 
 Of each subgraph `per_pair` is the speedup by each pair of workers alone, and `block_sd` the standard
 deviation of the logarithms of its blocks' speedups within a pair. The raw results go to
-benchmarks/results/evaluator-dispatches-<device>-<date>.json.
+benchmarks/results/evaluator-dispatches-<device>-<date>.json. `--tell FILES` measures nothing, and tells of
+results made before, such as those of two devices, together.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import math
 import sys
 import time
@@ -23,16 +25,17 @@ from typing import Any
 
 import numpy as np
 from evaluator_repeatability import expert_candidates, first_subgraphs, keep
+from graph_sides import resampled
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import PassagentError
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.result import GraphResult, Subject
-from passagent.evaluator.score import geometric_mean
 from passagent.evaluator.timing import estimate
 from passagent.tasks.reader import Task
 
 DISPATCHES = ("direct", "dynamo", "graph")
+COMPILERS = ("expert", "inductor")
 
 
 def by_pair(graph: GraphResult) -> dict[str, Any]:
@@ -81,11 +84,22 @@ def lines(dispatch: str, rows: list[dict[str, Any]]) -> list[str]:
     own = [row["speedup"] for row in rows if row["subject"] == "eager" and "speedup" in row]
     near = sum(abs(value - 1) <= 0.01 for value in own)
     told = [f"{dispatch}: eager against itself within 1% on {near} of {len(own)}"]
-    for subject in ("expert", "inductor"):
-        scored = [row["as"] for row in rows if row["subject"] == subject and row.get("as") is not None]
-        if scored:
-            told.append(f"  {subject}: AS {geometric_mean(scored):.3f} over {len(scored)} subgraphs")
+    scored = [
+        {row["task"]: row["as"] for row in rows if row["subject"] == subject and row.get("as") is not None}
+        for subject in COMPILERS
+    ]
+    for subject, of in zip(COMPILERS, scored, strict=True):
+        told += [f"  {subject}: AS {with_interval(list(of.values()))}"] if of else []
+    if ratios := [scored[0][task] / scored[1][task] for task in scored[0].keys() & scored[1].keys()]:
+        ahead = sum(ratio > 1 for ratio in ratios)
+        told.append(f"  expert / inductor: {with_interval(ratios)}, the expert ahead in {ahead}")
     return told
+
+
+def with_interval(values: list[float]) -> str:
+    """Geometric mean, its 95% interval by resampling, and how many."""
+    mean, low, high = resampled([[math.log(value)] for value in sorted(values)])
+    return f"{mean:.3f} [{low:.3f}, {high:.3f}] over {len(values)} subgraphs"
 
 
 def main() -> None:
@@ -93,13 +107,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("tasks", nargs="+", type=Path)
+    parser.add_argument("tasks", nargs="*", type=Path)
+    parser.add_argument("--tell", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--subgraphs", type=int, default=40)
     parser.add_argument("--budget", type=float, default=600.0, help="seconds")
     parser.add_argument("--dispatch", nargs="+", choices=DISPATCHES, default=DISPATCHES)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
+    if args.tell:
+        before = [json.loads(file.read_text()) for file in args.tell]
+        for dispatch in DISPATCHES:
+            if rows := [row for one in before for row in one.get(dispatch, [])]:
+                print(*lines(dispatch, rows), sep="\n")
+        return
     tasks = first_subgraphs(args.tasks, args.subgraphs)
     data: dict[str, Any] = {}
     for dispatch in args.dispatch:
