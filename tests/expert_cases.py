@@ -186,6 +186,14 @@ BLOCKS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     ),
     "narrow": (lambda x: F.layer_norm(x.transpose(1, 2), (1100,)) * 2.0, [r(2, 1100, 17)]),
     "tall": (lambda x: F.layer_norm(x.transpose(1, 2), (2100,)) * 2.0, [r(2, 2100, 17)]),
+    "pools_of_a_softmax": (
+        lambda x: F.avg_pool3d(F.max_pool3d(F.softmax(x, 1), 2), 2, 1, 1, False, True, None),
+        [r(2, 5, 4, 8, 6)],
+    ),
+    "patches": (
+        lambda x, y: torch.cat([F.unfold(x, (3, 2), stride=2).permute(2, 0, 1), y], 0).relu(),
+        [r(2, 3, 7, 8), r(2, 2, 18)],
+    ),
     "mean_outer": (lambda x: x.mean(1) * 2.0, [r(3, 37, 50)]),
     "softmax_outer": (lambda x: F.softmax(x * 2.0, 1), [r(3, 37, 50)]),
     "group_norm": (lambda x, w, b: F.group_norm(x, 4, w, b) + 1.0, [r(2, 8, 7, 9), r(8), r(8, seed=1)]),

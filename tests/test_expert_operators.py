@@ -74,7 +74,7 @@ WINDOWS: list[Callable[[Any], Any]] = [
     lambda x: F.interpolate(x, size=(7, 5), mode="bilinear", align_corners=False),
     lambda x: F.interpolate(x, size=(7, 5), mode="bilinear", align_corners=True),
     lambda x: F.max_pool2d(x, 2), lambda x: F.max_pool2d(x, 3, 2, 1), lambda x: F.avg_pool2d(x, 2, 2),
-    lambda x: F.avg_pool2d(x, 3, 1, 1), lambda x: F.max_pool2d(x, (3, 1), (2, 1), (1, 0)),
+    torch.nn.AvgPool2d(3, 1, 1), lambda x: F.max_pool2d(x, (3, 1), (2, 1), (1, 0)),
     lambda x: F.max_pool2d(x, 5, 1, 2),
 ]  # fmt: skip
 GATHERS: list[Callable[[Any, Any], Any]] = [
@@ -157,6 +157,17 @@ def test_windows(dtype, monkeypatch):
 def test_depthwise_convolutions(dtype, monkeypatch):
     monkeypatch.setitem(graph.SLOW_ON, "cpu", set())
     equal_to_eager(CONVOLUTIONS, [r(2, 6, 7, 9, dtype=dtype), r(6, 1, 3, 3, dtype=dtype), r(6, dtype=dtype)])
+
+
+def test_windows_of_three_dimensions(monkeypatch):
+    monkeypatch.setitem(graph.SLOW_ON, "cpu", set())
+    functions = [
+        lambda x: F.max_pool3d(x, 2), lambda x: F.max_pool3d(x, 3, 2, 1),
+        lambda x: F.max_pool3d(x, 2, 1, 0, 2),
+        lambda x: F.avg_pool3d(x * 2, (1, 2, 3), 1, (0, 1, 1)),
+        lambda x: F.avg_pool3d(F.avg_pool3d(x, 2), 2).relu(),
+    ]  # fmt: skip
+    equal_to_eager(functions, [r(2, 3, 4, 6, 8)])
 
 
 def test_gathers():

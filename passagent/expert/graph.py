@@ -43,6 +43,8 @@ CONVOLUTIONS = ("conv1d", "conv2d")
 
 ALL_CONVOLUTIONS = {*CONVOLUTIONS, "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
 
+POOLS = {f"{kind}_pool{rank}d" for kind in ("avg", "max") for rank in (1, 2, 3)}
+
 HEAVY = {
     *ALL_CONVOLUTIONS,
     "linear",
@@ -55,12 +57,12 @@ HEAVY = {
     "scaled_dot_product_attention",
     "multi_head_attention_forward",
 }
-HEAVY |= {"avg_pool3d", "max_pool3d", "fold", "__matmul__", "adaptive_max_pool2d", "sort", "topk"}
+HEAVY |= {"fold", "__matmul__", "adaptive_max_pool2d", "sort", "topk"}
 HEAVY |= {"max_pool2d_with_indices"}
 """Operators that a vendor library does better."""
 
 SLOW_ON = {
-    "cpu": {"interpolate", "max_pool1d", "max_pool2d", "avg_pool1d", "avg_pool2d", *CONVOLUTIONS},
+    "cpu": {"interpolate", *POOLS, *CONVOLUTIONS},
     "cuda": set[str](),
 }
 """Operators that eager does better on a target: there their windows run over vectors of channels."""

@@ -7,10 +7,11 @@ import math
 from typing import Any
 
 from passagent.expert.expressions import Axis, Expr, Size, Value, fixed
+from passagent.expert.graph import POOLS
 from passagent.expert.lowering import Call, compute_type, lowers
 from passagent.expert.shapes import as_size, read_at, whole
 
-LARGEST = 25
+LARGEST = 27
 """Elements of a window that is written out, at most."""
 
 
@@ -116,7 +117,7 @@ def _linear(
     return Value(first.dims, mixed)
 
 
-@lowers("max_pool2d", "avg_pool2d", "max_pool1d", "avg_pool1d")
+@lowers(*POOLS)
 def pool(
     c: Call,
     input: Value,
@@ -124,26 +125,27 @@ def pool(
     stride: Any = None,
     padding: Any = 0,
     *rest: Any,
-    dilation: Any = 1,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: Any = None,
-    return_indices: bool = False,
+    **named: Any,
 ) -> Value:
-    names = ["dilation", "ceil_mode"] if c.op.startswith("max") else ["ceil_mode", "count_include_pad"]
-    given = dict(zip(names, rest, strict=False))
-    dilation, ceil_mode = given.get("dilation", dilation), given.get("ceil_mode", ceil_mode)
-    count_include_pad = given.get("count_include_pad", count_include_pad)
-    if ceil_mode or return_indices or divisor_override is not None or len(rest) > 2:
+    names = ["ceil_mode", "count_include_pad", "divisor_override"]
+    if c.op.startswith("max"):
+        names = ["dilation", "ceil_mode", "return_indices"]
+    given = dict(zip(names, rest, strict=False)) | named
+    if given.get("ceil_mode") or given.get("return_indices") or given.get("divisor_override") is not None:
         raise c.fail("with rounded-up sizes, indices or a divisor is left to the library")
     spatial = int(c.op[-2])
     kernel, by, edge, apart = (
         numbers(c, v, spatial)
-        for v in (kernel_size, kernel_size if stride in (None, [], ()) else stride, padding, dilation)
+        for v in (
+            kernel_size,
+            kernel_size if stride in (None, [], ()) else stride,
+            padding,
+            given.get("dilation", 1),
+        )
     )
     if math.prod(kernel) > LARGEST:
         raise c.fail(f"over more than {LARGEST} elements is left to the library")
-    if not count_include_pad and any(edge):
+    if not given.get("count_include_pad", True) and any(edge):
         raise c.fail("by the elements inside is left to the library")
     value = c.trace.refresh(input)
     neutral = -math.inf if c.op.startswith("max") else 0.0

@@ -8,7 +8,7 @@ from collections import Counter
 from torch import fx
 
 from passagent.expert.expressions import Axis, Trace, Value, parts
-from passagent.expert.graph import CONVOLUTIONS, example, op_name
+from passagent.expert.graph import CONVOLUTIONS, POOLS, example, op_name
 from passagent.expert.schedule import Schedule
 from passagent.expert.schedule_parts import Group, Store
 
@@ -17,6 +17,8 @@ MOVES = frozenset({"pad", "roll", "flip", "repeat", "tile", "index_select", "gat
 
 MOST_RECOMPUTED = 9
 """Elements of a window up to which what it reads is computed in the same kernel, once for each."""
+MOST_NESTED = 16
+"""Elements of windows of windows that are computed in one kernel."""
 MOST_HELD = 8192
 """Elements of a row, each of a window, that a program holds to reduce them."""
 LARGE_IMAGE = 1 << 22
@@ -31,10 +33,17 @@ def reads_often(node: fx.Node, source: fx.Node) -> bool:
         mode = node.args[3] if len(node.args) > 3 else node.kwargs.get("mode")
         is_one = math.prod(example(source).shape[2:]) == 1
         return mode == "bilinear" and not is_one and example(node).numel() >= LARGE_IMAGE
+    own = _window(node)
+    return own > MOST_RECOMPUTED or (own > 1 and own * _window(source) > MOST_NESTED)
+
+
+def _window(node: fx.Node) -> int:
+    """Elements of the windows of a pooling; 1 of any other operator."""
+    if op_name(node) not in POOLS:
+        return 1
     size = node.args[1] if len(node.args) > 1 else node.kwargs.get("kernel_size")
-    sides = size if isinstance(size, tuple | list) else [size, size]
-    is_window = op_name(node) in {"max_pool2d", "avg_pool2d"} and all(isinstance(n, int) for n in sides)
-    return is_window and math.prod(sides) > MOST_RECOMPUTED
+    sides = size if isinstance(size, tuple | list) else [size] * int(op_name(node)[-2])
+    return math.prod(n for n in sides if isinstance(n, int))
 
 
 def reduces_again(schedule: Schedule) -> bool:
