@@ -190,6 +190,10 @@ BLOCKS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
         lambda x: F.avg_pool3d(F.max_pool3d(F.softmax(x, 1), 2), 2, 1, 1, False, True, None),
         [r(2, 5, 4, 8, 6)],
     ),
+    "pools_over_an_edge": (
+        lambda x: F.avg_pool2d(F.max_pool2d(x, 3, 2, ceil_mode=True).relu(), 2, 2, 1, True, False),
+        [r(2, 3, 10, 9)],
+    ),
     "patches": (
         lambda x, y: torch.cat([F.unfold(x, (3, 2), stride=2).permute(2, 0, 1), y], 0).relu(),
         [r(2, 3, 7, 8), r(2, 2, 18)],

@@ -75,7 +75,10 @@ WINDOWS: list[Callable[[Any], Any]] = [
     lambda x: F.interpolate(x, size=(7, 5), mode="bilinear", align_corners=True),
     lambda x: F.max_pool2d(x, 2), lambda x: F.max_pool2d(x, 3, 2, 1), lambda x: F.avg_pool2d(x, 2, 2),
     torch.nn.AvgPool2d(3, 1, 1), lambda x: F.max_pool2d(x, (3, 1), (2, 1), (1, 0)),
-    lambda x: F.max_pool2d(x, 5, 1, 2),
+    lambda x: F.max_pool2d(x, 5, 1, 2), lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True),
+    lambda x: F.max_pool2d(x, 3, 2, 1, ceil_mode=True), lambda x: F.avg_pool2d(x, 2, 2, ceil_mode=True),
+    lambda x: F.avg_pool2d(x, 3, 2, 0, True), lambda x: F.avg_pool2d(x, 3, 2, 1, True, False),
+    lambda x: F.avg_pool2d(x, 3, 1, 1, count_include_pad=False),
 ]  # fmt: skip
 GATHERS: list[Callable[[Any, Any], Any]] = [
     lambda t, i: F.embedding(i, t), lambda t, i: t[i], lambda t, i: t[i - 3], lambda t, i: t[:, i],
@@ -157,6 +160,30 @@ def test_windows(dtype, monkeypatch):
 def test_depthwise_convolutions(dtype, monkeypatch):
     monkeypatch.setitem(graph.SLOW_ON, "cpu", set())
     equal_to_eager(CONVOLUTIONS, [r(2, 6, 7, 9, dtype=dtype), r(6, 1, 3, 3, dtype=dtype), r(6, dtype=dtype)])
+
+
+@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(window=st.lists(st.tuples(*[st.integers(1, 4)] * 2), min_size=2, max_size=2), data=st.data())
+@pytest.mark.long
+def test_windows_of_any_kind(window, data, monkeypatch):
+    monkeypatch.setitem(graph.SLOW_ON, "cpu", set())
+    kernel, stride = zip(*window, strict=True)
+    padding = tuple(data.draw(st.integers(0, size // 2)) for size in kernel)
+    rounds_up, counts = data.draw(st.booleans()), data.draw(st.booleans())
+    function = data.draw(
+        st.sampled_from(
+            [
+                lambda x: F.max_pool2d(x, kernel, stride, padding, ceil_mode=rounds_up) * 2,
+                lambda x: F.avg_pool2d(x, kernel, stride, padding, rounds_up, counts) * 2,
+            ]
+        )
+    )
+    x = r(2, 3, *data.draw(st.tuples(*[st.integers(5, 11)] * 2)))
+    kept = captured(function, [x])
+    authored = write([kept])
+    assert not authored.refused or "hangs over" in str(authored.refused)
+    if not authored.refused:
+        check(authored, kept, [x])
 
 
 def test_windows_of_three_dimensions(monkeypatch):

@@ -18,7 +18,7 @@ from torch import fx
 
 from passagent.expert.expressions import ONE, Axis, Expr, Value, fixed
 from passagent.expert.graph import ALL_CONVOLUTIONS, CONVOLUTIONS, example, op_name
-from passagent.expert.lower_pool import LARGEST, numbers, windows
+from passagent.expert.lower_pool import LARGEST, Along, numbers, windows
 from passagent.expert.lowering import Call, lowers
 from passagent.expert.shapes import as_size, broadcast, read_at
 
@@ -84,7 +84,8 @@ def depthwise(
         t.equal(size, fixed(size.hint))
     value, axes, places = input, list[Axis](), list[list[tuple[Expr, Expr | None]]]()
     for k in range(spatial):
-        value, axis, along = windows(c, value, 2 + k, window[k].hint, by[k], edge[k], apart[k])
+        side = Along(c, t.size_of(value.dims[2 + k]), window[k].hint, by[k], edge[k], apart[k])
+        value, axis, along = windows(c, value, 2 + k, side)
         axes.append(axis)
         places.append(along)
     reads, weights, insides = list[Value](), list[Value](), list[list[Expr]]()

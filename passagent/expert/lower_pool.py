@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from passagent.expert.expressions import Axis, Expr, Size, Value, fixed
 from passagent.expert.graph import POOLS
 from passagent.expert.lowering import Call, compute_type, lowers
-from passagent.expert.shapes import as_size, read_at, whole
+from passagent.expert.shapes import as_size, position, read_at, whole
 
 LARGEST = 27
 """Elements of a window that is written out, at most."""
@@ -131,30 +132,37 @@ def pool(
     if c.op.startswith("max"):
         names = ["dilation", "ceil_mode", "return_indices"]
     given = dict(zip(names, rest, strict=False)) | named
-    if given.get("ceil_mode") or given.get("return_indices") or given.get("divisor_override") is not None:
-        raise c.fail("with rounded-up sizes, indices or a divisor is left to the library")
-    spatial = int(c.op[-2])
-    kernel, by, edge, apart = (
+    if given.get("return_indices") or given.get("divisor_override") is not None:
+        raise c.fail("with indices or a divisor is left to the library")
+    t, spatial = c.trace, int(c.op[-2])
+    apart = given.get("dilation", 1)
+    sides = [
         numbers(c, v, spatial)
-        for v in (
-            kernel_size,
-            kernel_size if stride in (None, [], ()) else stride,
-            padding,
-            given.get("dilation", 1),
-        )
-    )
-    if math.prod(kernel) > LARGEST:
+        for v in (kernel_size, kernel_size if stride in (None, [], ()) else stride, padding, apart)
+    ]
+    if math.prod(sides[0]) > LARGEST:
         raise c.fail(f"over more than {LARGEST} elements is left to the library")
-    if not given.get("count_include_pad", True) and any(edge):
-        raise c.fail("by the elements inside is left to the library")
-    value = c.trace.refresh(input)
+    value = t.refresh(input)
+    first = len(value.dims) - spatial
     neutral = -math.inf if c.op.startswith("max") else 0.0
+    along = []
     for k in range(spatial):
-        dim = len(value.dims) - spatial + k
-        value = _window(c, value, dim, kernel[k], by[k], edge[k], apart[k], neutral)
+        size, by, edge, away = (side[k] for side in sides)
+        have = t.size_of(value.dims[first + k])
+        along.append(Along(c, have, size, by, edge, away, bool(given.get("ceil_mode"))))
+        value = _window(c, value, first + k, along[-1], neutral)
     expr = value.expr
     if c.op.startswith("avg"):
-        expr = c.e("div", expr, float(math.prod(kernel)))
+        padded, hangs = any(one.edge for one in along), any(one.over for one in along)
+        if hangs and padded and given.get("count_include_pad", True):
+            raise c.fail("by padding, but not by what hangs over it, is left to the library")
+        elements = c.number(float(math.prod(sides[0])), expr.dtype)
+        if hangs or (padded and not given.get("count_include_pad", True)):
+            counts = [one.inside(position(t, value.dims[first + k])) for k, one in enumerate(along)]
+            elements = functools.reduce(
+                lambda a, b: c.e("mul", a, b), (t.cast(n, expr.dtype) for n in counts)
+            )
+        expr = c.e("div", expr, elements)
     return Value(value.dims, c.finish(expr, c.out, exact=c.op.startswith("max")))
 
 
@@ -167,12 +175,79 @@ def numbers(c: Call, value: Any, count: int) -> list[int]:
     return values
 
 
-def _window(
-    c: Call, value: Value, dim: int, size: int, by: int, edge: int, apart: int, neutral: float
-) -> Value:
+@dataclass(frozen=True)
+class Along:
+    """Windows along one dimension: one for `by` elements, each of `size` elements that lie `apart`.
+
+    There are `edge` elements of padding on both sides.
+    """
+
+    c: Call
+    have: Size
+    size: int
+    by: int
+    edge: int
+    apart: int
+    rounds_up: bool = False
+    """The last window may hang over the edge."""
+
+    @property
+    def span(self) -> int:
+        return self.apart * (self.size - 1) + 1
+
+    @property
+    def over(self) -> int:
+        """Elements that the last window may hang over: it begins before the padding behind the elements."""
+        room = self.have.hint + 2 * self.edge - self.span
+        hangs = room % self.by > 0 and (room // self.by + 1) * self.by < self.have.hint + self.edge
+        return self.by - 1 if self.rounds_up and hangs else 0
+
+    def count(self) -> Size:
+        """Of the windows."""
+        t, by, text = self.c.trace, self.by, self.c.trace.text(self.have)
+        rest = 2 * self.edge - self.span + self.over
+        count = (self.have.hint + rest) // by + 1
+        t.guard(f"{text} > {self.edge}")
+        if self.over:
+            t.guard(f"({text} + {rest}) // {by} * {by} < {text} + {self.edge}")
+        elif self.rounds_up and (self.have.hint + rest) % by == 0:
+            t.guard(f"({text} + {rest}) % {by} == 0")
+        elif self.rounds_up:
+            t.guard(f"({text} + {rest}) // {by} * {by} + {by} >= {text} + {self.edge}")
+        if text.isdigit():
+            return fixed(count)
+        if by == 1:
+            return t.plus(self.have, fixed(rest + 1))
+        return Size(count, f"(({text} + {rest}) // {by} + 1)")
+
+    def places(self, window: Expr) -> list[tuple[Expr, Expr | None]]:
+        """Where the elements of a window are read, and whether each place lies inside; None: it does."""
+        t = self.c.trace
+        last = t.integer(t.plus(self.have, fixed(-1)))
+        start = t.mul(window, t.integer(self.by))
+        places: list[tuple[Expr, Expr | None]] = []
+        for k in range(self.size):
+            away = k * self.apart - self.edge
+            index = t.add(start, t.integer(away))
+            sides = [t.op("ge", [index, t.integer(0)], "bool")] if away < 0 else []
+            if away > self.span - 1 - 2 * self.edge - self.over:
+                sides.append(t.op("le", [index, last], "bool"))
+            near = t.op("index_clamp", [index, last], "int64") if sides else index
+            inside = functools.reduce(lambda a, b: t.op("and", [a, b], "bool"), sides) if sides else None
+            places.append((near, inside))
+        return places
+
+    def inside(self, window: Expr) -> Expr:
+        """How many elements of a window lie inside."""
+        t, one = self.c.trace, self.c.trace.integer(1)
+        counted = [one if inside is None else t.cast(inside, "int64") for _, inside in self.places(window)]
+        return functools.reduce(t.add, counted)
+
+
+def _window(c: Call, value: Value, dim: int, along: Along, neutral: float) -> Value:
     """Windows along one dimension, summed or their largest taken, in the compute type."""
     t = c.trace
-    value, axis, places = windows(c, value, dim, size, by, edge, apart)
+    value, axis, places = windows(c, value, dim, along)
     total: Expr | None = None
     compute = compute_type(value.dtype)
     dims = value.dims
@@ -187,34 +262,9 @@ def _window(
 
 
 def windows(
-    c: Call, value: Value, dim: int, size: int, by: int, edge: int, apart: int
+    c: Call, value: Value, dim: int, along: Along
 ) -> tuple[Value, Axis, list[tuple[Expr, Expr | None]]]:
-    """The value over one axis in this dimension, the axis of its windows, and where their elements are read.
-
-    Beside each place, whether it lies inside; None: it does.
-    """
-    t = c.trace
-    value, _ = whole(t, value, dim)
-    have = t.size_of(value.dims[dim])
-    span = apart * (size - 1) + 1
-    count = (have.hint + 2 * edge - span) // by + 1
-    if t.text(have).isdigit():
-        target = fixed(count)
-    elif by == 1:
-        target = t.plus(have, fixed(2 * edge - span + 1))
-    else:
-        target = Size(count, f"(({t.text(have)} + {2 * edge - span}) // {by} + 1)")
-    t.guard(f"{t.text(have)} > {edge}")
-    axis = t.axis(target)
-    last = t.integer(t.plus(have, fixed(-1)))
-    start = t.mul(t.index(axis), t.integer(by))
-    places: list[tuple[Expr, Expr | None]] = []
-    for k in range(size):
-        away = k * apart - edge
-        index = t.add(start, t.integer(away))
-        sides = [t.op("ge", [index, t.integer(0)], "bool")] if away < 0 else []
-        sides += [t.op("le", [index, last], "bool")] if away > span - 1 - 2 * edge else []
-        near = t.op("index_clamp", [index, last], "int64") if sides else index
-        inside = functools.reduce(lambda a, b: t.op("and", [a, b], "bool"), sides) if sides else None
-        places.append((near, inside))
-    return value, axis, places
+    """The value over one axis in this dimension, the axis of its windows, and their places."""
+    value, _ = whole(c.trace, value, dim)
+    axis = c.trace.axis(along.count())
+    return value, axis, along.places(c.trace.index(axis))
