@@ -81,9 +81,20 @@ def measured(dispatch: str, tasks: list[Task], device: str, until: float) -> lis
 
 def lines(dispatch: str, rows: list[dict[str, Any]]) -> list[str]:
     """What is told of one way to run."""
-    own = [row["speedup"] for row in rows if row["subject"] == "eager" and "speedup" in row]
-    near = sum(abs(value - 1) <= 0.01 for value in own)
-    told = [f"{dispatch}: eager against itself within 1% on {near} of {len(own)}"]
+    own = [row for row in rows if row["subject"] == "eager" and "speedup" in row]
+    speedups = np.array([row["speedup"] for row in own])
+    one, two = (int((abs(speedups - 1) <= most).sum()) for most in (0.01, 0.02))
+    told = [f"{dispatch}: eager against itself within 1% on {one} of {len(own)}, within 2% on {two}"]
+    if len(own) > 1:
+        logs, inside = 100 * np.log(speedups), sum(row["low"] <= 1 <= row["high"] for row in own)
+        told += [
+            f"  log ratio {logs.mean():+.2f}%, sd {logs.std(ddof=1):.2f}%, 1.00 in the interval of {inside}",
+            f"  {np.median([row['seconds'] for row in own]):.1f} s a subgraph (median)",
+        ]
+        if parts := [row for row in own if len(row.get("per_pair", ())) > 1 and "block_sd" in row]:
+            pairs = 100 * np.median([np.log(row["per_pair"]).std(ddof=1) for row in parts])
+            blocks = 100 * np.median([row["block_sd"] for row in parts])
+            told.append(f"  sd from pair to pair {pairs:.1f}%, of blocks within one {blocks:.1f}% (medians)")
     scored = [
         {row["task"]: row["as"] for row in rows if row["subject"] == subject and row.get("as") is not None}
         for subject in COMPILERS

@@ -317,7 +317,7 @@ def _windows(c: Call, value: Value, dimension: int, size: Any, step: Any, apart:
 def _patches(
     c: Call, input: Value, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
 ) -> Value:
-    """Channels and elements of a window in one dimension, the windows in the last."""
+    """Of [*batch, C, H, W] what F.unfold gives: [*batch, C * elements of a window, windows]."""
     kernel, apart, edge, by = (
         list(v) if isinstance(v, tuple | list) else [v, v] for v in (kernel_size, dilation, padding, stride)
     )

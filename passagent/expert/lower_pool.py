@@ -153,7 +153,7 @@ def pool(
         value = _window(c, value, first + k, along[-1], neutral)
     expr = value.expr
     if c.op.startswith("avg"):
-        padded, hangs = any(one.edge for one in along), any(one.over for one in along)
+        padded, hangs = any(one.padding for one in along), any(one.over for one in along)
         if hangs and padded and given.get("count_include_pad", True):
             raise c.fail("by padding, but not by what hangs over it, is left to the library")
         elements = c.number(float(math.prod(sides[0])), expr.dtype)
@@ -177,60 +177,59 @@ def numbers(c: Call, value: Any, count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Along:
-    """Windows along one dimension: one for `by` elements, each of `size` elements that lie `apart`.
-
-    There are `edge` elements of padding on both sides.
-    """
+    """Windows along one dimension of `have` elements, by the arguments of torch's poolings."""
 
     c: Call
     have: Size
-    size: int
-    by: int
-    edge: int
-    apart: int
-    rounds_up: bool = False
-    """The last window may hang over the edge."""
+    kernel_size: int
+    stride: int
+    padding: int
+    dilation: int
+    ceil_mode: bool = False
+    """The last window may hang over the padding."""
 
     @property
     def span(self) -> int:
-        return self.apart * (self.size - 1) + 1
+        return self.dilation * (self.kernel_size - 1) + 1
 
     @property
     def over(self) -> int:
         """Elements that the last window may hang over: it begins before the padding behind the elements."""
-        room = self.have.hint + 2 * self.edge - self.span
-        hangs = room % self.by > 0 and (room // self.by + 1) * self.by < self.have.hint + self.edge
-        return self.by - 1 if self.rounds_up and hangs else 0
+        room = self.have.hint + 2 * self.padding - self.span
+        hangs = (
+            room % self.stride > 0 and (room // self.stride + 1) * self.stride < self.have.hint + self.padding
+        )
+        return self.stride - 1 if self.ceil_mode and hangs else 0
 
     def count(self) -> Size:
         """Of the windows."""
-        t, by, text = self.c.trace, self.by, self.c.trace.text(self.have)
-        rest = 2 * self.edge - self.span + self.over
-        count = (self.have.hint + rest) // by + 1
-        t.guard(f"{text} > {self.edge}")
+        t, stride, text = self.c.trace, self.stride, self.c.trace.text(self.have)
+        rest = 2 * self.padding - self.span + self.over
+        count = (self.have.hint + rest) // stride + 1
+        t.guard(f"{text} > {self.padding}")
         if self.over:
-            t.guard(f"({text} + {rest}) // {by} * {by} < {text} + {self.edge}")
-        elif self.rounds_up and (self.have.hint + rest) % by == 0:
-            t.guard(f"({text} + {rest}) % {by} == 0")
-        elif self.rounds_up:
-            t.guard(f"({text} + {rest}) // {by} * {by} + {by} >= {text} + {self.edge}")
+            t.guard(f"({text} + {rest}) // {stride} * {stride} < {text} + {self.padding}")
+        elif self.ceil_mode and (self.have.hint + rest) % stride == 0:
+            t.guard(f"({text} + {rest}) % {stride} == 0")
+        elif self.ceil_mode:
+            t.guard(f"({text} + {rest}) // {stride} * {stride} + {stride} >= {text} + {self.padding}")
         if text.isdigit():
             return fixed(count)
-        if by == 1:
+        if stride == 1:
             return t.plus(self.have, fixed(rest + 1))
-        return Size(count, f"(({text} + {rest}) // {by} + 1)")
+        return Size(count, f"(({text} + {rest}) // {stride} + 1)")
 
     def places(self, window: Expr) -> list[tuple[Expr, Expr | None]]:
         """Where the elements of a window are read, and whether each place lies inside; None: it does."""
         t = self.c.trace
         last = t.integer(t.plus(self.have, fixed(-1)))
-        start = t.mul(window, t.integer(self.by))
+        start = t.mul(window, t.integer(self.stride))
         places: list[tuple[Expr, Expr | None]] = []
-        for k in range(self.size):
-            away = k * self.apart - self.edge
+        for k in range(self.kernel_size):
+            away = k * self.dilation - self.padding
             index = t.add(start, t.integer(away))
             sides = [t.op("ge", [index, t.integer(0)], "bool")] if away < 0 else []
-            if away > self.span - 1 - 2 * self.edge - self.over:
+            if away > self.span - 1 - 2 * self.padding - self.over:
                 sides.append(t.op("le", [index, last], "bool"))
             near = t.op("index_clamp", [index, last], "int64") if sides else index
             inside = functools.reduce(lambda a, b: t.op("and", [a, b], "bool"), sides) if sides else None
