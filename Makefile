@@ -3,12 +3,20 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types docs check-wheel check-docs check-site check-web check-mcp check-cluster check-exports check-long check-models check-suites clean
+.PHONY: demo test test-processors lint types docs check-wheel check-docs check-site check-web check-mcp check-cluster check-exports check-long check-models check-suites clean
 demo: $(VENV)/.installed
 	$(BIN)/passagent run example:add_layer_norm --iters 8 --islands 2 --seed 1
 
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(PYTEST)
+
+# What compares values, with the arithmetic of older processors: no test may rest on one CPU's rounding.
+NUMERIC := $(wildcard tests/test_expert*.py) $(addprefix tests/,test_kernels.py test_cpp_planned.py test_double.py \
+  test_experience.py test_prompts.py test_deploy.py)
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+test-processors: $(VENV)/.installed-test
+	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(PYTEST) $(NUMERIC)
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) $(NUMERIC)
 
 # The documentation as a site, in site/.
 docs: $(VENV)/.installed-docs
@@ -49,7 +57,7 @@ check-suites: $(VENV)/.installed-test
 
 # What takes long: tests marked so, many kills, Inductor's compiler.
 check-long: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m long
+	$(PYTEST) -m long
 	$(BIN)/python -m pytest checks/test_collect.py checks/test_kills.py checks/test_inductor.py
 
 # Whole models of transformers and timm, extracted; in an environment that has them.

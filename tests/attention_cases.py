@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from expert_cases import TOLERANCE, captured, fresh, r, rewritten, write
+from closeness import assert_as_near
+from expert_cases import captured, fresh, r, rewritten, write
 
 Tensor = torch.Tensor
 
@@ -88,9 +89,7 @@ def exactness(function: Callable[..., Any], inputs: list[Tensor], dtype: torch.d
     (ours,) = result.graph_module(*fresh(graph, given))
     assert (ours.dtype, ours.shape) == (eager.dtype, eager.shape), told
     exact = function(*(x.double() if x.is_floating_point() else x for x in given))
-    atol, rtol = TOLERANCE[dtype]
-    if dtype == torch.float32:
-        torch.testing.assert_close(ours, eager, atol=atol, rtol=rtol, equal_nan=True, msg=told)
+    assert_as_near(ours, eager, exact)
     assert torch.equal(ours.isnan(), eager.isnan()), told
     error, theirs = (((x.double() - exact) ** 2).nanmean().sqrt() for x in (ours, eager))
     unit = exact.abs().nan_to_num().max() * torch.finfo(dtype).eps

@@ -327,6 +327,7 @@ def test_what_eager_writes_into_an_input_the_pass_writes_too():
     interpreted("""
         import torch
         import torch.nn.functional as F
+        from closeness import assert_as_near
         from expert_cases import captured, check, fresh, r, rewritten, write
 
         def alone(x):
@@ -350,7 +351,7 @@ def test_what_eager_writes_into_an_input_the_pass_writes_too():
             results = rewritten(authored, graph).graph_module(*ours)
             eager = graph.graph_module(*theirs)
             for have, want in zip(ours, theirs, strict=True):
-                torch.testing.assert_close(have, want)
+                assert_as_near(have, want, None)
             assert not torch.equal(ours[0], inputs[0])
             assert [t is ours[0] for t in results] == [t is theirs[0] for t in eager]
     """)
