@@ -42,7 +42,6 @@ ONLY_IN_A_TERMINAL = {
     "drain": "acts on a run of another process",
     "expert coverage": "prints",
     "gc": "tidies a runs directory",
-    "experiment memory": "a study of passagent itself",
     "hints export": "writes a file",
     "hints import": "adds a file to a library",
     "hints list": "prints",

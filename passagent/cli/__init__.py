@@ -15,7 +15,6 @@ from passagent.cli import (
     cluster_verbs,
     collect_verbs,
     dataset_verbs,
-    experiment_verbs,
     export_verbs,
     hint_verbs,
     judge_verbs,
@@ -45,7 +44,6 @@ for group in (
 app.add_typer(judge_verbs.expert_app, name="expert")
 app.add_typer(library_verbs.library_app, name="library")
 app.add_typer(hint_verbs.hints_app, name="hints")
-app.add_typer(experiment_verbs.experiment_app, name="experiment")
 
 
 @app.callback(invoke_without_command=True)

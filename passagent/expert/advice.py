@@ -1,7 +1,6 @@
 """The expert's advice to itself: what gained, written as a hint, and what a hint says to try first.
 
-So the expert can stand in for a model where memory is measured (`passagent experiment memory`): what it
-learns on one task moves its priors on the next.
+So what the expert learns on one task moves its priors on the next.
 """
 
 from __future__ import annotations
