@@ -179,8 +179,6 @@ class RolesConfig(_Section):
 
     hint_distiller: ModelChoice | None = None
     """Writes a hint of each episode that gained (Kernel Foundry 3.4)."""
-    summariser: ModelChoice | None = None
-    """Writes context memory; None: the model that wrote the island's last episode, if a provider has it."""
 
 
 class ContextBudget(_Section):
@@ -200,12 +198,10 @@ class ContextBudget(_Section):
     """Passages of the knowledge documents; the best fitting are kept."""
     past: int = Field(2_000, ge=0)
     """Passes of similar tasks; short files are kept whole."""
-    memory: int = Field(600, ge=0, le=600)
-    """The page that a model writes when an island stagnates; 0: none is written."""
 
 
 TOOLS: tuple[str, ...] = ("file_editor", "check", "pass_evaluator", "search_knowledge")
-TOOLS += ("search_code", "profile", "plan_intent")
+TOOLS += ("search_code", "profile")
 POLICIES = ("evolutionary", "greedy", "mcts", "random", "best_of_n")
 
 

@@ -106,7 +106,7 @@ class Replied(Event):
     episode: int
     island: int
     role: str
-    """`agent`, `validator`, `hint_distiller` or `summariser`."""
+    """`agent`, `validator` or `hint_distiller`."""
     model: str
     attempt: int
     latency_s: float | None

@@ -17,7 +17,7 @@ import tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passagent.agent.toolbox import INTENT, SPECS
+from passagent.agent.toolbox import SPECS
 from passagent.config import load_config
 from passagent.errors import InfrastructureError, TaskError, UsageError
 from passagent.evaluator.result import MANIFEST, Evaluation, Measured, Violation
@@ -116,9 +116,8 @@ def test_it_imports_no_torch_and_no_trainer():
 
 def test_its_public_methods_are_the_agents_tools():
     found = {name for name, _ in inspect.getmembers(PassEnv, inspect.isfunction) if name[0] != "_"}
-    specs = {name: spec for name, spec in SPECS.items() if name != INTENT}  # of searches alone
-    assert found - {"reset", "get_reward"} == set(specs)
-    for name, spec in specs.items():
+    assert found - {"reset", "get_reward"} == set(SPECS)
+    for name, spec in SPECS.items():
         method = getattr(PassEnv, name)
         signature = inspect.signature(method)
         arguments = {key: value for key, value in signature.parameters.items() if key != "self"}
@@ -132,7 +131,7 @@ def test_its_public_methods_are_the_agents_tools():
 def test_the_rules_name_only_the_tools_that_there_are():
     task = load_task("example:quick_gelu")
     text = task_text(task, load_config(), "fusion", here=False)
-    assert "search_knowledge" in text and "plan_intent" not in text
+    assert "search_knowledge" in text
 
 
 def test_the_best_candidate_is_the_reward_rounded(task, answers):

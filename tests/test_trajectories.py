@@ -72,7 +72,6 @@ def test_an_episode_is_shown_whole(tmp_path: Path, capsys: pytest.CaptureFixture
         "search_knowledge",
         "search_code",
         "profile",
-        "plan_intent",
     ]
     replies = [turn for turn in found.messages if turn.message["role"] == "assistant"]
     assert len(replies) == found.steps == 5

@@ -92,10 +92,6 @@ class EpisodeContext:
     """Sections of the knowledge documents, the best fitting first."""
     past: list[PastTask] = field(default_factory=list)
     """Passes of similar tasks, the most similar first."""
-    intents: list[str] = field(default_factory=list)
-    """What earlier episodes of the island meant to try and did not, a line each."""
-    page: str = ""
-    """The island's context memory: what it has tried, in short."""
     machine: Machine | None = None
     """What was measured of this machine."""
     eager: tuple[EagerGraph, ...] = ()

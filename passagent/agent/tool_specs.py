@@ -16,7 +16,7 @@ from passagent.models.types import ToolSpec
 
 EDITOR, CHECK, EVALUATOR, KNOWLEDGE = "file_editor", "check", "pass_evaluator", "search_knowledge"
 PROFILE = "profile"
-CODE, INTENT = "search_code", "plan_intent"
+CODE = "search_code"
 
 _RECORDS = (
     "without running any kernel: every file that does not parse, what your host code may not do, with line "
@@ -131,21 +131,6 @@ SPECS = {
         _schema({"deep": _DEEP}, []),
     ),
     CODE: ToolSpec(CODE, _SEARCHES_CODE, _CODE),
-    INTENT: ToolSpec(
-        INTENT,
-        "Write down what you are going to try, before you do: it stands for what you evaluate until the next "
-        "intent. Write further ideas down first, the one you try last: what stays untried is offered to "
-        "later episodes. It costs nothing if you call it along with other tools.",
-        _schema(
-            {
-                "what": {"type": "string", "description": "one line: the change"},
-                "why": {"type": "string", "description": "one line: what limits now"},
-                "expected": {"type": "integer", "description": "gain in AS that you expect, percent"},
-                "offered": {"type": "integer", "description": "number of the offered intent it takes up"},
-            },
-            ["what", "why", "expected"],
-        ),
-    ),
 }
 """Our agent's tools, as a model is told of them; `agent.tools` chooses."""
 

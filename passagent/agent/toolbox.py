@@ -14,7 +14,7 @@ from passagent.agent.observe import read_as, read_status, why_unrecorded
 from passagent.agent.pending import PendingEvaluations
 from passagent.agent.source import parsed
 from passagent.agent.taskfiles import ToolError
-from passagent.agent.tool_specs import CHECK, CODE, EDITOR, EVALUATOR, INTENT, KNOWLEDGE, PROFILE, SPECS
+from passagent.agent.tool_specs import CHECK, CODE, EDITOR, EVALUATOR, KNOWLEDGE, PROFILE, SPECS
 from passagent.agent.workspace import Workspace
 from passagent.errors import UsageError, nearest
 from passagent.evaluator.result import MANIFEST, Evaluation
@@ -36,14 +36,6 @@ MOST_PROFILES = 3
 SOUND = "nothing is found wrong; nothing was run"
 """How the answer of a check begins that found nothing."""
 
-MAX_INTENT = 200
-"""Characters of what an intent says, and of why."""
-MAX_EXPECTED = 100_000
-"""Percent."""
-
-Note = Callable[[str, str, str, int, int | None], int]
-"""`note(call_id, what, why, expected, offered)`: store an intent, once for a call_id; its number. Raises
-ToolError for a number that was not offered."""
 Submit = Callable[[dict[str, str], str], Awaitable[str]]
 """`await submit(files, call_id)`: evaluate and store a candidate, once for a call_id; the observation."""
 Outline = Callable[[dict[str, str]], Awaitable[Evaluation | list[str]]]
@@ -185,22 +177,6 @@ def profile(workspace: Workspace, limits: Limits) -> Tool:
         used[0] += 1
 
     return Tool(SPECS[PROFILE], run, replay)
-
-
-def plan_intent(note: Note) -> Tool:
-    """Write down what the episode is about to try."""
-
-    async def run(arguments: dict[str, Any], call_id: str) -> str:
-        what, why = (" ".join(arguments[key].split()) for key in ("what", "why"))
-        for key, text in (("what", what), ("why", why)):
-            if not 0 < len(text) <= MAX_INTENT:
-                raise ToolError(f"{key}: one line of 1 to {MAX_INTENT} characters, not {len(text)}")
-        if not -100 <= arguments["expected"] <= MAX_EXPECTED:
-            raise ToolError(f"expected: percent, from -100 to {MAX_EXPECTED}")
-        number = note(call_id, what, why, arguments["expected"], arguments.get("offered"))
-        return f"intent {number} stands for what you evaluate from now on"
-
-    return Tool(SPECS[INTENT], run)
 
 
 def search_knowledge(

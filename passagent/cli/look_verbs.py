@@ -54,22 +54,13 @@ def tail(
 def show(
     run: opt.RunArgument,
     episode: opt.EpisodeArgument = None,
-    intents: opt.Intents = False,
-    memory: opt.Memory = False,
     runs_dir: opt.RunsDir = "runs",
     json: opt.Json = False,
 ) -> None:
     """Show the tree and summary of RUN, or one EPISODE of it. An episode is shown by its messages."""
     from passagent.commands import showing
-    from passagent.errors import UsageError
 
-    if (episode is not None) + intents + memory > 1:
-        raise UsageError("show: give one of EPISODE, --intents and --memory")
-    if intents:
-        showing.show_intents(run, runs_dir, json)
-    elif memory:
-        showing.show_memory(run, runs_dir, json)
-    elif episode is None:
+    if episode is None:
         showing.show(run, runs_dir, json)
     else:
         showing.show_episode(run, episode, runs_dir, json)

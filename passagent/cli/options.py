@@ -322,8 +322,6 @@ RewardOut = Annotated[str, option("--out", "Where reward.txt and evaluation.json
 # Of what is looked at, delivered or removed
 Follow = Annotated[bool, option("--follow", "Go on until RUN is at rest.", "-f")]
 Lines = Annotated[int, option("--lines", "Events to begin with.", "-n", min=0)]
-Intents = Annotated[bool, option("--intents", "What its episodes meant to do, and what came of it.")]
-Memory = Annotated[bool, option("--memory", "What was written when its islands stagnated.")]
 Next = Annotated[bool, option("--next", "As if an episode started from NODE now.")]
 BestOut = Annotated[str, option("--out", "The directory to write.")]
 Force = Annotated[bool, option("--force", "Replace the pass files in it.")]

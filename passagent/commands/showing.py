@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-from passagent.report.intended import intent_rows, intents_text, meant_by_nodes
-from passagent.report.memory_pages import page_rows, pages_text
 from passagent.report.run_summary import run_data, run_text
 from passagent.report.text import console
 from passagent.report.trajectory import print_trajectory
@@ -27,23 +25,9 @@ def show(name: str, runs_dir: str, as_json: bool) -> None:
             print(json.dumps(run_data(store, run, config) | {"tree": tree}))
             return
         again = confirmations.scores(confirmations.last_series(store, run.id))
-        print(tree_text(found, best.id if best else None, again, meant_by_nodes(store, run.id)))
+        print(tree_text(found, best.id if best else None, again))
         print()
         print(run_text(store, run, config))
-
-
-def show_intents(name: str, runs_dir: str, as_json: bool) -> None:
-    """Print what the episodes of a run meant to do, with expected and measured gains."""
-    with Store.open(runs_dir, create=False) as store:
-        run = runs.find_run(store, name)
-        print(json.dumps(intent_rows(store, run.id)) if as_json else intents_text(store, run.id))
-
-
-def show_memory(name: str, runs_dir: str, as_json: bool) -> None:
-    """Print what was written when islands of a run stagnated."""
-    with Store.open(runs_dir, create=False) as store:
-        run = runs.find_run(store, name)
-        print(json.dumps(page_rows(store, run.id)) if as_json else pages_text(store, run.id))
 
 
 def show_episode(name: str, number: int, runs_dir: str, as_json: bool) -> None:

@@ -35,7 +35,7 @@ def open_model(config: ModelConfig) -> Model:
 
 
 def role_config(config: Config, role: str) -> ModelConfig:
-    """The settings of the model of a `role`: `agent`, `hint_distiller`, `summariser` or `validator`.
+    """The settings of the model of a `role`: `agent`, `hint_distiller` or `validator`.
 
     An ensemble's first model stands for it where a role has no model of its own.
     """

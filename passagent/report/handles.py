@@ -205,28 +205,12 @@ class Run:
 
     def tree(self) -> Tree:
         """Parents above their children; `*` marks the best. A notebook shows it as SVG."""
-        from passagent.report.intended import meant_by_nodes
         from passagent.report.tree import tree_text
 
         with Store.open(self.runs_dir, create=False) as store:
             best = confirmations.winner(store, self.id)
             again = confirmations.scores(confirmations.last_series(store, self.id))
-            meant = meant_by_nodes(store, self.id)
-            return Tree(tree_text(nodes.of_run(store, self.id), best.id if best else None, again, meant))
-
-    def intents(self) -> list[dict[str, Any]]:
-        """What its episodes meant to do, as `passagent show --intents --json` prints it."""
-        from passagent.report.intended import intent_rows
-
-        with Store.open(self.runs_dir, create=False) as store:
-            return intent_rows(store, self.id)
-
-    def memory(self) -> list[dict[str, Any]]:
-        """What was written when islands stagnated, as `passagent show --memory --json` prints it."""
-        from passagent.report.memory_pages import page_rows
-
-        with Store.open(self.runs_dir, create=False) as store:
-            return page_rows(store, self.id)
+            return Tree(tree_text(nodes.of_run(store, self.id), best.id if best else None, again))
 
     def __str__(self) -> str:
         from passagent.report.run_summary import run_text

@@ -30,15 +30,10 @@ def node_row(node: Node) -> dict[str, Any]:
     }
 
 
-def tree_text(
-    nodes: list[Node],
-    best: int | None,
-    again: Mapping[int, float | None],
-    meant: Mapping[int, str] | None = None,
-) -> str:
+def tree_text(nodes: list[Node], best: int | None, again: Mapping[int, float | None]) -> str:
     """Parents above their children, which are indented; `*` marks the best node.
 
-    `again`: the AS of those that were measured again. `meant`: the intents that nodes were made for.
+    `again`: the AS of those that were measured again.
     """
     shown = nodes[:MAX_NODES]
     children: dict[int | None, list[Node]] = {}
@@ -50,9 +45,6 @@ def tree_text(
     while stack:
         node, depth = stack.pop()
         lines.append(_line(node, depth, node.id == best, again.get(node.id)))
-        if meant and node.id in meant:
-            indent = "  " * min(depth + 2, 22)
-            lines.append(indent + shortened(meant[node.id], width() - len(indent)))
         stack += [(child, depth + 1) for child in reversed(children.get(node.id, []))]
     if len(nodes) > len(shown):
         lines.append(f"... and {len(nodes) - len(shown)} more nodes")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from passagent.agent.context import EpisodeContext
 from passagent.agent.prompt import compose
-from passagent.agent.tool_specs import INTENT
 from passagent.cluster.opening import device_label
 from passagent.config import Config
 from passagent.evaluator.target import target_of
@@ -17,14 +16,13 @@ def task_text(task: Task, config: Config, role: str, rules: bool = True, here: b
     here: whether candidates are judged on this machine, so that its figures belong into the text. Raises
     UsageError for an unknown role, and for a device that is not on this machine.
     """
-    tools = [name for name in config.agent.tools if name != INTENT]  # there is no island to offer it to
     context = EpisodeContext(
         task=task,
         target=target_of(config.evaluator),
         device_name=device_label(config.evaluator) if here else "",
         role=role,
         seed=0,
-        limits=config.agent.model_copy(update={"tools": tools}),
+        limits=config.agent,
     )
     texts = [message["content"] for message in compose(context)]
     return "\n\n".join(texts if rules else texts[1:])

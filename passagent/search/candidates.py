@@ -19,7 +19,7 @@ from passagent.search import opinions
 from passagent.search.sameness import marks_of, remark
 from passagent.search.session import Session
 from passagent.search.stop import Want
-from passagent.store import Store, archive, bests, episodes, evaluations, intents, nodes
+from passagent.store import Store, archive, bests, episodes, evaluations, nodes
 from passagent.store import files as stored
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
@@ -62,7 +62,6 @@ def propose(
         earlier = nodes.of_episode(session.store, episode.id)
         parent_id = _parent(earlier, call_id, episode)
         node = nodes.propose(session.store, episode, call_id, files, note, parent_id, marks, packed)
-        intents.tried(session.store, node)
         is_begun = node.state != "done" and nodes.start(session.store, node.id, session.owner)
     return node, is_begun
 

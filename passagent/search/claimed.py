@@ -14,7 +14,6 @@ from passagent.agent.toolbox import (
     CODE,
     EDITOR,
     EVALUATOR,
-    INTENT,
     KNOWLEDGE,
     PROFILE,
     Tool,
@@ -22,7 +21,6 @@ from passagent.agent.toolbox import (
     file_editor,
     own_tool,
     pass_evaluator,
-    plan_intent,
     profile,
     search_code,
     search_knowledge,
@@ -40,7 +38,6 @@ from passagent.search.describing import describe
 from passagent.search.drafts import is_draft, is_first
 from passagent.search.gain import gains_after, is_progress, log_gain
 from passagent.search.gathering import best_known, episode_context, parent_view
-from passagent.search.intending import noter
 from passagent.search.islandview import IslandView
 from passagent.search.migration import choose_migrant
 from passagent.search.policies import policy_of
@@ -48,7 +45,6 @@ from passagent.search.policies.greedy import Greedy
 from passagent.search.profiling_nodes import limits_of
 from passagent.search.rounds import Position
 from passagent.search.session import Session
-from passagent.search.summarising import note_stagnation
 from passagent.search.writers import choose_model, meter_of, writer_of
 from passagent.store import bests, episodes, gains, hint_uses, migrations, nodes, runs
 from passagent.store import conversations as stored
@@ -194,7 +190,6 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
     """Close the episode, credit its hints, count the island's stagnation, all or nothing.
 
     With progress, a hint is to be distilled from it, if there is a distiller: then the episode is held on to.
-    Without, a page of the island's context memory may be to be written before its next episode.
     """
     store, island = session.store, episode.island
     right = [node for node in nodes.of_episode(store, episode.id) if node.status == "ok"]
@@ -208,7 +203,6 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
     gained = is_progress(before, new, session.config.search.min_gain)
     with store.transaction():
         done = episodes.finish(store, episode, reason, gain, gained, hold=session.distiller is not None)
-        note_stagnation(session, done)
         hint_uses.credit(store, episode, gain or 0.0)
         if island != SEEDS:
             _count_gain(session, new)
@@ -266,7 +260,6 @@ def tools(
         ),
         PROFILE: partial(profile, workspace, partial(limits_of, session)),
         CODE: partial(search_code, target),
-        INTENT: partial(plan_intent, noter(session, episode)),
     }
     return [
         found[name]() if name in found else own_tool(name, workspace) for name in session.config.agent.tools

@@ -20,7 +20,6 @@ from passagent.search.joining import join
 from passagent.search.remeasure import measure_again
 from passagent.search.seeding import seed
 from passagent.search.session import Session, Stopping
-from passagent.search.summarising import summarise
 from passagent.search.waiting import is_ready
 from passagent.store import episodes, participants, runs
 from passagent.store.episodes import Episode
@@ -82,9 +81,8 @@ async def _searched(session: Session) -> Outcome:
         if session.describing is not None:
             session.describing.cancel()
             await asyncio.wait({session.describing})
-        for model in (session.distiller, session.summariser):
-            if model is not None:
-                await model.close()
+        if session.distiller is not None:
+            await session.distiller.close()
     return Outcome(state, reason, is_last)
 
 
@@ -144,7 +142,6 @@ async def _island(session: Session, island: int) -> None:
     try:
         while (episode := await _claim(session, island)) is not None:
             await distil(session, island)
-            await summarise(session, island)
             await _wait_for_others(session, episode)
             episode = await run_claimed(session, episode)
             if episode.owner is not None:

@@ -24,11 +24,10 @@ from passagent.experience.hints import Hint
 from passagent.experience.knowledge import Passage
 from passagent.experience.retrievers import retriever_of
 from passagent.search.drafts import is_draft, is_first
-from passagent.search.intending import offered_lines
 from passagent.search.relatives import Told, attempt, relatives
 from passagent.search.run_memory import Memory, arm_of
 from passagent.search.writers import EXPERT
-from passagent.store import Store, bests, context_memory, evaluations, hint_uses, nodes, runs
+from passagent.store import Store, bests, evaluations, hint_uses, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS, Run
@@ -91,8 +90,6 @@ def episode_context(known: Known, episode: Episode, parent: Node | None) -> Epis
         hints=[*learned_hints(known, episode, parent), *chosen_hints(known, episode, parent)],
         knowledge=passages(known, parent),
         past=past_tasks(known, draft) if begins and episode.model != EXPERT else [],
-        intents=[] if draft else offered_lines(store, episode, known.config.agent.tools),
-        page="" if draft else context_memory.page_before(store, episode),
         machine=known.machine,
         eager=known.eager,
         migrated=bool(episode.migrated),

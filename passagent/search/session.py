@@ -99,8 +99,6 @@ class Session:
     """Who is asked whether a right candidate cheats."""
     distiller: Model | None = None
     """Who is asked what an episode's progress taught."""
-    summariser: Model | None = None
-    """Who writes the context memory of a stagnating island; None: the model that wrote its last episode."""
     memory: Memory | None = None
     """The library of all runs; None: it is off."""
     machine: Machine | None = None

@@ -9,7 +9,6 @@ from pathlib import Path
 from passagent import __version__
 from passagent.agent.distiller import open_distiller
 from passagent.agent.prompt import note_of, roles
-from passagent.agent.summariser import open_summariser
 from passagent.agent.validator import open_validator
 from passagent.cluster.opening import device_label, machine_of
 from passagent.config import Config, EvaluatorConfig, SearchConfig, validate
@@ -114,8 +113,8 @@ def check_money(config: Config, model: Model) -> None:
 
 def _names(config: Config, model: Model) -> list[str]:
     """The names of all models that are paid for."""
-    roles = [config.roles.hint_distiller, config.roles.summariser]
-    others = [config.validator.model, *(role.name for role in roles if role)]
+    distiller = config.roles.hint_distiller
+    others = [config.validator.model, distiller.name if distiller else None]
     return [*model_names(model), *(name for name in others if name)]
 
 
@@ -164,7 +163,6 @@ def open_session(
         prices=prices_of(config.model, _names(config, model)),
         validator=open_validator(config),
         distiller=open_distiller(config),
-        summariser=open_summariser(config),
         memory=open_memory(config, task),
         machine=None if diagnose_with else machine_of(config.evaluator),
         waits_for_eager=config.search.deterministic,

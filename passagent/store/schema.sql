@@ -312,42 +312,6 @@ CREATE TABLE distilled_hints (
 );
 CREATE INDEX distilled_hints_wanted ON distilled_hints (run_id) WHERE state = 'wanted';
 
-CREATE TABLE intents (
-    id INTEGER PRIMARY KEY,
-    run_id TEXT NOT NULL REFERENCES runs (id),
-    island INTEGER NOT NULL,
-    episode_id INTEGER NOT NULL REFERENCES episodes (id),
-    call_id TEXT NOT NULL,
-    what TEXT NOT NULL,
-    why TEXT NOT NULL,
-    expected INTEGER NOT NULL,
-    taken_from INTEGER REFERENCES intents (id),
-    created_at TEXT NOT NULL,
-    UNIQUE (episode_id, call_id)
-);
-CREATE INDEX intents_of_island ON intents (run_id, island);
-CREATE INDEX intents_taken ON intents (taken_from) WHERE taken_from IS NOT NULL;
-
-CREATE TABLE intents_tried (
-    node_id INTEGER PRIMARY KEY REFERENCES nodes (id),
-    run_id TEXT NOT NULL REFERENCES runs (id),
-    intent_id INTEGER NOT NULL REFERENCES intents (id)
-);
-CREATE INDEX intents_tried_by ON intents_tried (intent_id);
-CREATE INDEX intents_tried_of_run ON intents_tried (run_id);
-
-CREATE TABLE context_memory (
-    episode_id INTEGER PRIMARY KEY REFERENCES episodes (id),
-    run_id TEXT NOT NULL REFERENCES runs (id),
-    island INTEGER NOT NULL,
-    state TEXT NOT NULL CHECK (state IN ('wanted', 'none', 'written')),
-    page TEXT,
-    created_at TEXT NOT NULL,
-    written_at TEXT,
-    CHECK ((state = 'written') = (page IS NOT NULL))
-);
-CREATE INDEX context_memory_of_island ON context_memory (run_id, island);
-
 CREATE TABLE profiles (
     node_id INTEGER NOT NULL REFERENCES nodes (id),
     run_id TEXT NOT NULL REFERENCES runs (id),
