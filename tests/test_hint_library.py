@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from test_cli import call, one_line  # noqa: F401
 
-from passagent.errors import UsageError
 from passagent.experience.hint_library import HintLibrary, LearnedHint, Lesson, Offer, Outcome, Source
 from passagent.store.pass_library import PassLibrary
 
@@ -81,7 +80,6 @@ def test_evidence_promotes_and_retires_and_stays(path):
         states = {entry.learned.hint.id: entry.learned.state for entry in library.entries()}
         assert states == {"good": "active", "bad": "retired"}
         assert len(library.trials("bad")) == 10 and "uplift -0.3" in library.entry("bad").why
-        assert [one["id"] for one in library.export()] == ["good"]
 
 
 def test_an_outcome_counts_once(path):
@@ -107,23 +105,6 @@ def test_nothing_of_an_excluded_task_is_seen(path):
             assert [entry.learned.hint.id for entry in library.entries([barred])] == ["from-train"]
             assert sum(tally.number for tally in library.tallies([barred]).values()) == 1
         assert len(library.entries()) == sum(tally.number for tally in library.tallies().values()) == 2
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"advice": "x" * 401}, "401 characters, 400 are allowed"),
-        ({"advice": "Write this: ```import os``` and nothing else."}, "code fence"),
-        ({"confidence": 3}, "confidence"),
-        ({"id": "Not An Id"}, "id"),
-    ],
-)
-def test_a_hint_of_another_library_is_checked_before_any_is_added(path, fields, message):
-    given = [hint("fine").model_dump(), hint("broken").model_dump() | fields]
-    with HintLibrary.open(path) as library:
-        with pytest.raises(UsageError, match=message):
-            library.take(given, "theirs.json")
-        assert library.entries() == []
 
 
 WRITER = """
@@ -180,7 +161,7 @@ def test_two_writers_and_one_that_is_killed_leave_exact_counts(path):
         assert sum(one.startswith("1:a") for one in kept) == sum(one.startswith("1:b") for one in kept) == 25
 
 
-def test_the_commands(call, path, tmp_path):  # noqa: F811
+def test_the_commands(call, path):  # noqa: F811
     code, _, err = call("hints", "list", "--library", path)
     assert code == 2 and "there is no library here" in one_line(err)
     with HintLibrary.open(path) as library:
@@ -197,18 +178,6 @@ def test_the_commands(call, path, tmp_path):  # noqa: F811
     assert code == 0 and "held out" in out and "6 episodes with it" in out
     code, _, err = call("hints", "show", "two", "--library", path)
     assert code == 2 and "no learned hint 'two'" in one_line(err)
-
-    file, other = tmp_path / "hints.json", tmp_path / "other.db"
-    assert call("hints", "export", "--out", file, "--library", path)[0] == 0
-    code, out, _ = call("hints", "import", file, "--library", other, "--json")
-    assert (code, json.loads(out)) == (0, {"new": 1, "of": 1})
-    code, out, _ = call("hints", "import", file, "--library", other, "--json")
-    assert json.loads(out) == {"new": 0, "of": 1}
-    assert call("hints", "retire", "one", "--library", other)[0] == 0
-    with HintLibrary.open(other) as library:
-        assert library.entry("one").learned.state == "retired"
-    code, _, err = call("hints", "import", path, "--library", other)
-    assert code == 2
 
 
 def test_off_is_said(call, monkeypatch):  # noqa: F811

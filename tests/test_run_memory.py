@@ -206,20 +206,6 @@ def test_the_shipped_exemplars_are_small_and_whole():
     assert b"GraphModule" not in text, "passes, and nothing of the tasks"
 
 
-def test_similar_says_what_would_be_used(call, tmp_path, path):  # noqa: F811
-    task = tiny_search.write_task(tmp_path / "task")
-    _, _, _, best = searched(tmp_path, task, path)
-    code, out, _ = call("similar", task, "--library", path, "--json")
-    found = json.loads(out)
-    assert code == 0 and found["seed"]["files"] == sorted(best) and found["seed"]["source"] == "library"
-    code, out, _ = call("similar", task, "--library", path)
-    assert code == 0 and "seed" in out and "operators," in out
-    code, out, _ = call("similar", task, "--library", path, "--exclude", task)
-    assert code == 0 and "no exemplar serves it; knowledge: " in out and "the task is excluded" in out
-    code, _, err = call("similar", task, "--library", path, "--exclude", tmp_path / "none")
-    assert code == 2 and "none" in one_line(err)
-
-
 def test_a_library_of_passes_alone_is_taken_over(path):
     columns = [name for name in asdict(GELU) if name != "shapes"]
     with sqlite3.connect(path) as connection:

@@ -1,4 +1,4 @@
-"""`passagent hints list`, `show`, `export`, `import` and `retire`."""
+"""`passagent hints list` and `show`."""
 
 from __future__ import annotations
 
@@ -28,27 +28,3 @@ def hints_show(hint: own.HintArgument, library: own.Library = None, json: opt.Js
     from passagent.commands import learned_hints
 
     learned_hints.show(hint, library, json)
-
-
-@hints_app.command("export")
-def hints_export(out: own.HintsOut, library: own.Library = None, json: opt.Json = False) -> None:
-    """Write the hints that are not retired, without their evidence, for another library."""
-    from passagent.commands import learned_hints
-
-    learned_hints.export(out, library, json)
-
-
-@hints_app.command("import")
-def hints_import(file: own.HintsFile, library: own.Library = None, json: opt.Json = False) -> None:
-    """Add hints that were exported. They begin on probation here."""
-    from passagent.commands import learned_hints
-
-    learned_hints.take(file, library, json)
-
-
-@hints_app.command("retire")
-def hints_retire(hint: own.HintArgument, library: own.Library = None, json: opt.Json = False) -> None:
-    """Take a hint out of use. Its text and its evidence stay."""
-    from passagent.commands import learned_hints
-
-    learned_hints.retire(hint, library, json)

@@ -21,22 +21,6 @@ def status(run: opt.LiveRunArgument = None, runs_dir: opt.RunsDir = "runs", json
 
 
 @commands.command()
-def similar(
-    task: opt.TaskArgument,
-    library: own.Library = None,
-    exclude: own.Exclude = None,
-    device: opt.Device = None,
-    config: opt.Config = None,
-    set_: opt.Set = None,
-    json: opt.Json = False,
-) -> None:
-    """Show what earlier runs left that a search of TASK would use, and why."""
-    from passagent.commands import similar_tasks
-
-    similar_tasks.similar(task, config, opt.settings_of(set_, locals()), json)
-
-
-@commands.command()
 def tail(
     run: opt.RunArgument,
     follow: opt.Follow = False,

@@ -75,8 +75,6 @@ Exclude = Annotated[
     ),
 ]
 HintArgument = Annotated[str, argument("HINT", "A learned hint's id, as list shows it.")]
-HintsFile = Annotated[str, argument("FILE", "A file that hints export wrote.")]
-HintsOut = Annotated[str, option("--out", "The file to write.", metavar="FILE.json")]
 KeptArgument = Annotated[str, argument("HASH", "The beginning of a region's hash, as list shows it.")]
 KeptArguments = Annotated[
     list[str] | None, argument("[HASH...]", "Beginnings of regions' hashes; without any, all of this device.")

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
-from passagent.errors import UsageError
 from passagent.experience.hint_library import HintLibrary
-from passagent.faults import os_fault
 from passagent.report.hint_report import hint_data, uplift_text
 from passagent.report.text import percent, printable, table
 
@@ -65,35 +62,3 @@ def show(hint: str, path: str | None, as_json: bool) -> None:
     ]
     if cells:
         print(table(["run", ">episode", "diagnosis", "operators", "", ">propensity", ">gain"], cells))
-
-
-def export(out: str, path: str | None, as_json: bool) -> None:
-    """Write the hints to a file. Raises UsageError."""
-    with HintLibrary.open(path, create=False) as library:
-        found = library.export()
-    try:
-        Path(out).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise os_fault(error, Path(out), "--out") from error
-    print(json.dumps({"out": out, "hints": len(found)}) if as_json else f"{out}: {len(found)} hints")
-
-
-def take(file: str, path: str | None, as_json: bool) -> None:
-    """Add the hints of a file. Raises UsageError for what is none."""
-    try:
-        given = json.loads(Path(file).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise os_fault(error, Path(file)) from error
-    except ValueError as error:
-        raise UsageError(f"{file}: not valid JSON; give a file that passagent hints export wrote") from error
-    with HintLibrary.open(path) as library:
-        new = library.take(given, Path(file).name)
-    of = len(given)
-    print(json.dumps({"new": new, "of": of}) if as_json else f"{new} of {of} hints are new, on probation")
-
-
-def retire(hint: str, path: str | None, as_json: bool) -> None:
-    """Take a hint out of use. Raises UsageError."""
-    with HintLibrary.open(path, create=False) as library:
-        library.retire(hint, "by a person")
-    print(json.dumps({"hint": hint, "state": "retired"}) if as_json else f"{hint}: retired")

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, field_validator
 
 from passagent import __version__
 from passagent.errors import UsageError, nearest
@@ -220,43 +220,11 @@ class HintLibrary(Library):
         rows = self.rows(sql, {"hint": hint})
         return [Trial(row["task"], bool(row["shown"]), row["propensity"], row["gain"]) for row in rows]
 
-    def retire(self, hint: str, why: str) -> None:
-        """Take a hint out of use; its text and its outcomes stay. Raises UsageError."""
-        self.entry(hint)
-        self._set(hint, "retired", why)
-
     def _set(self, hint: str, state: State, why: str) -> None:
         self.run(
             "UPDATE hints SET state = :state, why = :why, changed_at = :at WHERE id = :hint",
             {"state": state, "why": why, "at": now(), "hint": hint},
         )
-
-    def export(self) -> list[dict[str, Any]]:
-        """All hints as plain data, without the evidence, which is of this machine's runs."""
-        return [
-            {**entry.learned.hint.model_dump(), "author": entry.source.author, "task": entry.source.task}
-            for entry in self.entries()
-            if entry.learned.state != "retired"
-        ]
-
-    def take(self, given: Any, where: str) -> int:
-        """Add hints that were exported, on probation; how many were new. Raises UsageError."""
-        if not isinstance(given, list):
-            raise UsageError(f"{where}: must be a list of hints, as passagent hints export writes it")
-        found: list[tuple[LearnedHint, Source]] = []
-        for number, one in enumerate(given, start=1):
-            fields = dict(one) if isinstance(one, dict) else {}
-            author, task = str(fields.pop("author", "imported")), str(fields.pop("task", ""))
-            try:
-                hint = LearnedHint.model_validate(fields)
-            except ValidationError as error:
-                first = error.errors()[0]
-                place = ".".join(map(str, first["loc"])) or "entry"
-                name = fields.get("id", f"number {number}")
-                raise UsageError(f"{where}: hint {name}: {place}: {first['msg']}") from error
-            found.append((hint, Source(f"imported from {where}", 0, task, author)))
-        with self.transaction():
-            return sum(self._add(hint, source) for hint, source in found)
 
     def keep_task(self, key: str, name: str, hashes: Sequence[str]) -> None:
         """Keep the hashes of a task's subgraphs, of both levels."""
