@@ -289,9 +289,10 @@ def _states(state: _State, request: messages.States) -> messages.StatesReply:
     graph = _holding(state, request.id, request.set)
     values = _values(graph, request.set, request.windows)
     inputs = [values[i] for i in request.inputs]
-    found = states_of(graph.plain, [values[i] for i in request.order], inputs)
+    found, due = states_of(graph.plain, [values[i] for i in request.order], inputs)
     graph.outputs.reset()
-    return messages.StatesReply(states=[[_written(graph, tensor) for tensor in one] for one in found])
+    states = [[_written(graph, tensor) for tensor in one] for one in found]
+    return messages.StatesReply(states=states, due=due)
 
 
 def _values(graph: calls.Graph, chosen: int, windows: Windows) -> list[Any]:
