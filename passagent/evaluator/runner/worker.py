@@ -240,6 +240,9 @@ def _audit(state: _State, request: messages.Audit) -> messages.AuditReply:
         audit.begin(results, poisoned=chosen >= SETS)
         graph.hold(chosen)
         given = [_placed(audit, graph, chosen, i) for i in range(len(graph.live))]
+        if number and request.wrong is not None:
+            position, element, value = request.wrong
+            given[position].view(-1)[element] = value
         out = graph.audited(*[given[i] for i in graph.order])
         seen = replace(graph, live=given, refreshers={})
         one = calls.keep_call(seen, out, chosen, [0] * len(given))

@@ -311,12 +311,16 @@ class DeviceTimes(Request[DeviceReply]):
 
 
 class Audit(Request[AuditReply]):
-    """An audited call on each of `sets`, after one on set `before` that is not judged."""
+    """An audited call on each of `sets`, after one on set `before` that is not judged.
+
+    `wrong`: an input, an element of it and the value that this one has in all but the first call.
+    """
 
     op: Literal["audit"] = "audit"
     id: str
     sets: list[int]
     before: int
+    wrong: tuple[int, int, int] | None = None
 
     def fits(self, reply: AuditReply) -> bool:
         """What each call returned, and what torch copied for each of its outputs."""
