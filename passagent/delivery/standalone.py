@@ -175,7 +175,7 @@ _DEFINED = re.compile(
 def prelude(words: Collection[str]) -> str:
     """The paragraphs of the C++ prelude that define one of the words, and what these need in turn."""
     paragraphs = [part for part in PRELUDE_TEXT.split("\n\n") if "#include" not in part]
-    known = set(words)
+    known = {*words, "passagent_done"}  # which each entry names
     if known & {"template", "auto"}:
         known |= {"bfloat16", "float16"}
     kept = set[int]()
