@@ -34,7 +34,7 @@ def standalone(files: dict[str, str]) -> dict[str, str]:
             taken |= names
     if not taken:
         return found
-    words = set(re.findall(r"\w+", "\n".join(found.values())))
+    words = {"passagent_done", *re.findall(r"\w+", "\n".join(found.values()))}  # it is in every entry
     return found | {HELPER: helper(taken, words)}
 
 
@@ -175,7 +175,7 @@ _DEFINED = re.compile(
 def prelude(words: Collection[str]) -> str:
     """The paragraphs of the C++ prelude that define one of the words, and what these need in turn."""
     paragraphs = [part for part in PRELUDE_TEXT.split("\n\n") if "#include" not in part]
-    known = {*words, "passagent_done"}  # which each entry names
+    known = set(words)
     if known & {"template", "auto"}:
         known |= {"bfloat16", "float16"}
     kept = set[int]()
