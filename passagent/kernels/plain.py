@@ -76,7 +76,9 @@ def triton_kernel(
             sizes = grid if isinstance(grid, tuple) else (grid,)
             if 0 not in sizes:
                 named = dict(zip(parameters, given, strict=False))
-                kernel[sizes](**named, **made, **options | numbers)
+                # keeps tl.device_assert, adds none; Triton's interpreter has no such option
+                asserts = {"debug": True, "sanitize_overflow": False} if hasattr(kernel, "debug") else {}
+                kernel[sizes](**named, **made, **asserts, **options | numbers)
 
         return _planned(plan, orders(kernel.fn.__name__, order, parameters), launch)
 

@@ -14,9 +14,6 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from passagent.plan.model import Attribute, Parameter
 from passagent.plan.recording_session import Session
 
-_ASSERTS = {"debug": True, "sanitize_overflow": False}
-"""With these options Triton keeps `tl.device_assert`, and adds no checks of its own."""
-
 
 class Made(NamedTuple):
     """A kernel as IR."""
@@ -40,7 +37,7 @@ def make(kernel: Any, arguments: Mapping[str, Any], options: Mapping[str, Any], 
     """The IR of a jitted function for these arguments, by parameter. Raises what Triton raises."""
     _, _, target, backend, binder = kernel.create_binder()
     pointers = {name: _pointers(value, session) for name, value in arguments.items()}
-    options = {**options, **_ASSERTS}
+    options = {**options, "debug": True, "sanitize_overflow": False}  # keeps tl.device_assert, adds none
     bound, specialisation, opts = binder(**pointers, **options)
     opts, signature, constants, attributes = kernel._pack_args(backend, options, bound, specialisation, opts)
     source = ASTSource(kernel, signature, constants, attributes)

@@ -42,6 +42,7 @@ _ELEMENTWISE = {
 """Operators in which an integer may meet other values, whatever it is."""
 _SHAPES = {"size", "dim", "numel", "stride", "getattr"}
 _IN_PLACE = {f"i{name}": name for name in ("add", "sub", "mul", "truediv", "floordiv", "and", "or", "pow")}
+_Given, _Shapes = dict[int, torch.Tensor], dict[fx.Node, tuple[int, ...]]
 _CORNERS = 8
 """Draws of nothing but the ends of the ranges: there an index that is computed is farthest out."""
 _MOST = 1 << 24
@@ -105,11 +106,10 @@ def wrong_indices(
     subgraph: Subgraph, graph_module: fx.GraphModule, order: Sequence[int]
 ) -> list[tuple[int, int, int]]:
     """Where eager raises for an index: positions of inputs, an element of each, values out of its range."""
-    found = list[tuple[int, int, int]]()
-    if not any(meta.is_integer for meta in subgraph.inputs):
-        return found
+    found, are_any = list[tuple[int, int, int]](), any(meta.is_integer for meta in subgraph.inputs)
     with suppress(_Broken):
-        for position, limit in _follow(subgraph, graph_module, order, {}, {}).limits.items():
+        limits = _follow(subgraph, graph_module, order, {}, {}).limits if are_any else {}
+        for position, limit in limits.items():
             for value in (limit + 1, -limit - 2):
                 values = _followed_value(subgraph.inputs[position]).clone()
                 element = secrets.randbelow(values.numel())
@@ -141,11 +141,7 @@ def _variances(graph: fx.Graph, order: Sequence[int]) -> set[int]:
 
 
 def _follow(
-    subgraph: Subgraph,
-    graph_module: fx.GraphModule,
-    order: Sequence[int],
-    given: dict[int, torch.Tensor],
-    shapes: dict[fx.Node, tuple[int, ...]],
+    subgraph: Subgraph, graph_module: fx.GraphModule, order: Sequence[int], given: _Given, shapes: _Shapes
 ) -> _Following:
     """The graph followed with inputs as `given`, the others as recorded. Raises _Broken."""
     values = [given[i] if i in given else _followed_value(meta) for i, meta in enumerate(subgraph.inputs)]
@@ -230,15 +226,13 @@ class _Following(fx.Interpreter):
     Raises _Broken, also where a value that is followed has not the shape that `shapes` says.
     """
 
-    def __init__(
-        self, graph_module: fx.GraphModule, order: Sequence[int], shapes: dict[fx.Node, tuple[int, ...]]
-    ) -> None:
+    def __init__(self, graph_module: fx.GraphModule, order: Sequence[int], shapes: _Shapes) -> None:
         super().__init__(graph_module)
         self._expected = shapes
         self._places = dict(zip(graph_module.graph.find_nodes(op="placeholder"), order, strict=True))
         self.sources: dict[fx.Node, frozenset[int]] = {}
         """Of values that are followed: the inputs that they come of."""
-        self.shapes: dict[fx.Node, tuple[int, ...]] = {}
+        self.shapes: _Shapes = {}
         self.limits: dict[int, int] = {}
         """Of inputs that index something themselves: the largest index."""
         self.fixed: dict[int, str] = {}
@@ -301,7 +295,7 @@ class _Following(fx.Interpreter):
             dim = 0 if name == "embedding" else args[1] if len(args) > 1 else kwargs.get("dim", 0)
             if isinstance(values, torch.Tensor) and isinstance(indexed, torch.Tensor) and indexed.dim():
                 self._check_index(node, values, 0, indexed.shape[dim])
-        elif name == "one_hot" and (count := [*args[1:], kwargs.get("num_classes", -1)][0]) > 0:
+        elif name == "one_hot" and args and (count := [*args[1:], kwargs.get("num_classes", -1)][0]) > 0:
             self._check_index(n.args[0], args[0], 0, count)
         elif name in ("getitem", "setitem") and isinstance(args[0], torch.Tensor):
             nodes, items = (x if isinstance(x, tuple) else (x,) for x in (n.args[1], args[1]))

@@ -2,8 +2,7 @@
 
 A value that others use (`y = x.add_(1)`) may be computed elsewhere: with whole or part of a chain of
 operators that work in place replaced, an input ends in one of the states that it goes through in eager. A
-write that nobody uses the value of (`cache.copy_(x)`, `cache[0] = x`) is there for what it leaves, and must
-be made.
+write whose value nobody uses (`cache.copy_(x)`, `cache[0] = x`) is there for what it leaves: it must be made.
 """
 
 from __future__ import annotations
@@ -78,15 +77,9 @@ class Watching(torch.fx.Interpreter):
             if written._version != self._versions[position]:
                 self._versions[position] = written._version
                 self.states[position].append(written.clone())
-                self.due[position].append(not (n.users and _is_of(value, written)))
+                is_value = isinstance(value, torch.Tensor) and torch._C._is_alias_of(value, written)
+                self.due[position].append(not (n.users and is_value))
         return value
-
-
-def _is_of(value: Any, written: torch.Tensor) -> bool:
-    """Whether a value lies in the memory of a tensor."""
-    return (
-        isinstance(value, torch.Tensor) and value.untyped_storage()._cdata == written.untyped_storage()._cdata
-    )
 
 
 def states_of(

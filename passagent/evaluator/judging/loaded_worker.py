@@ -27,9 +27,7 @@ from passagent.tasks.graphio import load_graph
 from passagent.tasks.reader import Subgraph
 from passagent.tasks.uses import wrong_indices
 
-_CHECK = (
-    "let the kernel check it: `return 1;` of an int in C++, tl.device_assert(i < n), assert(i < n) in CUDA"
-)
+_CHECK = "check it: `return 1;` in C++ (an int), tl.device_assert(i < n, '') in Triton, assert(i < n) in CUDA"
 
 
 @dataclass
@@ -154,12 +152,9 @@ class LoadedWorker:
         ]
 
     def check_indices(self, subgraph: Subgraph, _: GraphResult) -> None:
-        """Raise Failed where eager raises for an index and the subject does not.
-
-        After that the worker is of no more use; on a GPU neither where the subject raises.
-        """
+        """Raise Failed where eager raises for an index and the subject does not: it breaks the worker."""
         held = [one.reference for one in self._held.values() if one.reference.subgraph == subgraph]
-        if self._is_broken or not held:
+        if self._is_broken or not held or self._config.isolation == "in-process":
             return
         wrong = wrong_indices(subgraph, load_graph(held[0].nodes), held[0].order)
         for one in wrong if (is_cpu := self._config.device == "cpu") else wrong[:1]:

@@ -241,8 +241,7 @@ def _audit(state: _State, request: messages.Audit) -> messages.AuditReply:
         graph.hold(chosen)
         given = [_placed(audit, graph, chosen, i) for i in range(len(graph.live))]
         if number and request.wrong is not None:
-            position, element, value = request.wrong
-            given[position].view(-1)[element] = value
+            given[request.wrong[0]].view(-1)[request.wrong[1]] = request.wrong[2]
         out = graph.audited(*[given[i] for i in graph.order])
         seen = replace(graph, live=given, refreshers={})
         one = calls.keep_call(seen, out, chosen, [0] * len(given))

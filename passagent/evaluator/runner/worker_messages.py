@@ -311,16 +311,14 @@ class DeviceTimes(Request[DeviceReply]):
 
 
 class Audit(Request[AuditReply]):
-    """An audited call on each of `sets`, after one on set `before` that is not judged.
-
-    `wrong`: an input, an element of it and the value that this one has in all but the first call.
-    """
+    """An audited call on each of `sets`, after one on set `before` that is not judged."""
 
     op: Literal["audit"] = "audit"
     id: str
     sets: list[int]
     before: int
     wrong: tuple[int, int, int] | None = None
+    """An input, an element of it and the value that it has on `sets`."""
 
     def fits(self, reply: AuditReply) -> bool:
         """What each call returned, and what torch copied for each of its outputs."""
