@@ -42,7 +42,8 @@ _ELEMENTWISE = {
 """Operators in which an integer may meet other values, whatever it is."""
 _SHAPES = {"size", "dim", "numel", "stride", "getattr"}
 _IN_PLACE = {f"i{name}": name for name in ("add", "sub", "mul", "truediv", "floordiv", "and", "or", "pow")}
-_Given, _Shapes = dict[int, torch.Tensor], dict[fx.Node, tuple[int, ...]]
+_Given = dict[int, torch.Tensor]
+_Shapes = dict[fx.Node, tuple[int, ...]]
 _CORNERS = 8
 """Draws of nothing but the ends of the ranges: there an index that is computed is farthest out."""
 _MOST = 1 << 24

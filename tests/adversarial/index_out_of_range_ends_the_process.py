@@ -9,7 +9,7 @@ KERNEL = cpp_kernel(
     """
 void rows(float* out, const int64_t* at, const float* table, int64_t m, int64_t rows, int64_t n) {
   for (int64_t i = 0; i < m; ++i) {
-    if (at[i] < 0 || at[i] >= rows) throw std::out_of_range("index");
+    if (at[i] < 0 || at[i] >= rows) std::abort();
     for (int64_t k = 0; k < n; ++k) out[i * n + k] = table[at[i] * n + k] * 2.0f;
   }
 }""",

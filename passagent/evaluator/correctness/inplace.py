@@ -77,8 +77,8 @@ class Watching(torch.fx.Interpreter):
             if written._version != self._versions[position]:
                 self._versions[position] = written._version
                 self.states[position].append(written.clone())
-                is_value = isinstance(value, torch.Tensor) and torch._C._is_alias_of(value, written)
-                self.due[position].append(not (n.users and is_value))
+                storage = value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
+                self.due[position].append(not n.users or storage != written.untyped_storage()._cdata)
         return value
 
 
