@@ -143,6 +143,22 @@ TASKS = {
         "in_0 += in_1\nin_0 *= 2.0\ntmp_0 = torch.nn.functional.relu(in_0, inplace=True)\nreturn (tmp_0,)",
         [[([4, 32], F32)] * 2, [([4, 32], BF16)] * 2],
     ),
+    "copy_into_cache": TaskText(
+        "tmp_0 = in_0 * 2.0\ntmp_1 = in_1.copy_(tmp_0)\nreturn (tmp_0,)", [[([4, 512], F32)] * 2]
+    ),
+    "put_into_cache": TaskText(
+        "tmp_0 = in_0 * 2.0\ntmp_1 = in_1.index_put_((in_2,), tmp_0)\nreturn (tmp_0,)",
+        [[([2, 512], F32), ([8, 512], F32), ([2], I64, ["data = [3, 6]"])]],
+    ),
+    "slice_of_cache": TaskText(
+        "tmp_0 = in_0 * 2.0\nin_1[slice(2, 4, None)] = tmp_0\nreturn (tmp_0,)",
+        [[([2, 512], F32), ([8, 512], F32)]],
+    ),
+    "statistics_in_training": TaskText(
+        "tmp_0 = torch.nn.functional.batch_norm(in_0, in_1, in_2, None, None, True, 0.1, 1e-05)\n"
+        "return (tmp_0,)",
+        [[([64, 8], F32), ([8], F32), ([8], F32, ["min_val = 0.5", "max_val = 1.5"])]],
+    ),
     "count_inplace": TaskText("in_0 += in_1\ntmp_0 = in_0 * 2\nreturn (tmp_0,)", [[([4, 32], I64)] * 2]),
     "broadcast": TaskText(
         "tmp_0 = in_0 + in_1\ntmp_1 = tmp_0 * in_2\nreturn (tmp_1,)",
@@ -215,6 +231,15 @@ TASKS = {
     "token_types": TaskText(
         "tmp_0 = torch.nn.functional.embedding(in_0, in_1)\ntmp_1 = tmp_0 + in_2\nreturn (tmp_1,)",
         [[([4, 6], I64, ["min_val = 0", "max_val = 0"]), ([2, 16], F32), ([4, 6, 16], F32)]],
+    ),
+    "embedding": TaskText(
+        "tmp_0 = torch.nn.functional.embedding(in_0, in_1)\ntmp_1 = tmp_0 * 2.0\nreturn (tmp_1,)",
+        [[([8, 32], I64, ["min_val = 0", "max_val = 49"]), ([50, 64], F32)]],
+    ),
+    "scattered": TaskText(
+        "tmp_0 = in_0 * 2.0\ntmp_1 = torch.zeros((8, 64), dtype=torch.float32)\n"
+        "tmp_2 = tmp_1.index_add(0, in_1, tmp_0)\nreturn (tmp_2,)",
+        [[([4, 64], F32), ([4], I64, ["data = [0, 3, 5, 7]"])]],
     ),
     "all_kept": TaskText(
         "tmp_0 = in_0.to(torch.float32)\ntmp_1 = tmp_0 * in_1\nreturn (tmp_1,)",

@@ -290,18 +290,39 @@ def test_device_code_that_asks_for_nothing_is_compiled(source):
     assert build_cuda.build(source, "f", Signature(("float*",)), "sm_90").exists()
 
 
+def empty_elf():
+    one_empty_section = bytearray(b"\x7fELF\2\1".ljust(128, b"\0"))
+    struct.pack_into("<Q", one_empty_section, 0x28, 64)
+    struct.pack_into("<HHH", one_empty_section, 0x3A, 64, 1, 0)
+    return bytes(one_empty_section)
+
+
 def test_a_call_through_a_pointer_is_seen_in_the_ptx():
     direct = ".entry f()\n{\n{ // callseq 0, 0\n call.uni (retval0), \n g, \n (param0);\n}\n}\n"
     through = direct.replace(
         "call.uni", "prototype_0 : .callprototype (.param .b32 _) _ (.param .b32 _);\n call"
     )
-    one_empty_section = bytearray(b"\x7fELF\2\1".ljust(128, b"\0"))
-    struct.pack_into("<Q", one_empty_section, 0x28, 64)
-    struct.pack_into("<HHH", one_empty_section, 0x3A, 64, 1, 0)
-    build_cuda.check_built(direct, bytes(one_empty_section), "")
+    build_cuda.check_built(direct, empty_elf(), "")
     with pytest.raises(KernelRefused, match="pointer") as caught:
-        build_cuda.check_built(through, bytes(one_empty_section), "")
+        build_cuda.check_built(through, empty_elf(), "")
     assert caught.value.rule == "cuda_pointer_call"
+
+
+ASSERTED = (
+    "\n.global .align 1 .b8 $str[2] = {107, 0};\n.entry f(.param .u64 p)\n{\nmov.u64 %rd1, $str;\n"
+    "{ // callseq 0, 0\n.reg .b32 temp_param_reg;\n.param .b64 param0;\nst.param.b64 [param0+0], %rd1;\n"
+    "call.uni \n__assertfail, \n(\nparam0\n);\n} // callseq 0\n}\n"
+)
+
+
+def test_the_text_of_an_assertion_is_no_state():
+    build_cuda.check_built(ASSERTED, empty_elf(), "")
+    for other in (
+        ASSERTED.replace("call.uni", "st.global.u32 [%rd1], 1;\ncall.uni"),
+        ASSERTED.replace("__assertfail", "g"),
+    ):
+        with pytest.raises(KernelRefused, match=r"`\$str` keeps its value"):
+            build_cuda.check_built(other, empty_elf(), "")
 
 
 def test_a_compiler_that_is_not_there_is_not_the_sources_fault(monkeypatch, tmp_path):

@@ -141,6 +141,19 @@ def test_a_write_that_others_see_is_refused():
     check(authored, graph, inputs)
 
 
+def test_an_update_of_an_input_that_nobody_uses_is_left_to_eager():
+    def function(cache, x):
+        y = torch.tanh(x) * 2.0
+        cache.add_(y)
+        return y
+
+    inputs = [r(4, 8), r(4, 8, seed=1)]
+    graph = captured(function, inputs)
+    authored = write([graph])
+    assert authored.refused["add_"] == "is there for what it leaves in an input"
+    check(authored, graph, inputs)
+
+
 def test_a_later_reader_sees_the_value_written_in_place():
     def function(x, y):
         z = x * 2.0

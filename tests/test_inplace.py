@@ -11,8 +11,9 @@ from passagent.evaluator.correctness.inplace import States, states_of
 NAN = float("nan")
 
 
-def states(before, *after, dtype=torch.float32) -> States:
-    return States(0, torch.tensor(before, dtype=dtype), [torch.tensor(v, dtype=dtype) for v in after])
+def states(before, *after, dtype=torch.float32, due=()) -> States:
+    values = [torch.tensor(v, dtype=dtype) for v in after]
+    return States(0, torch.tensor(before, dtype=dtype), values, list(due) or [False] * len(after))
 
 
 def test_elements_count_as_eagers_last_where_they_are_in_one_of_its_states():
@@ -47,6 +48,38 @@ def test_the_states_are_taken_after_each_operator_also_through_views():
         return torch.relu_(x) + y.clone().add_(1)
 
     x, y = torch.tensor([1.0, -4.0]), torch.ones(2)
-    found = states_of(fx.symbolic_trace(function), [x, y], [x, y])
+    found, due = states_of(fx.symbolic_trace(function), [x, y], [x, y])
+    assert due == [[True, True, False], [True]]  # statements, a value that is used, and no write at all
     assert [state.tolist() for state in found[0]] == [[2.0, -3.0], [6.0, -3.0], [6.0, 0.0]]
     assert [state.tolist() for state in found[1]] == [[1.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda cache, x: cache.copy_(x),
+        lambda cache, x: cache.index_put_((torch.arange(2),), x),
+        lambda cache, x: cache.__setitem__(slice(0, 2), x),
+        lambda cache, x: cache.narrow(0, 0, 2).copy_(x),
+        lambda cache, x: cache.add_(x),
+    ],
+)
+def test_a_write_whose_value_nobody_uses_must_be_made(write):
+    class Model(torch.nn.Module):
+        def forward(self, cache, x):
+            write(cache, x)
+            return x * 2
+
+    cache, x = torch.zeros(2), torch.ones(2)
+    given = cache.clone()
+    (after,), (due,) = states_of(fx.symbolic_trace(Model()), [given, x], [given])
+    assert due == [True] and after[0].equal(x)
+    known = States(0, cache, after, due)
+    assert known.judged(None).equal(cache) and known.judged(cache).equal(cache)  # to be held against x
+    assert known.judged(x).equal(x)
+
+
+def test_elements_that_a_due_write_leaves_alone_may_stay_in_an_earlier_state():
+    known = states([1.0, 1.0], [2.0, 2.0], [2.0, 7.0], due=(False, True))
+    assert known.judged(torch.tensor([1.0, 7.0])).tolist() == [2.0, 7.0]
+    assert known.judged(torch.tensor([2.0, 2.0])).tolist() == [2.0, 2.0]  # to be held against 2, 7

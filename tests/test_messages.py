@@ -53,7 +53,7 @@ HONEST = [
     (asked("Audit", sets=[0]), {"kept": [KEPT], "stable": True, "copies": [[None]]}),
     (asked("Float64"), {"outputs": [TENSOR]}),
     (asked("Float64"), {"outputs": None}),
-    (asked("States", inputs=[1]), {"states": [[TENSOR]]}),
+    (asked("States", inputs=[1]), {"states": [[TENSOR]], "due": [[False]]}),
 ]
 """Requests, as far as they are looked at, and what an honest worker replies."""
 JUNK = st.one_of(

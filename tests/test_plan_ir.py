@@ -30,7 +30,6 @@ BLOCKED = "#ttg.blocked<{sizePerThread = [1], threadsPerWarp = [32], warpsPerCTA
 REFUSED = {
     ASSEMBLY + '{constraints = "=l", packed_element = 1 : i32, pure = false} -> i64': "holds inline assembly",
     'tt.print "x" {hex = false, isSigned = array<i32: 0>} : %v : i64': "prints",
-    'tt.assert %b, "x" : i1': "asserts",
     "%0 = tt.int_to_ptr %v : i64 -> !tt.ptr<f32>": "makes an address of a number",
     "%0 = tt.ptr_to_int %p : !tt.ptr<f32> -> i64": "makes a number of an address",
     EXTERN.format("", "vprintf"): "calls 'vprintf' of a foreign library",
@@ -87,6 +86,11 @@ def test_a_function_that_is_only_declared_is_refused(name):
         compiling.build_triton(h.triton(text, "k", ("*i64",)), "sm_90")
 
 
+def test_an_assertion_is_compiled():
+    built = compiling.build_triton(kernel('tt.assert %b, "index out of range" : i1'), "sm_90")
+    assert b"__assertfail" in built.read_bytes()
+
+
 def test_addresses_are_numbers_only_where_a_plan_hands_them_over():
     body = "%0 = tt.int_to_ptr %v : i64 -> !tt.ptr<f32>"
     assert compiling.build_triton(kernel(body), "sm_90", addresses=True).exists()
@@ -102,7 +106,7 @@ def test_a_text_that_crashes_the_parser_costs_the_kernel_alone():
 
 
 def test_all_errors_of_a_plan_are_told_at_once():
-    wrong = [kernel("tt.store %p, %v : !tt.ptr<f32>"), kernel('tt.assert %b, "x" : i1')]
+    wrong = [kernel("tt.store %p, %v : !tt.ptr<f32>"), kernel("gpu.barrier")]
     broken = h.cpp("void add(float* x) { x[0] = y; }", "add", "float*")
     steps = [h.launch(k, h.value(0), h.number(1), h.a.BoolArg(value=True)) for k in wrong]
     steps.append(h.launch(broken, h.value(1)))
@@ -112,7 +116,7 @@ def test_all_errors_of_a_plan_are_told_at_once():
         compiling.compile_plan(plan, "sm_90")
     assert [kernel.entry for kernel, _ in caught.value.failures] == ["k", "k", "add"]
     assert "k does not compile: " in str(caught.value)
-    assert "k, line 1: asserts" in str(caught.value)
+    assert "k, line 1: uses the operation gpu.barrier" in str(caught.value)
     assert "add.cpp:1:29: error" in str(caught.value)
 
 

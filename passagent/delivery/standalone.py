@@ -34,7 +34,7 @@ def standalone(files: dict[str, str]) -> dict[str, str]:
             taken |= names
     if not taken:
         return found
-    words = set(re.findall(r"\w+", "\n".join(found.values())))
+    words = {"passagent_done", *re.findall(r"\w+", "\n".join(found.values()))}  # it is in every entry
     return found | {HELPER: helper(taken, words)}
 
 

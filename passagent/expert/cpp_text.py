@@ -58,7 +58,8 @@ class CppWriter(TableWriter):
     """One C++ function for all groups of a schedule."""
 
     def kernel(self, shapes: list[list[str]], parameters: list[str]) -> Kernel:
-        bodies = [self.group(g) for g in self.s.groups]
+        alone = len(self.s.groups) == 1
+        bodies = [*map(self.check, self.s.outside), *(self.group(g, alone) for g in self.s.groups)]
         said = " ".join([*(t for s in shapes for t in s), *self.s.trace.guards, *self.sizes])
         for k in range(len(self.names)):
             if k not in self.inputs and re.search(rf"\bs{k}\b", said):
@@ -70,8 +71,10 @@ class CppWriter(TableWriter):
         arguments += [f"{self.ctype(types[k])}* {n}" for k, n in enumerate(self.outputs)]
         arguments += [f"int64_t {n}" for n in self.sizes.values()]
         template = "template <class T>\n" if any("T*" in a for a in arguments) else ""
-        signature = f"{template}void {self.name}({_wrapped(arguments, len(self.name) + 8)}) {{"
-        text = "\n".join([signature, *[line for body in bodies for line in body], "}"])
+        returns = "int" if self.s.outside else "void"
+        signature = f"{template}{returns} {self.name}({_wrapped(arguments, len(self.name) + 8)}) {{"
+        end = ["  return 0;"] if self.s.outside else []
+        text = "\n".join([signature, *[line for body in bodies for line in body], *end, "}"])
         helpers = "#include <vector>\n\n" if self.heap else ""
         helpers += HELPERS + "\n" if self.blocked else ""
         helpers += cpp_bands.HELPERS + "\n" if self.turns else ""
@@ -88,7 +91,15 @@ class CppWriter(TableWriter):
     def input_types(self) -> list[tuple[str, str]]:
         return [(self.names[k], self.inputs[k]) for k in sorted(self.inputs)]
 
-    def group(self, group: Group) -> list[str]:
+    def check(self, outside: Expr) -> list[str]:
+        """Return 1, before anything is written, where an index is out of range."""
+        found = self.s.trace.make("reduce", ("max", tuple(outside.axes)), (outside,), "int64")
+        stage = Stage(self.s.sorted(self.s.axes(outside.axes)), [found])
+        lines = self.group(Group([], None, [stage]), alone=True)
+        lines = ["  // out of range: an IndexError", *lines, f"  if ({self.results[found]} > 0) return 1;"]
+        return ["  {", *_indent(lines), "  }"]
+
+    def group(self, group: Group, alone: bool) -> list[str]:
         self.g = group
         self.buffers: list[tuple[str, str, str]] = []
         self.results: dict[Expr, str] = {}
@@ -127,7 +138,7 @@ class CppWriter(TableWriter):
             body = [*self.declared(), *tables, *inner]
             return [
                 *_indent(head),
-                *(_indent(["{", *_indent(body), "}"]) if len(self.s.groups) > 1 else _indent(body)),
+                *_indent(body if alone else ["{", *_indent(body), "}"]),
             ]
         loop = ["for (int64_t row = 0; row < rows; ++row) {", *_indent(inner), "}"]
         head.append(f"const int64_t rows = {total};")
@@ -143,7 +154,7 @@ class CppWriter(TableWriter):
         else:
             body = [f"#pragma omp parallel for {condition}", *loop]
         lines = [*head, *body]
-        return _indent(["{", *_indent(lines), "}"] if len(self.s.groups) > 1 else lines)
+        return _indent(lines if alone else ["{", *_indent(lines), "}"])
 
     def declared(self) -> list[str]:
         """Buffers: of a known size on the stack, else on the heap, one for each thread."""

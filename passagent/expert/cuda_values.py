@@ -168,6 +168,8 @@ class TritonValues(Writer):
             return f"{args[0]} {'//' if e.data == 'index_div' else sign} {args[1]}"
         if e.data in {"maximum", "minimum"}:
             return self.extreme(e, args)
+        if e.data == "checked":
+            return self.checked(e, args)
         if e.data in _FORMS:
             form = _FORMS[e.data]
             return form.format(*(map(bare, args) if form.startswith(("tl.", "libdevice.")) else args))
@@ -185,6 +187,15 @@ class TritonValues(Writer):
             return CHEAP["div"].format(*args)
         one = self.s.trace.const(1.0, e.dtype)
         return f"{args[0]} * {self.emit(self.s.trace.op('div', [one, e.args[1]], e.dtype), 0)}"
+
+    def checked(self, e: Expr, args: list[str]) -> str:
+        """An index, once the kernel has asserted that it is in range."""
+        axes, name = self.s.axes(e.axes), self.fresh("index")
+        mask = f", mask={self.mask(axes)}" if self.is_block(axes) else ""
+        self.line(f"{name} = {bare(args[0])}")
+        self.line(f'tl.device_assert(({name} >= 0) & ({name} < {args[1]}), "index out of range"{mask})')
+        self.scope_of(e)[e] = name
+        return name
 
     def extreme(self, e: Expr, args: list[str]) -> str:
         """maximum or minimum; NaN stays, as in eager."""

@@ -117,6 +117,7 @@ class Trace:
         self.library: dict[int, Any] = {}
         """Of inputs that the library computes first: the operators (lower_conv.py)."""
         self.cats: list[Cat] = []
+        self.outside: dict[Expr, None] = {}  # cpu: 1 where an index is out of range, checked before all else
         self.decisive = False
         """Whether something rounds or chooses by the results."""
         self._together: list[frozenset[Axis]] = []
@@ -158,11 +159,9 @@ class Trace:
         """A constant or symbolic integer index."""
         if isinstance(value, int):
             return self.const(value, "int64")
-        return (
-            self.const(int(value.text), "int64")
-            if value.constant
-            else self.make("size", self.text(value), (), "int64")
-        )
+        if value.constant:
+            return self.const(int(value.text), "int64")
+        return self.make("size", self.text(value), (), "int64")
 
     def op(self, name: str, args: Iterable[Expr], dtype: str) -> Expr:
         return self.make("op", name, tuple(args), dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from passagent.expert.expressions import Expr, Value
+from passagent.expert.expressions import ALONG, Expr, Size, Value, fixed, parts
 from passagent.expert.lowering import FLOATING, Call, lowers, wrap
 from passagent.expert.shapes import as_size, broadcast, position, read_at
 
@@ -26,10 +26,28 @@ def gather_rows(c: Call, table: Value, dim: int, index: Value) -> Value:
     t = c.trace
     table, index = t.refresh(table), t.refresh(index)
     _is_stored(c, table)
-    where = t.cast(index.expr, "int64")
+    where = checked(c, t.cast(index.expr, "int64"), t.size_of(table.dims[dim]))
     read = read_at(t, table, dim, None, where)
     read.dims[dim:dim] = index.dims
     return read
+
+
+def checked(c: Call, index: Expr, size: Size) -> Expr:
+    """An index that the kernel raises for if it is not below `size`: one that comes of data, as in eager.
+
+    One that is computed along an axis is kept inside on the CPU, where all are checked before anything else.
+    """
+    t, kinds = c.trace, {e.kind for e in parts(index)}
+    if "load" not in kinds:
+        return index
+    if c.target == "cuda":
+        return t.op("checked", [index, t.integer(size)], "int64")
+    if kinds & ALONG:
+        return t.op("index_clamp", [index, t.integer(t.plus(size, fixed(-1)))], "int64")
+    low = t.op("lt", [index, t.integer(0)], "bool")
+    high = t.op("ge", [index, t.integer(size)], "bool")
+    t.outside[t.cast(t.op("or", [low, high], "bool"), "int64")] = None
+    return index
 
 
 def _is_stored(c: Call, table: Value) -> None:
@@ -38,16 +56,14 @@ def _is_stored(c: Call, table: Value) -> None:
         raise c.fail("from a computed table")
 
 
-@lowers("gather", "take_along_dim")
+@lowers("gather")
 def gather(c: Call, input: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value:
-    if c.op == "take_along_dim":
-        raise c.fail("is not lowered")
     t = c.trace
     table, index = t.refresh(input), t.refresh(index)
     _is_stored(c, table)
     dim = wrap(dim, len(table.dims))
     places: list[Expr] = [position(t, d) for d in index.dims]
-    places[dim] = t.cast(index.expr, "int64")
+    places[dim] = checked(c, t.cast(index.expr, "int64"), t.size_of(table.dims[dim]))
     for d, have in enumerate(t.shape(table)):
         want = t.size_of(index.dims[d])
         if d != dim:
@@ -81,7 +97,8 @@ def index_by(c: Call, value: Value, items: list[Any]) -> Value:
         index = t.cast(part, "int64")
         from_end = t.add(index, t.integer(have))
         low = t.op("lt", [index, t.integer(0)], "bool")
-        value = read_at(t, value, k, None, t.op("where", [low, from_end, index], "int64"))
+        index = t.op("where", [low, from_end, index], "int64")
+        value = read_at(t, value, k, None, checked(c, index, have))
     together = at == list(range(at[0], at[-1] + 1))
     first = at[0] if together else 0
     return Value([*kept[:first], *dims, *kept[first:]], value.expr)
@@ -95,5 +112,6 @@ def one_hot(c: Call, input: Value, num_classes: Any = -1) -> Value:
     t = c.trace
     value = t.refresh(input)
     axis = t.axis(count)
-    same = t.op("eq", [t.cast(value.expr, "int64"), t.index(axis)], "bool")
+    index = checked(c, t.cast(value.expr, "int64"), count)
+    same = t.op("eq", [index, t.index(axis)], "bool")
     return Value([*value.dims, (axis,)], t.cast(same, "int64"))

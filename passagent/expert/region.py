@@ -191,6 +191,10 @@ def _refuse_shared_writes(
         written = mutates(node)
         if written is None:
             continue
+        if not node.users and storage.roots[written].op == "placeholder":
+            inside.discard(node)
+            refused[op_name(node)] = "is there for what it leaves in an input"
+            continue
         for other in graph.nodes:
             if other is node or not storage.shares(other, written):
                 continue

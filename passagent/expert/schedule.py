@@ -166,6 +166,9 @@ class Schedule:
             if store.partial is None:
                 self.addresses[id(store)] = self.linear(store.index, store.sizes)
             self._visit(store.expr)
+        self.outside = list(map(self.trace.resolve, self.trace.outside))
+        for e in self.outside:
+            self._visit(e)
 
     def _visit(self, e: Expr) -> None:
         if e in self._seen:
@@ -174,8 +177,7 @@ class Schedule:
         if e.kind == "axis":
             self.bare.add(e.data)
         elif e.kind == "load":
-            shape = [Size(s.hint, s.text) for s in self.trace.inputs[e.data]]
-            self.addresses[e] = self.linear(list(e.args), shape)
+            self.addresses[e] = self.linear(list(e.args), self.trace.inputs[e.data])
         else:
             for a in e.args:
                 self._visit(a)
@@ -299,10 +301,7 @@ class Schedule:
         return self.axes(bound_along(s.expr for s in stores))
 
     def _rows(self, stores: list[Store]) -> frozenset[Axis]:
-        common = self.store_axes(stores[0])
-        for store in stores[1:]:
-            common &= self.store_axes(store)
-        return common - self._bound(stores)
+        return frozenset.intersection(*map(self.store_axes, stores)) - self._bound(stores)
 
     def _leaves(self, stores: list[Store]) -> set[Any]:
         """Inputs read and reductions made."""

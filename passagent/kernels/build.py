@@ -91,10 +91,11 @@ def build(written: str, name: str, signature: Signature) -> Path:
 
 
 def program(source: str, name: str, signature: Signature) -> str:
-    """A checked source and its entry, which is given an array of pointers to the arguments."""
+    """A checked source and its entry: from pointers to the arguments to what the kernel returns, or 0."""
     arguments = ", ".join(f"*({ctype}*)given[{i}]" for i, ctype in enumerate(signature.types))
-    entry = 'extern "C" __attribute__((visibility("default"))) void passagent_entry(void** given)'
-    return f'#line 1 "{name}.cpp"\n{source}\n#line 1 "call of {name}"\n{entry} {{ {name}({arguments}); }}\n'
+    entry = 'extern "C" __attribute__((visibility("default"))) int passagent_entry(void** given)'
+    called = f"return {name}({arguments}), passagent_done();"
+    return f'#line 1 "{name}.cpp"\n{source}\n#line 1 "call of {name}"\n{entry} {{ {called} }}\n'
 
 
 def _compile(source: str, text: str, name: str, signature: Signature, prelude: Path, scratch: Path) -> Path:

@@ -40,6 +40,12 @@ _LAUNCH = re.compile(r"device-side kernel launch could not be processed.*")
 _NO_LAUNCH = "a source launches nothing; leave functions of the host out, and launch in Python"
 _POINTER_CALL = re.compile(r"\.call(?:prototype|targets)\b")
 """What PTX says of a call whose function is known when it runs only."""
+_ASSERT = "__assertfail"
+"""What ends a kernel where a condition of `assert` or `tl.device_assert` does not hold."""
+_ASSERTED = re.compile(
+    rf"\{{(?:\s*(?:\.param|\.reg|mov|cvta|st\.param)\b[^;{{}}]*;)*\s*call[\w.]*\s+{_ASSERT}\b[^;{{}}]*;\s*\}}"
+)
+"""Its call, which reads text only."""
 _CONSTANT_ADDRESS = re.compile(r"\bcvta\.const\b")
 
 
@@ -113,14 +119,13 @@ def unpack(built: bytes) -> tuple[bytes, str, tuple[str, ...]]:
 
 def check_built(ptx: str, cubin: bytes, source: str) -> None:
     """Raise KernelRefused for what compiled device code may not do, with the line of a name in `source`."""
-    ptx = without_comments(ptx)
+    ptx = _ASSERTED.sub(" ", without_comments(ptx))
     if _POINTER_CALL.search(ptx):
         message = "calls through a pointer; use a template parameter, a lambda or a switch"
         raise KernelRefused("cuda_pointer_call", lexer.line_of_word(source, "virtual"), message)
     parsed = elf.read(cubin)
-    imports = [
-        s.name for s in parsed.symbols if s.section == elf.UNDEFINED and s.kind == elf.FUNCTION and s.name
-    ]
+    imports = [s.name for s in parsed.symbols if s.section == elf.UNDEFINED and s.kind == elf.FUNCTION]
+    imports = [name for name in imports if name not in ("", _ASSERT)]
     if imports:
         word = imports[0].removeprefix("v").removeprefix("__")
         message = f"calls {imports[0]}; a kernel may call its own functions and CUDA's device functions only"

@@ -10,7 +10,7 @@ typedef struct { intptr_t references; void* type; } PyObject;
 typedef struct { const char* name; void* function; int flags; const char* doc; } PyMethodDef;
 enum { METH_FASTCALL = 0x80, METH_KEYWORDS = 2 };
 extern char PyLong_Type[], PyFloat_Type[], _Py_TrueStruct[], _Py_FalseStruct[], _Py_NoneStruct[];
-extern PyObject *PyExc_RuntimeError, *PyExc_TypeError;
+extern PyObject *PyExc_IndexError, *PyExc_RuntimeError, *PyExc_TypeError;
 PyObject* PyCFunction_NewEx(PyMethodDef*, PyObject* self, PyObject* module);
 PyObject* PyCapsule_New(void*, const char*, void (*destructor)(PyObject*));
 void* PyCapsule_GetPointer(PyObject*, const char*);
@@ -66,13 +66,14 @@ static inline int succeeded(int code, const char* name) {
   return 0;
 }
 
-// Have a kernel run: `sizes` are its grid, block and shared memory. On the CPU `function` is called itself. 0 with an
-// error set if that fails.
+// Have a kernel run: `sizes` are its grid, block and shared memory. On the CPU `function` is called itself, and returns
+// other than 0 for an index that is out of range. 0 with an error set if that fails.
 static inline int submit(const char* name, int cpu, void* function, const uint32_t* sizes, void* stream,
                          void** parameters) {
   if (cpu) {
-    ((void (*)(void**))function)(parameters);
-    return 1;
+    if (((int (*)(void**))function)(parameters) == 0) return 1;
+    PyErr_Format(PyExc_IndexError, "index out of range in self (kernel %s)", name);
+    return 0;
   }
   if (sizes[0] == 0 || sizes[1] == 0 || sizes[2] == 0) return 1;
   return succeeded(host.launch(function, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], sizes[6], stream,

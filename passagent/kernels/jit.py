@@ -153,7 +153,8 @@ class _TritonKernel:
         if 0 not in planned.grid:
             made = {name: driver.empty(like.shape, like.dtype) for name, like in planned.outputs.items()}
             named = {**planned.given, **made, **planned.constants}
-            compiled = self.kernel.run(grid=planned.grid, warmup=True, **named)
+            asserts = {"debug": True, "sanitize_overflow": False}  # keep tl.device_assert, add none
+            compiled = self.kernel.run(grid=planned.grid, warmup=True, **asserts, **named)
             parameters = [] if _needs_more(self.kernel, compiled) else _parameters(compiled, planned)
             function = self._load(compiled, parameters) if parameters else 0
             if not function:

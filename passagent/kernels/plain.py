@@ -46,7 +46,8 @@ def cpp_kernel(
         types = tuple(_ctype(name, argument) for argument in args)
         if types not in entries:
             entries[types] = _entry(source, name, types)
-        entries[types](*(a.data_ptr() if isinstance(a, torch.Tensor) else a for a in args))
+        if entries[types](*(a.data_ptr() if isinstance(a, torch.Tensor) else a for a in args)):
+            raise IndexError(f"index out of range in self (kernel {name})")
 
     if plan is None:
         return run
@@ -75,7 +76,9 @@ def triton_kernel(
             sizes = grid if isinstance(grid, tuple) else (grid,)
             if 0 not in sizes:
                 named = dict(zip(parameters, given, strict=False))
-                kernel[sizes](**named, **made, **options | numbers)
+                # keeps tl.device_assert, adds none; Triton's interpreter has no such option
+                asserts = {"debug": True, "sanitize_overflow": False} if hasattr(kernel, "debug") else {}
+                kernel[sizes](**named, **made, **asserts, **options | numbers)
 
         return _planned(plan, orders(kernel.fn.__name__, order, parameters), launch)
 
@@ -133,12 +136,12 @@ def _entry(source: str, name: str, types: tuple[str, ...]) -> Any:
     source = re.sub(rf"^[ \t]*#[ \t]*include[ \t]*<(?:{known})>.*$", "", source, flags=re.MULTILINE)
     head = "".join(f"#include <{header}>\n" for header in sorted(HEADERS)) + PRELUDE_TEXT
     parameters = ", ".join(f"{ctype} a{k}" for k, ctype in enumerate(types))
-    called = f"{name}({', '.join(f'a{k}' for k in range(len(types)))})"
+    called = f"{name}({', '.join(f'a{k}' for k in range(len(types)))}), passagent_done()"
     visible = '__attribute__((visibility("default")))'
-    call = f'extern "C" {visible} void passagent_entry({parameters}) {{ {called}; }}\n'
+    call = f'extern "C" {visible} int passagent_entry({parameters}) {{ return {called}; }}\n'
     entry = ctypes.CDLL(str(_built(f'{head}\n#line 1 "{name}.cpp"\n{source}\n{call}', name))).passagent_entry
     entry.argtypes = [ctypes.c_void_p if ctype.endswith("*") else _scalar(ctype) for ctype in types]
-    entry.restype = None
+    entry.restype = ctypes.c_int
     return entry
 
 

@@ -27,8 +27,6 @@ using ulong = unsigned long;
 #define INT64_MAX 9223372036854775807ll
 #define INT64_MIN (-INT64_MAX - 1)
 #define M_PI 3.14159265358979323846
-#undef assert
-#define assert(condition) static_cast<void>(0)
 
 // Storage types: arithmetic happens in float, stores round to nearest even.
 using float16 = __half;

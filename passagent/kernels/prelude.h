@@ -200,6 +200,10 @@ template <> inline void store_f32<float16>(float16* __restrict__ dst, const floa
 }
 #endif
 
+// `kernel(...), passagent_done()` is what the kernel returns, 0 where that is nothing.
+struct passagent_done { constexpr operator int() const { return 0; } };
+constexpr int operator,(int status, passagent_done) { return status; }
+
 // `throw std::invalid_argument("rows")` ends the process and says in which line: nothing is unwound, so that what is
 // thrown is never made. In C++17 the left side of << comes first.
 struct passagent_thrown {

@@ -4,7 +4,7 @@
 
 IR is data: nothing of the author's Python is left in it. What it may hold is a list: operations, attributes
 and types that honest kernels use. Everything else is refused, above all what reaches out of a kernel: inline
-assembly (clocks come through it), printing, assertions, functions from outside, addresses made of numbers.
+assembly (clocks come through it), printing, functions from outside, addresses made of numbers.
 
 The text is parsed by MLIR's own parser. What that parser prints again, without places in source files, is
 checked and compiled, so that no spelling of the text gets around the check. A text that crashes the parser
@@ -24,10 +24,10 @@ from typing import Any
 
 OPERATIONS = frozenset({
     "builtin.module", "cf.br", "cf.cond_br", "cf.switch", "scf.condition", "scf.for", "scf.if", "scf.while",
-    "scf.yield", "tt.addptr", "tt.advance", "tt.atomic_cas", "tt.atomic_rmw", "tt.bitcast", "tt.broadcast",
-    "tt.call", "tt.cat", "tt.clampf", "tt.descriptor_gather", "tt.descriptor_load", "tt.descriptor_reduce",
-    "tt.descriptor_scatter", "tt.descriptor_store", "tt.dot", "tt.dot_scaled", "tt.expand_dims",
-    "tt.extern_elementwise", "tt.fp_to_fp", "tt.func", "tt.gather", "tt.get_num_programs",
+    "scf.yield", "tt.addptr", "tt.advance", "tt.assert", "tt.atomic_cas", "tt.atomic_rmw", "tt.bitcast",
+    "tt.broadcast", "tt.call", "tt.cat", "tt.clampf", "tt.descriptor_gather", "tt.descriptor_load",
+    "tt.descriptor_reduce", "tt.descriptor_scatter", "tt.descriptor_store", "tt.dot", "tt.dot_scaled",
+    "tt.expand_dims", "tt.extern_elementwise", "tt.fp_to_fp", "tt.func", "tt.gather", "tt.get_num_programs",
     "tt.get_program_id", "tt.histogram", "tt.join", "tt.load", "tt.make_range", "tt.make_tensor_descriptor",
     "tt.make_tensor_ptr", "tt.map_elementwise", "tt.map_elementwise.return", "tt.mulhiui",
     "tt.precise_divf", "tt.precise_sqrt", "tt.reduce", "tt.reduce.return", "tt.reshape", "tt.return",
@@ -46,7 +46,6 @@ ATTRIBUTES = frozenset({
 _WHY = {
     "tt.elementwise_inline_asm": "holds inline assembly; write it in Triton",
     "tt.print": "prints; a kernel only computes",
-    "tt.assert": "asserts; check sizes in host code",
     "tt.int_to_ptr": "makes an address of a number; pass the tensor",
     "tt.ptr_to_int": "makes a number of an address; compute with offsets",
 }

@@ -37,10 +37,9 @@ def make(kernel: Any, arguments: Mapping[str, Any], options: Mapping[str, Any], 
     """The IR of a jitted function for these arguments, by parameter. Raises what Triton raises."""
     _, _, target, backend, binder = kernel.create_binder()
     pointers = {name: _pointers(value, session) for name, value in arguments.items()}
+    options = {**options, "debug": True, "sanitize_overflow": False}  # keeps tl.device_assert, adds none
     bound, specialisation, opts = binder(**pointers, **options)
-    opts, signature, constants, attributes = kernel._pack_args(
-        backend, {**options}, bound, specialisation, opts
-    )
+    opts, signature, constants, attributes = kernel._pack_args(backend, options, bound, specialisation, opts)
     source = ASTSource(kernel, signature, constants, attributes)
     context = ir.context()
     ir.load_dialects(context)

@@ -7,8 +7,10 @@ may be any index of it, a mask may be 0 or 1, and what decides a shape stays as 
 
 from __future__ import annotations
 
+import secrets
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +32,8 @@ _INDEXING = {
     "gather": ("index", 2, "input", 0),
 }
 """Operators that take indices: name and position of these, and of the table."""
+_WRITING = dict.fromkeys(("scatter", "scatter_add", "index_add", "index_copy"), _INDEXING["gather"])
+"""The same of those that write at them."""
 _ELEMENTWISE = {
     "add", "sub", "rsub", "mul", "div", "truediv", "floordiv", "maximum", "minimum", "where", "masked_fill",
     "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "logical_and", "logical_or", "cat", "stack", "type_as",
@@ -38,6 +42,8 @@ _ELEMENTWISE = {
 """Operators in which an integer may meet other values, whatever it is."""
 _SHAPES = {"size", "dim", "numel", "stride", "getattr"}
 _IN_PLACE = {f"i{name}": name for name in ("add", "sub", "mul", "truediv", "floordiv", "and", "or", "pow")}
+_Given = dict[int, torch.Tensor]
+_Shapes = dict[fx.Node, tuple[int, ...]]
 _CORNERS = 8
 """Draws of nothing but the ends of the ranges: there an index that is computed is farthest out."""
 _MOST = 1 << 24
@@ -97,6 +103,26 @@ def is_recorded(subgraph: Subgraph) -> bool:
     return subgraph == as_recorded(subgraph)
 
 
+def wrong_indices(
+    subgraph: Subgraph, graph_module: fx.GraphModule, order: Sequence[int]
+) -> list[tuple[int, int, int]]:
+    """Where eager raises for an index: positions of inputs, an element of each, values out of its range."""
+    found, are_any = list[tuple[int, int, int]](), any(meta.is_integer for meta in subgraph.inputs)
+    with suppress(_Broken):
+        limits = _follow(subgraph, graph_module, order, {}, {}).limits if are_any else {}
+        for position, limit in limits.items():
+            for value in (limit + 1, -limit - 2):
+                values = _followed_value(subgraph.inputs[position]).clone()
+                element = secrets.randbelow(values.numel())
+                with suppress(RuntimeError):  # such a byte
+                    values.view(-1)[element] = value
+                try:
+                    _follow(subgraph, graph_module, order, {position: values}, {})
+                except _Broken:
+                    found.append((position, element, value))
+    return found
+
+
 def _has_limits(meta: TensorMeta) -> bool:
     return meta.data is not None or meta.min_val is not None or meta.max_val is not None
 
@@ -115,21 +141,23 @@ def _variances(graph: fx.Graph, order: Sequence[int]) -> set[int]:
     return found
 
 
+def _follow(
+    subgraph: Subgraph, graph_module: fx.GraphModule, order: Sequence[int], given: _Given, shapes: _Shapes
+) -> _Following:
+    """The graph followed with inputs as `given`, the others as recorded. Raises _Broken."""
+    values = [given[i] if i in given else _followed_value(meta) for i, meta in enumerate(subgraph.inputs)]
+    following = _Following(graph_module, order, shapes)
+    with torch.no_grad(), warnings.catch_warnings(action="ignore"):
+        following.run(*[values[i] for i in order])
+    return following
+
+
 def _ranges(
     subgraph: Subgraph, graph_module: fx.GraphModule, order: Sequence[int], integers: list[int]
 ) -> tuple[dict[int, TensorMeta], dict[int, str]]:
     """New metadata for those of `integers` that may go further; why others may not."""
-    recorded = [_followed_value(meta) for meta in subgraph.inputs]
-
-    def follow(given: dict[int, torch.Tensor], shapes: dict[fx.Node, tuple[int, ...]]) -> _Following:
-        values = [given.get(i, value) for i, value in enumerate(recorded)]
-        following = _Following(graph_module, order, shapes)
-        with torch.no_grad(), warnings.catch_warnings(action="ignore"):
-            following.run(*[values[i] for i in order])
-        return following
-
     try:
-        seen = follow({}, {})
+        seen = _follow(subgraph, graph_module, order, {}, {})
     except _Broken:
         return {}, dict.fromkeys(integers, "the graph cannot be followed")
     kept = {i: why for i, why in seen.fixed.items() if i in integers}
@@ -138,7 +166,8 @@ def _ranges(
     while found:
         try:
             for number in range(_CORNERS):
-                follow({i: _corner(meta, number) for i, meta in found.items()}, seen.shapes)
+                given = {i: _corner(meta, number) for i, meta in found.items()}
+                _follow(subgraph, graph_module, order, given, seen.shapes)
             break
         except _Broken as broken:
             for i in (broken.sources & found.keys()) or list(found):
@@ -198,15 +227,13 @@ class _Following(fx.Interpreter):
     Raises _Broken, also where a value that is followed has not the shape that `shapes` says.
     """
 
-    def __init__(
-        self, graph_module: fx.GraphModule, order: Sequence[int], shapes: dict[fx.Node, tuple[int, ...]]
-    ) -> None:
+    def __init__(self, graph_module: fx.GraphModule, order: Sequence[int], shapes: _Shapes) -> None:
         super().__init__(graph_module)
         self._expected = shapes
         self._places = dict(zip(graph_module.graph.find_nodes(op="placeholder"), order, strict=True))
         self.sources: dict[fx.Node, frozenset[int]] = {}
         """Of values that are followed: the inputs that they come of."""
-        self.shapes: dict[fx.Node, tuple[int, ...]] = {}
+        self.shapes: _Shapes = {}
         self.limits: dict[int, int] = {}
         """Of inputs that index something themselves: the largest index."""
         self.fixed: dict[int, str] = {}
@@ -261,15 +288,17 @@ class _Following(fx.Interpreter):
 
     def _check_indices(self, n: fx.Node, name: str, args: Any, kwargs: Any) -> None:
         """Raises _Broken where an index is out of range."""
-        if name in _INDEXING:
-            index, at, table, among = _INDEXING[name]
+        if known := (_INDEXING | _WRITING).get(name):
+            index, at, table, among = known
             node = n.args[at] if len(n.args) > at else n.kwargs.get(index)
             values = args[at] if len(args) > at else kwargs.get(index)
             indexed = args[among] if len(args) > among else kwargs.get(table)
             dim = 0 if name == "embedding" else args[1] if len(args) > 1 else kwargs.get("dim", 0)
             if isinstance(values, torch.Tensor) and isinstance(indexed, torch.Tensor) and indexed.dim():
                 self._check_index(node, values, 0, indexed.shape[dim])
-        elif name == "getitem" and isinstance(args[0], torch.Tensor):
+        elif name == "one_hot" and args and (count := [*args[1:], kwargs.get("num_classes", -1)][0]) > 0:
+            self._check_index(n.args[0], args[0], 0, count)
+        elif name in ("getitem", "setitem") and isinstance(args[0], torch.Tensor):
             nodes, items = (x if isinstance(x, tuple) else (x,) for x in (n.args[1], args[1]))
             taken = sum(_dims(item) for item in items)
             dim = 0

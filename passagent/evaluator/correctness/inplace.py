@@ -1,7 +1,8 @@
 """Inputs that eager writes into: what it leaves there, and what a candidate may.
 
-A pass may write there as eager does, or elsewhere: with whole or part of a chain of operators that work in
-place replaced, an input ends in one of the states that it goes through in eager.
+A value that others use (`y = x.add_(1)`) may be computed elsewhere: with whole or part of a chain of
+operators that work in place replaced, an input ends in one of the states that it goes through in eager. A
+write whose value nobody uses (`cache.copy_(x)`, `cache[0] = x`) is there for what it leaves: it must be made.
 """
 
 from __future__ import annotations
@@ -24,20 +25,28 @@ class States:
     before: torch.Tensor
     after: list[torch.Tensor]
     """The last is what eager leaves."""
+    due: list[bool]
+    """Of each of these operators: its write must be made, as nobody uses what it wrote as its value."""
 
     def judged(self, left: torch.Tensor | None) -> torch.Tensor:
         """What a call left there (None: nothing else), to hold against what eager leaves.
 
-        An element that is as it was before, or after an operator of eager's, counts as eager's last.
+        An element that is as it was before, or after an operator of eager's, counts as eager's last, unless a
+        write that must be made changes it later.
         """
         final = self.after[-1]
-        if left is None:
+        if left is None and not any(self.due):
             return final
+        left = self.before if left is None else left
         if (left.shape, left.dtype) != (final.shape, final.dtype):
             return left
         fine = _near(self.before, left, (0.0, 0.0))
-        for state in self.after[:-1]:
-            fine |= _near(state, left, tolerance(str(left.dtype).removeprefix("torch."), STRICT_T))
+        tolerances = tolerance(str(left.dtype).removeprefix("torch."), STRICT_T)
+        for before, state, is_due in zip([self.before, *self.after], self.after, self.due, strict=False):
+            if is_due:
+                fine &= _near(before, state, (0.0, 0.0))
+            if state is not final:
+                fine |= _near(state, left, tolerances)
         return torch.where(fine, final, left)
 
 
@@ -58,21 +67,28 @@ class Watching(torch.fx.Interpreter):
         super().__init__(graph_module)
         self._inputs, self._versions = inputs, [value._version for value in inputs]
         self.states: list[list[torch.Tensor]] = [[] for _ in inputs]
+        self.due: list[list[bool]] = [[] for _ in inputs]
+        """Of each state: nobody uses as a value what the operator wrote there."""
 
     def run_node(self, n: torch.fx.Node) -> Any:
         """The node's value."""
         value = super().run_node(n)
-        for position, (written, states) in enumerate(zip(self._inputs, self.states, strict=True)):
+        for position, written in enumerate(self._inputs):
             if written._version != self._versions[position]:
                 self._versions[position] = written._version
-                states.append(written.clone())
+                self.states[position].append(written.clone())
+                storage = value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
+                self.due[position].append(not n.users or storage != written.untyped_storage()._cdata)
         return value
 
 
 def states_of(
     graph_module: torch.fx.GraphModule, args: list[Any], inputs: Sequence[torch.Tensor]
-) -> list[list[torch.Tensor]]:
-    """The values of each of `inputs`, which are among `args`, after each operator that writes into it."""
+) -> tuple[list[list[torch.Tensor]], list[list[bool]]]:
+    """The values of each of `inputs`, which are among `args`, after each operator that writes into it, and
+    whether that write must be made: always where torch counts none, as for statistics of a batch norm.
+    """
     watching = Watching(graph_module, inputs)
     watching.run(*args)
-    return [states or [written.clone()] for states, written in zip(watching.states, inputs, strict=True)]
+    states = [states or [written.clone()] for states, written in zip(watching.states, inputs, strict=True)]
+    return states, [due or [True] for due in watching.due]

@@ -48,13 +48,7 @@ from passagent.evaluator.target import uses_triton
 from passagent.evaluator.timing import clocks
 from passagent.evaluator.timing.estimate import typical_ns
 from passagent.evaluator.timing.passbench import measure_passbench
-from passagent.evaluator.timing.timing import (
-    PATIENCE,
-    TimedCallError,
-    Timing,
-    measure,
-    together,
-)
+from passagent.evaluator.timing.timing import PATIENCE, TimedCallError, Timing, measure, together
 from passagent.tasks.reader import Subgraph, Task
 
 _DEATHS = 2
@@ -127,6 +121,7 @@ class Judging:
                 refuse_all(self.graphs)
             elif not self.interpreter:
                 self._time_all()
+                self._check_indices()
         except Refused as refused:
             self._note(refused)
             refuse_all(self.graphs)
@@ -213,6 +208,12 @@ class Judging:
             for subgraph, result in order:
                 if result.speedup is not None:
                     self._guarded(subgraph, result, self._compare)
+
+    def _check_indices(self) -> None:
+        """Call what is right with an index out of range, last of all: that may break the worker."""
+        for subgraph, result in zip(self.task.subgraphs, self.graphs, strict=True):
+            if self._is_candidate and result.status == "ok":
+                self._guarded(subgraph, result, LoadedWorker.check_indices)
 
     def _put_aside(self, lane: int | None = None) -> None:
         """The lane's worker, or each one's, has done its work.
@@ -351,8 +352,7 @@ class Judging:
 
         Its clock was audited beside eager's.
         """
-        _, timing = self._measured(loaded, subgraph, result)
-        result.vs_reference = speedup_of(together([timing], self.config))
+        result.vs_reference = speedup_of(together([self._measured(loaded, subgraph, result)[1]], self.config))
 
     def _measured(
         self, loaded: LoadedWorker, subgraph: Subgraph, result: GraphResult

@@ -23,6 +23,11 @@ from passagent.evaluator.runner.fresh import Draw
 from passagent.evaluator.runner.process import Worker
 from passagent.evaluator.runner.worker_messages import Audit, R, Release, Request
 from passagent.evaluator.worker_text import plain
+from passagent.tasks.graphio import load_graph
+from passagent.tasks.reader import Subgraph
+from passagent.tasks.uses import wrong_indices
+
+_CHECK = "check it: `return 1;` in C++ (an int), tl.device_assert(i < n, '') in Triton, assert(i < n) in CUDA"
 
 
 @dataclass
@@ -46,7 +51,7 @@ class LoadedWorker:
         self.worker, self._subject, self._config = worker, subject, config
         self._prepared = prepared
         self._held: dict[str, _HeldSubgraph] = {}
-        self._is_closed = False
+        self._is_closed = self._is_broken = False
 
     def load(self) -> None:
         """Have the worker load the subject."""
@@ -145,6 +150,26 @@ class LoadedWorker:
             outputs_of(outputs, kept, reference.expected[chosen].states)
             for chosen, kept in zip(sets, reply.kept, strict=True)
         ]
+
+    def check_indices(self, subgraph: Subgraph, _: GraphResult) -> None:
+        """Raise Failed where eager raises for an index and the subject does not: it breaks the worker."""
+        held = [one.reference for one in self._held.values() if one.reference.subgraph == subgraph]
+        if self._is_broken or not held or self._config.isolation == "in-process":
+            return
+        wrong = wrong_indices(subgraph, load_graph(held[0].nodes), held[0].order)
+        for one in wrong if (is_cpu := self._config.device == "cpu") else wrong[:1]:
+            self._is_broken = True
+            message = f"input {one[0]} holds the index {one[2]}: eager raises, the pass does not; {_CHECK}"
+            try:
+                request = Audit(id=held[0].name, sets=[0], before=1, wrong=one)
+                error = self.worker.ask(request, self._config.timeout_s).error
+            except WorkerDied as death:
+                if death.killed_from_outside:
+                    raise
+                raise Failed("runtime_error", message) from death
+            if error is None:
+                raise Failed("wrong_result", message)
+            self._is_broken = not is_cpu
 
     def close(self, end_worker: Callable[[Worker], None]) -> None:
         """End the worker, once, and forget what it held."""

@@ -303,8 +303,8 @@ class Baseline:
     ) -> list[States]:
         assert self._outputs is not None
         return [
-            States(position, made.values(position, chosen, windows), self.outputs(after))
-            for position, after in zip(made.mutated, reply.states, strict=True)
+            States(position, made.values(position, chosen, windows), self.outputs(after), due)
+            for position, after, due in zip(made.mutated, reply.states, reply.due, strict=True)
         ]
 
     def _affordable(self, made: Reference) -> list[int]:

@@ -240,6 +240,8 @@ def _audit(state: _State, request: messages.Audit) -> messages.AuditReply:
         audit.begin(results, poisoned=chosen >= SETS)
         graph.hold(chosen)
         given = [_placed(audit, graph, chosen, i) for i in range(len(graph.live))]
+        if number and request.wrong is not None:
+            given[request.wrong[0]].view(-1)[request.wrong[1]] = request.wrong[2]
         out = graph.audited(*[given[i] for i in graph.order])
         seen = replace(graph, live=given, refreshers={})
         one = calls.keep_call(seen, out, chosen, [0] * len(given))
@@ -289,9 +291,10 @@ def _states(state: _State, request: messages.States) -> messages.StatesReply:
     graph = _holding(state, request.id, request.set)
     values = _values(graph, request.set, request.windows)
     inputs = [values[i] for i in request.inputs]
-    found = states_of(graph.plain, [values[i] for i in request.order], inputs)
+    found, due = states_of(graph.plain, [values[i] for i in request.order], inputs)
     graph.outputs.reset()
-    return messages.StatesReply(states=[[_written(graph, tensor) for tensor in one] for one in found])
+    states = [[_written(graph, tensor) for tensor in one] for one in found]
+    return messages.StatesReply(states=states, due=due)
 
 
 def _values(graph: calls.Graph, chosen: int, windows: Windows) -> list[Any]:

@@ -162,6 +162,7 @@ class RoundingReply(Reply):
 
 class StatesReply(Reply):
     states: Annotated[list[Annotated[list[Tensor], Field(max_length=1 << 16)]], Field(max_length=1 << 14)]
+    due: Annotated[list[Annotated[list[bool], Field(max_length=1 << 16)]], Field(max_length=1 << 14)]
 
 
 class Mark(_Model):
@@ -316,6 +317,8 @@ class Audit(Request[AuditReply]):
     id: str
     sets: list[int]
     before: int
+    wrong: tuple[int, int, int] | None = None
+    """An input, an element of it and the value that it has on `sets`."""
 
     def fits(self, reply: AuditReply) -> bool:
         """What each call returned, and what torch copied for each of its outputs."""
@@ -353,7 +356,7 @@ class States(_OfEager[StatesReply]):
 
     def fits(self, reply: StatesReply) -> bool:
         """The states of each input."""
-        return len(reply.states) == len(self.inputs)
+        return len(reply.states) == len(reply.due) == len(self.inputs)
 
 
 class Release(Request[Reply]):

@@ -1,0 +1,120 @@
+"""An index out of range: where eager raises, so do kernels, passes of the expert and what is deployed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from cases import F32, I64, TASKS, TaskText, referees_of, write_task
+from expert_cases import captured, fresh, r, rewritten, write
+
+from passagent.config import EvaluatorConfig
+from passagent.evaluator.result import Candidate
+from passagent.kernels import cpp_kernel, plain
+from passagent.tasks.capture import capture
+from passagent.tasks.inputs import make_inputs
+from passagent.tasks.module import load_module
+from passagent.tasks.straight import read_graph
+from passagent.tasks.uses import wrong_indices
+
+ROWS = 50
+TABLE = r(ROWS, 64)
+
+
+def ids(*shape: int, high: int = ROWS, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+    return torch.randint(0, high, shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+
+INDEXING = {
+    "embedding": (lambda i, w: F.embedding(i, w) * 2.0, [ids(8, 32), TABLE]),
+    "embedding of int32": (lambda i, w: F.embedding(i, w) * 2.0, [ids(8, 32, dtype=torch.int32), TABLE]),
+    "embedding behind a sum": (lambda i, w: F.embedding(i + 2, w) * 2.0, [ids(8, 32, high=ROWS - 2), TABLE]),
+    "rows that are normed": (lambda i, w: F.layer_norm(F.embedding(i, w), (64,)), [ids(4, 9), TABLE]),
+    "rows of which some are read": (lambda i, w: F.embedding(i, w)[:, :1] * 2.0, [ids(8, 32), TABLE]),
+    "index_select": (lambda i, x: torch.index_select(x, 1, i) + 1.0, [ids(32, high=64), TABLE]),
+    "gather": (lambda i, x: torch.gather(x, 1, i) + 1.0, [ids(50, 32, high=64), TABLE]),
+    "brackets": (lambda i, x: x[i] * 2.0, [ids(8, 32), TABLE]),
+    "two in brackets": (lambda i, x: x[i, i] * 2.0, [ids(4, 32), TABLE]),
+    "one_hot": (lambda i, x: F.one_hot(i, ROWS).float() @ x, [ids(8, 32), TABLE]),
+}
+
+
+@pytest.mark.parametrize("name", INDEXING)
+def test_a_pass_of_the_expert_raises_where_eager_does(name):
+    function, inputs = INDEXING[name]
+    graph = captured(function, inputs)
+    pass_ = rewritten(write([graph]), graph)
+    assert pass_.applied
+    known = inputs[0]
+    for value in (*range(-ROWS, ROWS, 7), ROWS - 1, ROWS, 64, -ROWS - 1, -65, 1 << 30, -(1 << 30)):
+        given = [known.clone(), inputs[1]]
+        given[0].view(-1)[-1] = value
+        try:
+            (want,) = graph.graph_module(*fresh(graph, given))
+        except (IndexError, RuntimeError):
+            with pytest.raises(IndexError, match="index out of range"):
+                pass_.graph_module(*fresh(graph, given))
+        else:
+            torch.testing.assert_close(pass_.graph_module(*fresh(graph, given))[0], want)
+
+
+@pytest.mark.parametrize("name", INDEXING)
+def test_a_triton_kernel_of_the_expert_asserts_its_indices(name):
+    function, inputs = INDEXING[name]
+    authored = write([captured(function, inputs)], "cuda")
+    assert any("tl.device_assert(" in text for text in authored.files.values())
+
+
+@pytest.mark.parametrize("make", [cpp_kernel, plain.cpp_kernel])
+def test_a_status_of_a_kernel_is_an_index_error(make):
+    kernel = make("int f(float* x, int64_t status) { x[0] += 1; return status; }", "f")
+    x = torch.zeros(1)
+    kernel(x, 0)
+    with pytest.raises(IndexError, match=r"index out of range in self \(kernel f\)"):
+        kernel(x, 1)
+    assert x.item() == 2
+    nothing = make("void f(float* x) { x[0] = 7; }", "f")
+    assert nothing(x) is None and x.item() == 7
+
+
+@pytest.mark.parametrize(
+    ("body", "inputs"),
+    [
+        ("return (torch.nn.functional.embedding(in_0, in_1),)", [([2, 5], I64), ([10, 4], F32)]),
+        ("return (torch.gather(in_1, 1, in_0.view(2, 5)),)", [([10], I64), ([2, 7], F32)]),
+        ("return (in_1[in_0],)", [([2, 5], I64), ([10, 4], F32)]),
+        ("return (torch.nn.functional.one_hot(in_0, 6),)", [([2, 5], I64)]),
+        ("return (in_1.scatter(1, in_0, in_2),)", [([2, 3], I64), ([2, 7], F32), ([2, 3], F32)]),
+        ("in_1[in_0] = in_2\nreturn (in_1,)", [([3], I64), ([7, 2], F32), ([3, 2], F32)]),
+    ],
+)
+def test_eager_raises_for_each_wrong_index(body, inputs, tmp_path, monkeypatch):
+    monkeypatch.setitem(TASKS, "indexing", TaskText(body, [inputs]))
+    (subgraph,) = write_task(tmp_path, "indexing").subgraphs
+    graph = read_graph(subgraph, "cpu") or capture(
+        load_module(subgraph, "cpu"), make_inputs(subgraph, "cpu", 0)
+    )
+    wrong = wrong_indices(subgraph, graph.graph_module, graph.order)
+    assert {value > 0 for _, _, value in wrong} == {True, False}
+    for position, element, value in wrong:
+        values = make_inputs(subgraph, "cpu", 0, 0)
+        values[position].view(-1)[element] = value
+        with pytest.raises((IndexError, RuntimeError)):
+            graph.graph_module(*[values[i] for i in graph.order])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_the_evaluator_accepts_a_pass_of_the_expert_that_checks_its_indices(device, tmp_path):
+    task = write_task(tmp_path / "embedding", "embedding")
+    files = write([captured(lambda i, w: F.embedding(i, w) * 2.0, [ids(8, 32), TABLE])], device).files
+    with referees_of(EvaluatorConfig(warmups=3, trials=20, max_trials=40)) as referees:
+        result = referees(device).evaluate(task, Candidate(files))
+        assert result.status == "ok", result.error
+        unchecked = {
+            name: text.replace("return 1;", ";").replace("tl.device_assert(", "tl.static_assert(True or ")
+            for name, text in files.items()
+        }
+        result = referees(device).evaluate(task, Candidate(unchecked))
+    assert result.status == "wrong_result"
+    assert "holds the index 50: eager raises, the pass does not; let the kernel check it" in result.error
