@@ -6,11 +6,13 @@ task on disk that they name), so an episode can be resumed and replayed.
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import functools
 import itertools
 import json
 import re
+import threading
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -65,6 +67,7 @@ class ExpertModel:
 
     def __init__(self, config: ModelConfig | None = None) -> None:
         self.name = "expert"
+        parse_in_turn()
 
     async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
         """Write a candidate and have it evaluated; mutate it by what came out; then say what was done."""
@@ -73,6 +76,23 @@ class ExpertModel:
 
     async def close(self) -> None:
         """Nothing is held."""
+
+
+def parse_in_turn() -> None:
+    """Have threads of this process parse Python one at a time: islands, the search, torch and `inspect`.
+
+    Before 3.11.8 the depth of a syntax tree that is made is counted for all threads together: two may end
+    with `SystemError: AST constructor recursion depth mismatch`.
+    """
+    if not hasattr(ast.parse, "__wrapped__"):
+        parse, lock = ast.parse, threading.Lock()
+
+        @functools.wraps(parse)
+        def parse_alone(*args: Any, **more: Any) -> Any:
+            with lock:
+                return parse(*args, **more)
+
+        ast.parse = parse_alone
 
 
 def answer(messages: list[Message]) -> Message:
