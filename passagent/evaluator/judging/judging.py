@@ -250,9 +250,9 @@ class Judging:
         except Refused as refused:
             refused.are_in(result)
             raise
-        except WorkerTimeout:
+        except WorkerTimeout as late:
             result.status = "timeout"
-            result.error = f"no answer within {self.config.timeout_s:.0f} s; its processes were killed"
+            result.error = f"{late}; its processes were killed"
             self.stop = Failed("timeout", f"not run after the time-out on {subgraph.name}")
             self._put_aside(self._lanes[subgraph.name])
         except WorkerDied as death:
@@ -367,7 +367,7 @@ class Judging:
         dispatches = loaded.dispatches(reference)
         if self._is_candidate:  # no more than eager's, whatever its worker says
             dispatches = min(dispatches, reference.dispatches)
-        side = Watched(loaded.worker, reference.host_ns(dispatches))
+        side = Watched(loaded, reference.host_ns(dispatches))
         # the pace is eager's
         known = reference if self._eager.compiler is None else replace(reference, pace_ns=None)
         try:
