@@ -328,6 +328,7 @@ class Baseline:
     def _is_affordable(self, made: Reference, windows: list[Windows]) -> bool:
         answer = self.ask(run_request(made, 0, windows, settle=windows[0]), self._config.timeout_s)
         own = sum(answer.reply.samples)
+        made.call_s = min(answer.reply.samples) / 1e9 / max(1, made.repeats)
         spent = (answer.clock_ns or 0) - own
         floor_ns = _REFRESH_FLOOR_NS * max(1, made.repeats) * len(windows)
         return spent <= max(_REFRESH_SHARE * own, floor_ns)
