@@ -23,6 +23,7 @@ from passagent.expert.choices import Plan, neighbours, read_plans, safer, start
 from passagent.expert.cost import launches, microseconds
 from passagent.models.types import END, TOOLS, Message, Reply, ToolSpec, Usage, assistant
 
+_parsing = threading.Lock()
 EVALUATIONS = 2
 """Candidates in an episode, at most: the second one repairs the first."""
 
@@ -79,20 +80,18 @@ class ExpertModel:
 
 
 def parse_in_turn() -> None:
-    """Have threads of this process parse Python one at a time: islands, the search, torch and `inspect`.
+    """Have threads of this process parse Python one at a time: the expert, the search, torch and `inspect`.
 
-    Before 3.11.8 the depth of a syntax tree that is made is counted for all threads together: two may end
-    with `SystemError: AST constructor recursion depth mismatch`.
+    Before 3.11.8 two at a time may end with `SystemError: AST constructor recursion depth mismatch`.
     """
+
+    @functools.wraps(ast.parse)
+    def parse(*args: Any, **more: Any) -> Any:
+        with _parsing:
+            return parse.__wrapped__(*args, **more)
+
     if not hasattr(ast.parse, "__wrapped__"):
-        parse, lock = ast.parse, threading.Lock()
-
-        @functools.wraps(parse)
-        def parse_alone(*args: Any, **more: Any) -> Any:
-            with lock:
-                return parse(*args, **more)
-
-        ast.parse = parse_alone
+        ast.parse = parse
 
 
 def answer(messages: list[Message]) -> Message:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from passagent.config import EvaluatorConfig
@@ -50,15 +47,6 @@ class Allowance:
     """What is left to a candidate of the time that its own doing may take, s."""
 
     left_s: float
-
-    @contextmanager
-    def spending(self) -> Iterator[None]:
-        """The time that passes meanwhile is spent."""
-        begun = time.monotonic()
-        try:
-            yield
-        finally:
-            self.left_s -= time.monotonic() - begun
 
 
 def dispatch_of(config: EvaluatorConfig, subject: Subject | None = None) -> str:

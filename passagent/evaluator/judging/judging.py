@@ -316,7 +316,7 @@ class Judging:
 
         What is wrong with a time may be the machine's doing: all is measured again, once, by new workers.
         """
-        before = self._timings.get(result.name, ())
+        before = self._timings.get(result.name, [])
         if len(before) >= effort.PAIRS and before[0].is_slow:
             return  # it had all its calls
         reference, timing = self._measured(loaded, subgraph, result)

@@ -197,9 +197,9 @@ class Recorder:
             if any(kernel.kind == "cpp" for plan in plans.values() for kernel in plan.kernels.values()):
                 kernel_builds.prepare_cpp()
             end = time.monotonic() + allowance.left_s
-            workers = ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="build")
-            with allowance.spending(), workers as beside:
+            with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="build") as beside:
                 outcomes = list(beside.map(build, plans.values()))
+            allowance.left_s = end - time.monotonic()
         yield from zip(plans, outcomes, strict=True)
 
     def _record(
@@ -209,9 +209,9 @@ class Recorder:
             if self._process is None or self._process.process.poll() is not None:
                 self._end_process()
                 self._process = recorder_process.start()
-            options = self._facts, self._config.single_replacement_func
-            with allowance.spending():
-                answer = record.record(self._process, candidate, subgraphs, device, *options)
+            begun, options = time.monotonic(), (self._facts, self._config.single_replacement_func)
+            answer = record.record(self._process, candidate, subgraphs, device, *options)
+            allowance.left_s -= time.monotonic() - begun
         if isinstance(answer, Recorded):
             return answer
         if answer.status != "refused":
