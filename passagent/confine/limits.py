@@ -20,7 +20,7 @@ class ToolLimits:
     """Processes and threads, counted every 20 ms: beyond them all are killed."""
     descriptors: int = 256
     is_candidates: bool = True
-    """What it takes is a candidate's doing (tools.until)."""
+    """What it takes is a candidate's doing (tools.END)."""
 
 
 COMPILE = ToolLimits()
