@@ -13,6 +13,7 @@ class Stage:
 
     name: str
     wall_s: float
+    """0: none of its own."""
     memory: int
     """Address space of its process, bytes; 0: as much as there is."""
     sizes: dict[str, int]
@@ -26,11 +27,12 @@ def stages() -> list[Stage]:
     from passagent.config import EvaluatorConfig
     from passagent.confine.channel import MAX_MESSAGE
     from passagent.confine.limits import TOOLS
+    from passagent.evaluator.judging.effort import CANDIDATE_S
     from passagent.evaluator.runner.endings import LIMITS
     from passagent.evaluator.runner.kernel_builds import MAX_OBJECT
     from passagent.evaluator.runner.process import START_TIMEOUT_S
     from passagent.kernels import lexer, objects
-    from passagent.plan import messages, record
+    from passagent.plan import check, messages, record
 
     config = EvaluatorConfig()
     memory = int(config.memory_gb * 2**30)
@@ -58,6 +60,7 @@ def stages() -> list[Stage]:
         for name, tool in TOOLS.items()
     ]
     return [
+        Stage("all of a candidate's own doing", CANDIDATE_S, 0, {}),
         Stage(
             "recording",
             record.WALL_S,
@@ -65,6 +68,7 @@ def stages() -> list[Stage]:
             FILES | {"bytes of plans": messages.MOST_ANSWER},
             record.LIMITS.cpu_s,
         ),
+        Stage("check of the plans", 0, 0, {"steps": check.MOST_STEPS}),
         Stage("start of a worker", START_TIMEOUT_S, memory, scratch),
         Stage("step of a worker", config.timeout_s, memory, step, LIMITS.cpu_s),
         *tools,

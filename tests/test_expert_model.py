@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import json
+import time
 
 import pytest
 from tiny import write_subgraph
@@ -11,7 +13,7 @@ from tiny import write_subgraph
 from passagent.errors import PassagentError
 from passagent.evaluator.result import MANIFEST
 from passagent.expert.choices import Plan, default, neighbours, read_plans, start
-from passagent.expert.expert_model import GAINS, ExpertModel, answer, read
+from passagent.expert.expert_model import GAINS, ExpertModel, answer, candidate, read
 
 
 @pytest.fixture(scope="module")
@@ -131,3 +133,26 @@ def test_what_is_not_exact_and_costs_little_stays(task):
     score = "AS 1.9000 [1.8000, 2.0000]; geometric mean speedup of the correct graphs 2.000x"
     outcome = f"less exact than t = -5 in x:\n{score}\n\nstatus: ok\nAS: 1.9000"
     assert answer(played(task, [outcome]))["tool_calls"] == []
+
+
+def test_expert_of_several_islands_parses_in_one_thread_at_a_time(task, monkeypatch):
+    """Before Python 3.11.8 two threads that make syntax trees at a time end with a SystemError."""
+    inside, overlaps = [], []
+
+    def compiled(*args, **more):
+        inside.append(args)
+        time.sleep(0.001)  # another thread's turn
+        overlaps.append(len(inside))
+        tree = compile(*args, **more)
+        inside.pop()
+        return tree
+
+    monkeypatch.setattr(ast, "compile", compiled, raising=False)  # what ast.parse calls
+    candidate.cache_clear()
+
+    async def answers():
+        seeds = [ExpertModel().complete(opening(task, seed=seed), []) for seed in range(4)]
+        return await asyncio.gather(*seeds)
+
+    assert len(asyncio.run(answers())) == 4
+    assert len(overlaps) > 4 and set(overlaps) == {1}

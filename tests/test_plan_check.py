@@ -263,3 +263,48 @@ def test_a_forged_plan_never_writes_beside_its_tensors(text):
     for zone, size in zones:
         assert (zone[:4096] == 0x5A).all()
         assert (zone[4096 + size :] == 0x5A).all()
+
+
+def test_float_beyond_64_bits_is_not_well_formed():
+    text = EVERYTHING.canonical().decode().replace((0.5).hex(), "0x1.0p+9999")
+    with pytest.raises(PlanError, match="should match pattern"):
+        h.read(text)
+
+
+def test_check_that_raises_anything_refuses_the_plan():
+    """A number that no schema has seen stands for what nobody has thought of."""
+    beyond = a.FloatArg.model_construct(kind="float", value="0x1.0p+9999")
+    step = m.Fill.model_construct(step="fill", value=2, number=beyond)
+    with pytest.raises(PlanError, match="cannot be checked: OverflowError"):
+        check.check(changed(EVERYTHING, steps=(EVERYTHING.steps[0], step, *EVERYTHING.steps[1:])))
+
+
+def looking_up(launches, words=1 << 14):
+    """A plan of so many launches that are given a table of addresses."""
+    table = bytes(8 * words)
+    addresses = tuple(m.ConstantAddress(word=n, value=0, offset=0) for n in range(words))
+    digest = h.hashlib.sha256(table).hexdigest()
+    constant = h.made(m.ConstantValue, (words,), dtype="int64", data=digest, addresses=addresses)
+    call = h.launch(h.GATHERING, h.value(1), h.value(0), h.value(2), h.number(1))
+    steps = [m.Alloc(value=2), *[call] * launches]
+    return h.plan([h.value(0)], [h.given(), constant, h.made()], steps, h.value(2), [h.GATHERING], [table])
+
+
+def choosing(choices, many=1 << 12):
+    """A plan of so many tensors, and of choices between a thousand alternatives that do nothing."""
+    empty = m.Choice(of=(m.Alternative(name="", steps=()),) * 1000)
+    steps = [m.Alloc(value=n) for n in range(1, many)] + [empty] * choices
+    return h.plan([h.value(0)], [h.given(), *[h.made(shape=(1,))] * (many - 1)], steps, h.value(0))
+
+
+@pytest.mark.parametrize("plan", [looking_up(100), choosing(10)], ids=["addresses", "alternatives"])
+def test_plan_whose_check_would_take_minutes_is_refused(plan):
+    with pytest.raises(PlanError, match="steps to check"):
+        check.check(plan)
+
+
+def test_check_of_several_plans_counts_their_steps_together():
+    steps = check.Steps()
+    check.check(looking_up(15), steps)
+    with pytest.raises(PlanError, match="steps to check"):
+        check.check(looking_up(15), steps)

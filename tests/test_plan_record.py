@@ -440,6 +440,7 @@ def set_in(data, path, value):
 
 CODE = "open('@/run','w')"
 RECORDING = ("answer", "recording")
+PLAN = (*RECORDING, "passes", 0, "plans", 0)
 PATTERN = (*RECORDING, "passes", 0, "pattern")
 SHAPE = (*RECORDING, "passes", 0, "plans", 0, "values", 0, "shape")
 CALL = (*RECORDING, "subgraphs", 0, "calls", 0)
@@ -461,6 +462,9 @@ FORGED = {
     "another subgraph": ((*RECORDING, "subgraphs", 0, "name"), "other", "it is of other subgraphs"),
     "another device": ((*RECORDING, "device"), "cuda", "it is for cuda"),
     "another file": ((*RECORDING, "passes", 0, "file"), "/etc/passwd", "the candidate does not have"),
+    "a float beyond 64 bits": (
+        (*PLAN, "inputs", 0), {"kind": "float", "value": "0x1.0p+9999"}, "match pattern",
+    ),
     "another plan": ((*CALL, "plan"), 7, "does not hold"),
     "another parameter": ((*CALL, "arguments", 0, "name"), "z", "which its pattern does not have"),
 }  # fmt: skip

@@ -7,13 +7,17 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import tiny_search
 
+from passagent.cli import guarded
+from passagent.commands import running
 from passagent.commands.signals import ECHO_S
 from passagent.errors import UsageError
+from passagent.report.doctor import examine
 from passagent.store import Store, nodes, participants, runs
 
 PROGRAM = [sys.executable, str(Path(tiny_search.__file__))]
@@ -156,6 +160,36 @@ def test_more_iterations(tmp_path: Path) -> None:
         run = runs.find_run(store, "last")
         assert run.iters == 5
         assert [island.episodes for island in runs.islands(store, run.id)] == [3, 2]
+
+
+class Broken(tiny_search.PacedModel):
+    """A model of which the third reply is an error of the interpreter's own."""
+
+    async def complete(self, messages, tools):  # type: ignore[no-untyped-def]
+        if len(self.calls) == 2:
+            raise SystemError("AST constructor recursion depth mismatch (before=93, after=87)")
+        return await super().complete(messages, tools)
+
+
+def test_unexpected_error_of_an_island_is_one_line_and_the_run_goes_on(tmp_path: Path, capsys) -> None:  # type: ignore[no-untyped-def]
+    task, runs_dir = tiny_search.write_task(tmp_path / "task"), tmp_path / "runs"
+    settings = tiny_search.settings(ITERS, ISLANDS, 1)
+    broken = replace(tiny_search.parts(), model=Broken())
+    with pytest.raises(SystemExit) as ended:
+        guarded(lambda: running.run(str(task), None, settings, runs_dir, True, False, broken))
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    what = "SystemError('AST constructor recursion depth mismatch (before=93, after=87)')"
+    assert ended.value.code == 1
+    with Store.open(runs_dir) as store:
+        run = runs.find_run(store, "last")
+        assert last.startswith(
+            f"passagent: error: {what}; see run.log; everything so far is stored, go on with: "
+        )
+        assert f"passagent resume {run.id}" in last
+        [found] = [one for one in examine(store, run) if one.check == "processes"]
+    assert found.verdict == "fail" and "SystemError: AST constructor recursion depth" in found.said
+    finish("resume", "last", runs_dir, 0)
+    check_whole(runs_dir)
 
 
 def test_a_changed_task_is_not_gone_on_with(tmp_path: Path) -> None:

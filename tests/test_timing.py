@@ -21,6 +21,8 @@ from hypothesis import strategies as st
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
 from passagent.evaluator.correctness.sets import SETS
+from passagent.evaluator.judging import effort
+from passagent.evaluator.judging.judging import Judging
 from passagent.evaluator.reference.reference import Reference
 from passagent.evaluator.runner import lockstep
 from passagent.evaluator.runner import worker_messages as messages
@@ -438,9 +440,9 @@ def scripted(config=CONFIG, at=None, waits_ns=0, **candidate):
 def test_blocks_of_both_sides_have_the_same_values_in_turn():
     measured, log, verified, _ = scripted(CONFIG.model_copy(update={"interval": 1e-9, "max_trials": 300}))
     names = [name for name, _ in log]
-    assert names[:3] == ["eager", "candidate", "eager"]  # the probe, and the warm-ups
-    assert [len(message.windows) for _, message in log[:3]] == [3, 4, 4]
-    measured_blocks = log[3:]
+    assert names[:4] == ["eager", "candidate", "candidate", "eager"]  # the probes, and the warm-ups
+    assert [len(message.windows) for _, message in log[:4]] == [3, 1, 4, 4]
+    measured_blocks = log[4:]
     pairs = list(zip(measured_blocks[::2], measured_blocks[1::2], strict=True))
     assert len(pairs) == len(measured.eager.blocks) == len(measured.compiled.blocks)
     for number, (first, second) in enumerate(pairs):
@@ -495,13 +497,50 @@ def test_slow_calls_come_in_shorter_blocks_and_within_the_budget():
     config = CONFIG.model_copy(update={"budget_s": 1e-9})
     log = []
     measured = measure(
-        Scripted("candidate", log, per_call_ns=10**9),
-        Scripted("eager", log, per_call_ns=10**9),
+        Scripted("candidate", log, per_call_ns=2 * 10**8),
+        Scripted("eager", log, per_call_ns=2 * 10**8),
         reference(), lambda *_: None, lambda: None, config,
     )  # fmt: skip
     assert {len(block) for block in measured.compiled.blocks} == {1}
     assert len(measured.compiled.blocks) == timing.MIN_PAIRS
-    assert [len(message.windows) for _, message in log[1:3]] == [2, 2]  # fewer warm-ups
+    assert [len(message.windows) for _, message in log[2:4]] == [2, 2]  # fewer warm-ups
+
+
+SLOW_NS = int(0.6e9)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize(("eager_ns", "call_s"), [(SLOW_NS, 0.6), (20_000, 2e-5)], ids=["both", "candidate"])
+def test_slow_calls_of_both_pairs_are_six_of_each_side(eager_ns, call_s, device, monkeypatch):
+    """However much time the budget has left."""
+    monkeypatch.setattr(
+        clocks, "suspicious", lambda *_: False
+    )  # scripted sides do not see each other's turns
+    config = CONFIG.model_copy(update={"device": device, "budget_s": 600.0, "trials": 100, "interval": 1e-9})
+    log, checked = [], []
+    at = reference()
+    at.call_s = call_s
+    for _ in range(2):
+        measured = measure(
+            Scripted("candidate", log, per_call_ns=SLOW_NS),
+            Scripted("eager", log, per_call_ns=eager_ns),
+            at, lambda *words: checked.append(words), lambda: None, config,
+        )  # fmt: skip
+        assert measured.is_slow and measured.low <= measured.speedup <= measured.high
+    slow = {"candidate"} if eager_ns < SLOW_NS else {"candidate", "eager"}
+    for side in slow:
+        asked = [message for name, message in log if name == side]
+        turns_ = [
+            len(turn) for one in asked if one.op == "lockstep" for group in one.groups for turn in group.turns
+        ]
+        assert 4 <= sum(turns_) + sum(len(one.windows) for one in asked if one.op == "run") <= 6
+    assert 2 <= len(checked) <= 6  # as shares of the calls
+
+
+def test_slow_subgraph_has_no_calls_in_further_pairs():
+    timed = SimpleNamespace(_timings={"g": [Timing(is_slow=True)] * effort.PAIRS})
+    Judging._time(timed, None, None, SimpleNamespace(name="g"))  # it asks no worker
+    assert len(timed._timings["g"]) == effort.PAIRS
 
 
 def test_timed_calls_are_sometimes_followed_by_an_audit():
@@ -654,7 +693,7 @@ def test_groups_are_even_and_both_sides_make_the_same_calls():
     assert len(measured.compiled.device) == len(measured.eager.device) > 0
 
 
-@pytest.mark.parametrize("per_call_ns", [1_000, 3_000_000, 7_000_000, 11_000_000, 40_000_000, 10**9])
+@pytest.mark.parametrize("per_call_ns", [1_000, 3_000_000, 7_000_000, 11_000_000, 40_000_000, 4 * 10**8])
 def test_groups_of_slow_calls_are_even_too(per_call_ns):
     log = []
     config = GPU.model_copy(update={"budget_s": 1e-9, "trials": 2})

@@ -19,15 +19,17 @@ class ToolLimits:
     processes: int = 256
     """Processes and threads, counted every 20 ms: beyond them all are killed."""
     descriptors: int = 256
+    is_candidates: bool = True
+    """What it takes is a candidate's doing (tools.END)."""
 
 
 COMPILE = ToolLimits()
 """A candidate's kernel, its PTX, a launcher: g++, gcc, NVRTC, ptxas."""
-PRECOMPILE = ToolLimits(file=512 << 20)
+PRECOMPILE = ToolLimits(file=512 << 20, is_candidates=False)
 """The headers that every C++ kernel sees first."""
 READ = ToolLimits(wall_s=30.0, cpu_s=30, memory=2 << 30, file=256 << 20)
 """A built object, or names in it: objdump, c++filt."""
-ASK = ToolLimits(wall_s=30.0, cpu_s=30, memory=2 << 30, file=1 << 20)
+ASK = ToolLimits(wall_s=30.0, cpu_s=30, memory=2 << 30, file=1 << 20, is_candidates=False)
 """A tool for its version."""
 TOOLS = {"compile": COMPILE, "precompile the headers": PRECOMPILE, "read an object": READ, "ask": ASK}
 MESSAGE = 3000

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import shutil
 import signal
@@ -16,8 +17,10 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterable
 from contextlib import ExitStack
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +42,8 @@ _GRACE_S = 20.0
 _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX")
 _SERVER = Path(__file__).with_name("tool_server.py")
 _STARTING = threading.Lock()
+END: ContextVar[float] = ContextVar("end", default=math.inf)
+"""When the tools of a candidate that a thread runs are killed, by time.monotonic."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,9 @@ def run(
     libraries), what is beneath `read`, and `execute`, which it may also run. `given` is its standard input;
     `environment` is added to a clean one. Raises InfrastructureError where tools cannot be started.
     """
+    wall_s = limits.wall_s if not limits.is_candidates else min(limits.wall_s, END.get() - time.monotonic())
+    if wall_s <= 0:
+        return Done(-signal.SIGKILL, "", "", timed_out=True)
     kept = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     clean = {"PATH": os.defpath, **kept, "TMPDIR": str(scratch), "LC_ALL": "C.UTF-8", "CCACHE_DISABLE": "1"}
     request = {
@@ -99,7 +107,7 @@ def run(
             fds = [*(file.fileno() for file in files), theirs.fileno()]
             socket.send_fds(_server(os.getpid()).socket, [json.dumps(request).encode()], fds)
             theirs.close()
-            ended, timed_out = _ending(ours, limits.wall_s)
+            ended, timed_out = _ending(ours, wall_s)
             texts = []
             for file in files[1:]:
                 file.seek(0)

@@ -18,6 +18,7 @@ from passagent.deployment.loading import Package
 from passagent.errors import PassagentError
 from passagent.evaluator.hardware.devices import find_device
 from passagent.evaluator.hardware.leases import DeviceLease
+from passagent.evaluator.runner import hostless
 from passagent.evaluator.timing import estimate
 from passagent.extraction.factories import Model
 
@@ -51,6 +52,8 @@ class Measurement:
     """Of each pass that is used: all passes but this one against all of them; below 1 it does not pay."""
     unequal: list[str]
     """Sides whose outputs are not eager's."""
+    left_out: str = ""
+    """A side that is not timed, and why."""
 
     @property
     def losers(self) -> list[str]:
@@ -63,6 +66,7 @@ class Measurement:
 
     def __str__(self) -> str:
         lines = [f"{name:<36} {us:>10.1f} us" for name, us in self.us.items()]
+        lines += [self.left_out] if self.left_out else []
         lines += [f"{name}: passes make it {_shown(found)}" for name, found in self.gains.items()]
         lines += [f"{name}: pays {_shown(found)}" for name, found in self.passes.items()]
         lines += [f"{name}: its outputs are not eager's" for name in self.unequal]
@@ -81,9 +85,10 @@ def measure_model(
     is_cuda = any(isinstance(value, torch.Tensor) and value.is_cuda for value in values)
     modes = list(modes or (["default", "reduce-overhead"] if is_cuda else ["default"]))
     with torch.no_grad():
+        left_out = ""
         sides: dict[str, Call] = {"eager": lambda: model.module(*model.args, **model.kwargs)}
         if is_cuda:
-            sides["eager in a CUDA graph"] = _graphed(sides["eager"])
+            left_out = _add_graph(sides)
         for mode in modes:
             sides[mode] = _compiled(model, mode, [])
             sides[_beside(mode)], explained = _with_passes(model, mode, packages)
@@ -113,6 +118,7 @@ def measure_model(
             if (side := f"{modes[0]}, without {name}") in times
         },
         unequal=unequal,
+        left_out=left_out,
     )
 
 
@@ -141,23 +147,20 @@ def _with_passes(model: Model, mode: str, packages: Sequence[Package]) -> tuple[
     return _compiled(model, mode, packages), explained
 
 
-def _graphed(call: Call) -> Call:
-    """Replays a call that was captured in a CUDA graph."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(_WARM_UP):
-            call()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        outputs = call()
+def _add_graph(sides: dict[str, Call]) -> str:
+    """Add eager's replay in a CUDA graph to the sides; why there is none where it cannot be captured."""
+    name, call = "eager in a CUDA graph", sides["eager"]
+    try:
+        graph, outputs = hostless.record(lambda: [call() for _ in range(_WARM_UP)], call)
+    except RuntimeError as error:
+        return f"{name}: not timed: {error}"
 
     def replay() -> Any:
         graph.replay()
         return outputs
 
-    return replay
+    sides[name] = replay
+    return ""
 
 
 def _times(sides: dict[str, Call], is_cuda: bool, share: Callable[[], float]) -> dict[str, list[list[int]]]:

@@ -6,11 +6,13 @@ task on disk that they name), so an episode can be resumed and replayed.
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import functools
 import itertools
 import json
 import re
+import threading
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +23,7 @@ from passagent.expert.choices import Plan, neighbours, read_plans, safer, start
 from passagent.expert.cost import launches, microseconds
 from passagent.models.types import END, TOOLS, Message, Reply, ToolSpec, Usage, assistant
 
+_parsing = threading.Lock()
 EVALUATIONS = 2
 """Candidates in an episode, at most: the second one repairs the first."""
 
@@ -65,6 +68,7 @@ class ExpertModel:
 
     def __init__(self, config: ModelConfig | None = None) -> None:
         self.name = "expert"
+        parse_in_turn()
 
     async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
         """Write a candidate and have it evaluated; mutate it by what came out; then say what was done."""
@@ -73,6 +77,21 @@ class ExpertModel:
 
     async def close(self) -> None:
         """Nothing is held."""
+
+
+def parse_in_turn() -> None:
+    """Have threads of this process parse Python one at a time: the expert, the search, torch and `inspect`.
+
+    Before 3.11.8 two at a time may end with `SystemError: AST constructor recursion depth mismatch`.
+    """
+
+    @functools.wraps(ast.parse)
+    def parse(*args: Any, **more: Any) -> Any:
+        with _parsing:
+            return parse.__wrapped__(*args, **more)
+
+    if not hasattr(ast.parse, "__wrapped__"):
+        ast.parse = parse
 
 
 def answer(messages: list[Message]) -> Message:

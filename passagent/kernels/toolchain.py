@@ -98,7 +98,7 @@ def run(
     """
     done = tools.run(command, scratch, limits, read=read, execute=execute, environment=environment)
     if done.timed_out:
-        raise KernelBuildError(f"{name}: compiling took more than {limits.wall_s:.0f} s")
+        raise KernelBuildError(f"{name}: compiling took more than {limits.wall_s:.0f} s, or than is left")
     if done.code != 0:
         places = [f"{place}/" for place in headers]
         text = compiler_output.shown(done.errors.replace(f"{scratch}/", ""), own, places)

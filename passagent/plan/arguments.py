@@ -22,7 +22,10 @@ Base64 = Annotated[str, Field(max_length=MOST_CONSTANT * 2)]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 FileName = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=300)]
 HexFloat = Annotated[
-    str, StringConstraints(pattern=r"^(-?0x[01]\.[0-9a-f]{1,13}p[+-][0-9]{1,4}|-?inf|nan)$", max_length=30)
+    str,
+    StringConstraints(
+        pattern=r"^(-?0x[01]\.[0-9a-f]{1,13}p[+-]([0-9]{1,3}|10[01][0-9]|102[0-3])|-?inf|nan)$"
+    ),
 ]
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 Number = Annotated[int, Field(ge=0, lt=1 << 20)]

@@ -21,7 +21,7 @@ from passagent.errors import UsageError
 from passagent.evaluator.candidate import PLAN
 from passagent.plan.arguments import Record
 from passagent.plan.model import NativeKernel, Recording, TritonKernel
-from passagent.plan.recorded_pattern import MalformedPattern, check_calls
+from passagent.plan.recorded_pattern import check_calls
 
 _SUFFIX = {"cpp": ".cpp", "cuda": ".cu", "triton": ".py"}
 
@@ -77,7 +77,9 @@ def read(files: Mapping[str, str]) -> Artefact:
         recording = Recording.model_validate_json(json.dumps(data))
         check_calls(recording)
         return Artefact(recording, edited)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, MalformedPattern) as error:
+    except UsageError:
+        raise
+    except Exception as error:  # the files are anybody's
         why = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else str(error)
         raise UsageError(f"{PLAN}: is no recording: {why[:200]}") from error
 

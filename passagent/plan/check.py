@@ -41,14 +41,38 @@ _POINTERS = {
 _FLOATS = {"fp16", "bf16", "fp32", "f32", "fp64"}
 
 
+MOST_STEPS = 1_000_000
+"""Of the check of a candidate's plans, all together: values, arguments and addresses, each time it looks."""
+
+
 class PlanError(PassagentError):
     """A plan may not run: the message says what is wrong with it, in one line."""
 
 
-def check(plan: Plan) -> None:
-    """Raise PlanError for a plan that may not run."""
-    _check_values(plan)
-    state = _run(plan, plan.steps, _State(set(_values(memory.given(plan)))))
+class Steps:
+    """Counts what the check of a candidate's plans looks at: some seconds' worth at most."""
+
+    left = MOST_STEPS
+
+    def take(self, count: int) -> None:
+        """Raise PlanError if there are not so many left."""
+        self.left -= count
+        if self.left < 0:
+            raise PlanError(f"takes more than {MOST_STEPS} steps to check; launch less with fewer addresses")
+
+
+def check(plan: Plan, steps: Steps | None = None) -> None:
+    """Raise PlanError for a plan that may not run. `steps`: of all plans of a candidate."""
+    try:
+        _check(plan, steps or Steps())
+    except Exception as error:  # what nobody thought of is the plan's fault, too
+        what = str(error) if isinstance(error, PlanError) else f"cannot be checked: {error!r:.200}"
+        raise PlanError(what) from error
+
+
+def _check(plan: Plan, steps: Steps) -> None:
+    _check_values(plan, steps)
+    state = _run(plan, plan.steps, _State(set(_values(memory.given(plan))), steps))
     _check_library(plan, state)
     device_of(plan)
     for leaf in leaves(plan.result):
@@ -80,13 +104,15 @@ def device_of(plan: Plan) -> str | None:
 
 @dataclass(frozen=True)
 class _State:
-    """Which values with memory of their own were made, and written by a step."""
+    """Which values with memory of their own were made, and written by a step; what is left of the check."""
 
     made: set[int]
+    steps: Steps
     written: set[int] = field(default_factory=set)
 
     def copy(self) -> _State:
-        return _State(set(self.made), set(self.written))
+        self.steps.take(1 + (len(self.made) + len(self.written)) // 16)
+        return _State(set(self.made), self.steps, set(self.written))
 
 
 def _values(given: Iterable[Argument]) -> Iterator[int]:
@@ -106,7 +132,7 @@ def _check_library(plan: Plan, state: _State) -> None:
             )
 
 
-def _check_values(plan: Plan) -> None:
+def _check_values(plan: Plan, steps: Steps) -> None:
     given, total = set(_values(memory.given(plan))), 0
     for number, value in enumerate(plan.values):
         size = memory.span(value)
@@ -120,6 +146,7 @@ def _check_values(plan: Plan) -> None:
         elif isinstance(value, model.ViewValue):
             _check_view(plan, number, value)
         else:
+            steps.take(len(value.addresses) + len(plan.constants[value.data]) // 1024)
             _check_constant(plan, number, value)
     if total > MOST_BYTES:
         raise PlanError(f"the plan allocates {total} bytes; at most 2**40")
@@ -161,7 +188,7 @@ def _run(plan: Plan, steps: Iterable[Step], state: _State) -> _State:
             made, written = (
                 set.intersection(*sets) for sets in zip(*((e.made, e.written) for e in ends), strict=True)
             )
-            state = _State(made, written)
+            state = _State(made, state.steps, written)
         elif isinstance(step, Alloc):
             if not isinstance(plan.values[step.value], model.MadeValue) or step.value in state.made:
                 raise PlanError(f"allocates value {step.value}, which is made already or no value to be made")
@@ -177,7 +204,9 @@ def _check_made(plan: Plan, number: int, state: _State) -> int:
     """The value whose memory a value has. Raises PlanError if it is not made yet."""
     base = memory.place(plan, number).base
     value = plan.values[base]
+    state.steps.take(1)
     if isinstance(value, ConstantValue):
+        state.steps.take(3 * len(value.addresses))  # each is looked at, and is then what a kernel reaches
         for address in value.addresses:
             _check_made(plan, address.value, state)
     elif base not in state.made:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import textwrap
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -59,17 +60,15 @@ class Folded:
 
 def folded(recording: Recording) -> list[Folded]:
     """Each distinct plan once, in the order of the passes."""
-    found = []
-    for number, one in enumerate(recording.passes):
-        for position, plan in enumerate(one.plans):
-            names = tuple(
-                subgraph.name
-                for subgraph in recording.subgraphs
-                for call in subgraph.calls
-                if (call.number, call.plan) == (number, position)
-            )
-            found.append(Folded(one.file, plan, names))
-    return found
+    names = defaultdict[tuple[int, int], list[str]](list)
+    for subgraph in recording.subgraphs:
+        for call in subgraph.calls:
+            names[call.number, call.plan].append(subgraph.name)
+    return [
+        Folded(one.file, plan, tuple(names[number, position]))
+        for number, one in enumerate(recording.passes)
+        for position, plan in enumerate(one.plans)
+    ]
 
 
 def recording_text(recording: Recording, ir: bool = False) -> str:

@@ -79,6 +79,11 @@ def processes(store: Store, run: Run, config: Config) -> Finding:
     said = (
         f"{found.joined} joined, {found.died} died, {len(found.alive)} at work; {found.lost_calls} calls lost"
     )
+    if run.state == "failed":
+        said += f"; the last one ended with an error: {run.stop_reason}"
+        return Finding(
+            "processes", "fail", said, "passagent resume RUN goes on; run.log has it in full", shown
+        )
     if found.not_taken_over and not is_live:
         said += f"; what pid {', '.join(map(str, found.not_taken_over))} held is not taken over yet"
         return Finding("processes", "warn", said, "passagent resume RUN takes it over", shown)

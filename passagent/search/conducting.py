@@ -199,15 +199,17 @@ async def work(
                 for one in (session.model, session.validator, session.evaluator):
                     if one is not None:
                         await one.close()
-        except PassagentError as error:
+        except UsageError:
             log.exception("the search ended with an error")
-            if not isinstance(error, UsageError):
-                go_on = resume_command(store, run.id)
-                error.args = (f"{error}; everything so far is stored, go on with: {go_on}",)
             raise
-        except Exception:
-            log.exception("the search ended with an error of passagent's own")
-            raise
+        except Exception as error:
+            log.exception("the search ended with an error")
+            known = error if isinstance(error, PassagentError) else PassagentError(f"{error!r}; see run.log")
+            go_on = resume_command(store, run.id)
+            known.args = (f"{known}; everything so far is stored, go on with: {go_on}",)
+            if known is error:
+                raise
+            raise known from error
     return export_best(store, runs.get_run(store, run.id)) if outcome.is_last else None
 
 

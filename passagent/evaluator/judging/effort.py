@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import dataclass
 
 from passagent.config import EvaluatorConfig
 from passagent.confine.environment import device_memory_bytes, gpu_memory_bytes
@@ -12,6 +13,9 @@ from passagent.evaluator.result import Subject
 from passagent.tasks.reader import Task
 from passagent.tasks.room import check_room, check_room_on
 
+CANDIDATE_S = 40.0
+"""To record, check and build a candidate, and to wait for its calls beyond what eager takes, all together;
+record.MORE_S more for each subgraph after the first."""
 PAIRS = 2
 """Pairs of workers that time a candidate in a search, one after the other."""
 PAIRS_IN_FULL = 4
@@ -36,6 +40,13 @@ request, eager's the two that are timed, and the candidate's in an audit a set a
 _HELD_BYTES = 1 << 29
 _HELD_SHARE = 16
 """A worker holds subgraphs of so many bytes, or of this part of the memory of machine and GPU."""
+
+
+@dataclass
+class Allowance:
+    """What is left to a candidate of the time that its own doing may take, s."""
+
+    left_s: float
 
 
 def dispatch_of(config: EvaluatorConfig, subject: Subject | None = None) -> str:

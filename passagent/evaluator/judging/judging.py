@@ -251,9 +251,9 @@ class Judging:
         except Refused as refused:
             refused.are_in(result)
             raise
-        except WorkerTimeout:
+        except WorkerTimeout as late:
             result.status = "timeout"
-            result.error = f"no answer within {self.config.timeout_s:.0f} s; its processes were killed"
+            result.error = f"{late}; its processes were killed"
             self.stop = Failed("timeout", f"not run after the time-out on {subgraph.name}")
             self._put_aside(self._lanes[subgraph.name])
         except WorkerDied as death:
@@ -323,6 +323,9 @@ class Judging:
 
         What is wrong with a time may be the machine's doing: all is measured again, once, by new workers.
         """
+        before = self._timings.get(result.name, [])
+        if len(before) >= effort.PAIRS and before[0].is_slow:
+            return  # it had all its calls
         reference, timing = self._measured(loaded, subgraph, result)
         fault = self._fault(reference, result, timing) if self._is_candidate else None
         if fault is not None:
@@ -367,7 +370,7 @@ class Judging:
         dispatches = loaded.dispatches(reference)
         if self._is_candidate:  # no more than eager's, whatever its worker says
             dispatches = min(dispatches, reference.dispatches)
-        side = Watched(loaded.worker, reference.host_ns(dispatches))
+        side = Watched(loaded, reference.host_ns(dispatches))
         # the pace is eager's
         known = reference if self._eager.compiler is None else replace(reference, pace_ns=None)
         try:
@@ -389,7 +392,7 @@ class Judging:
                             share,
                         )
                 if not self.passbench:
-                    checks.finish()
+                    checks.finish(is_whole=not (timing.is_slow and result.name in self._timings))
         except TimedCallError as failure:
             raise_for(failure.error)
             raise

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ import torch
 from passagent.config import EvaluatorConfig
 from passagent.confine.channel import Arena
 from passagent.evaluator.correctness.sets import SETS
+from passagent.evaluator.judging.effort import Allowance
 from passagent.evaluator.judging.recorder import Prepared
 from passagent.evaluator.judging.replies import checked, outputs_of, refuse_copies, refuse_kept
 from passagent.evaluator.judging.verdict import Failed, Refused, blank
@@ -20,7 +23,7 @@ from passagent.evaluator.reference.reference import Reference, load_request, run
 from passagent.evaluator.result import Candidate, GraphResult, Mismatch, Subject, Violation
 from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, last_line
 from passagent.evaluator.runner.fresh import Draw
-from passagent.evaluator.runner.process import Worker
+from passagent.evaluator.runner.process import Answer, Worker
 from passagent.evaluator.runner.worker_messages import Audit, R, Release, Request
 from passagent.evaluator.worker_text import plain
 from passagent.tasks.graphio import load_graph
@@ -50,6 +53,7 @@ class LoadedWorker:
         """`prepared`: the plans of a candidate whose Python does not run in the worker."""
         self.worker, self._subject, self._config = worker, subject, config
         self._prepared = prepared
+        self._allowance = Allowance(math.inf) if prepared is None else prepared.allowance
         self._held: dict[str, _HeldSubgraph] = {}
         self._is_closed = self._is_broken = False
 
@@ -68,7 +72,21 @@ class LoadedWorker:
 
     def ask(self, request: Request[R], fds: tuple[int, ...] = ()) -> R:
         """The worker's reply."""
-        return checked(self.worker.ask(request, self._config.timeout_s, fds))
+        return checked(self.answer(request, self._config.timeout_s, fds))
+
+    def answer(self, request: Request[R], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer[R]:
+        """As Worker.ask, within what is left to the candidate; twice what eager took is not its doing."""
+        held, allowance = self._held.get(getattr(request, "id", "")), self._allowance
+        free_s = 2 * held.reference.eager_s + self._config.budget_s if held is not None else 0.0
+        most_s = max(0.0, allowance.left_s) + free_s
+        try:
+            return self.worker.ask(request, min(timeout_s, most_s), fds)
+        except WorkerTimeout as late:
+            if timeout_s < most_s:
+                raise
+            raise WorkerTimeout("took all of its time, beyond what eager takes") from late
+        finally:
+            allowance.left_s -= max(0.0, time.monotonic() - self.worker.asked_at - free_s)
 
     @property
     def is_candidate(self) -> bool:

@@ -19,14 +19,14 @@ def fill_plan_figures(result: GraphResult, plans: Plans) -> None:
     counts: Counter[str] = Counter()
     uses: dict[str, KernelUse] = {}
     result.plan_bytes = result.launches = 0
-    for call in calls:
-        plan = plans.recording.passes[call.number].plans[call.plan]
+    for (number, place), times in Counter((call.number, call.plan) for call in calls).items():
+        plan = plans.recording.passes[number].plans[place]
         bytes_ = moved(plan)
-        result.plan_bytes += bytes_.read + bytes_.written
+        result.plan_bytes += times * (bytes_.read + bytes_.written)
         for step in _heaviest(plan):
-            result.launches += 1
+            result.launches += times
             if isinstance(step, Launch):
-                counts[step.kernel] += 1
+                counts[step.kernel] += times
                 uses.setdefault(step.kernel, _use(plan, step, plans))
     result.kernels = [use.model_copy(update={"launches": counts[key]}) for key, use in uses.items()]
 

@@ -6,9 +6,11 @@ does not build fails the subgraphs that launch it; what no plan comes of refuses
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -16,12 +18,13 @@ from dataclasses import dataclass
 
 from passagent import faults
 from passagent.config import EvaluatorConfig
-from passagent.confine import fork_server
+from passagent.confine import fork_server, tools
 from passagent.errors import InfrastructureError, UsageError
 from passagent.evaluator import captures
 from passagent.evaluator.candidate import PLAN
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.integrity.filenames import check_files
+from passagent.evaluator.judging.effort import CANDIDATE_S, Allowance
 from passagent.evaluator.judging.library_operators import taken_from_the_library
 from passagent.evaluator.judging.verdict import Failed, Refused
 from passagent.evaluator.reference.baseline import Baseline
@@ -32,7 +35,7 @@ from passagent.evaluator.target import target_of, uses_triton
 from passagent.evaluator.worker_text import plain
 from passagent.kernels.source_errors import KernelRefused
 from passagent.plan import artefact, record, recorder_process
-from passagent.plan.check import PlanError, check
+from passagent.plan.check import PlanError, Steps, check
 from passagent.plan.compile import Built, PlanBuildError, compile_plan, told
 from passagent.plan.facts import device_facts
 from passagent.plan.messages import Missed, Recorded, Refusal
@@ -55,6 +58,8 @@ class Prepared:
     """Files of plans that are not as they were recorded."""
     missed: list[Missed]
     """Where a pass matches nothing, and why."""
+    allowance: Allowance
+    """What is left to it."""
 
     def outline(self) -> list[str]:
         """Each plan in a few lines, and why there are no others."""
@@ -126,7 +131,8 @@ class Recorder:
         interpreted = on_cpu and uses_triton(candidate)
         device = "cpu" if on_cpu and not interpreted else "cuda"
         seen = [self._seen(one, baseline, device) for one in subgraphs]
-        edited: list[str] = []
+        edited, whole_s = list[str](), CANDIDATE_S + record.MORE_S * (len(subgraphs) - 1)
+        allowance = Allowance(math.inf if interpreted else whole_s)
         if candidate.is_plans:
             recorded, edited = artefact.read(candidate.files)
             try:
@@ -135,12 +141,12 @@ class Recorder:
                 raise UsageError(f"{PLAN}: {error}; evaluate the pass itself here") from error
             answer = Recorded(recording=recorded, missed=())
         else:
-            answer = self._record(candidate, seen, device)
+            answer = self._record(candidate, seen, device, allowance)
             recorded = answer.recording
         built, failed = dict[str, Built](), {one.subgraph: _failed(one.why) for one in answer.failed}
         refused = taken_from_the_library(subgraphs, recorded)
         unbuilt, texts = set[tuple[int, int]](), list[str]()
-        for (number, place), outcome in self._built(recorded, interpreted):
+        for (number, place), outcome in self._built(recorded, interpreted, allowance):
             file = recorded.passes[number].file
             if isinstance(outcome, dict):
                 built |= outcome
@@ -162,52 +168,50 @@ class Recorder:
         for subgraph in recorded.subgraphs:
             if any((one.number, one.plan) in unbuilt for one in subgraph.calls):
                 failed[subgraph.name] = Failed("compile_error", "\n".join(_each_once(texts)))
-        return Prepared(Plans(recorded, built), failed, edited, list(answer.missed))
+        return Prepared(Plans(recorded, built), failed, edited, list(answer.missed), allowance)
 
-    def _built(self, recording: Recording, interpreted: bool) -> Iterator[tuple[tuple[int, int], _Outcome]]:
+    def _built(
+        self, recording: Recording, interpreted: bool, allowance: Allowance
+    ) -> Iterator[tuple[tuple[int, int], _Outcome]]:
         """For each plan, by the numbers of its pass and in it, its built kernels or why there are none."""
         arch = None if self._config.device == "cpu" else "sm_{major}{minor}".format(**self._facts)
-        target = target_of(self._config)
+        target, steps = target_of(self._config), Steps()
         plans = {(n, p): plan for n, one in enumerate(recording.passes) for p, plan in enumerate(one.plans)}
 
         def build(plan: Plan) -> _Outcome:
-            with self._lease.host():
-                return built(plan)
-
-        def built(plan: Plan) -> _Outcome:
+            tools.END.set(end)
             try:
-                check(plan)
+                check(plan, steps)
                 for kernel in plan.kernels.values():
                     if why := target.refuses(kernel):
                         raise PlanError(f"launches {kernel.entry}: {why}")
-                with faults.named("building a kernel"):
-                    if any(kernel.kind == "cpp" for kernel in plan.kernels.values()):
-                        kernel_builds.prepare_cpp()
-                    return compile_plan(plan, arch, interpreted)
+                return compile_plan(plan, arch, interpreted)
             except PlanError as error:
                 return error
             except PlanBuildError as error:
                 if faults.speaks_of_places(str(error)):  # a source may say so, too
-                    with faults.named("building a kernel"):
-                        faults.check_places()
+                    faults.check_places()
                 return error
 
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="build") as beside:
-            yield from zip(plans, beside.map(build, plans.values()), strict=True)
+        with self._lease.host(), faults.named("building a kernel"):
+            if any(kernel.kind == "cpp" for plan in plans.values() for kernel in plan.kernels.values()):
+                kernel_builds.prepare_cpp()
+            end = time.monotonic() + allowance.left_s
+            with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="build") as beside:
+                outcomes = list(beside.map(build, plans.values()))
+            allowance.left_s = end - time.monotonic()
+        yield from zip(plans, outcomes, strict=True)
 
-    def _record(self, candidate: Candidate, subgraphs: list[RecordedSubgraph], device: str) -> Recorded:
+    def _record(
+        self, candidate: Candidate, subgraphs: list[RecordedSubgraph], device: str, allowance: Allowance
+    ) -> Recorded:
         with self._recording, self._lease.host():
             if self._process is None or self._process.process.poll() is not None:
                 self._end_process()
                 self._process = recorder_process.start()
-            answer = record.record(
-                self._process,
-                candidate,
-                subgraphs,
-                device,
-                self._facts,
-                self._config.single_replacement_func,
-            )
+            begun, options = time.monotonic(), (self._facts, self._config.single_replacement_func)
+            answer = record.record(self._process, candidate, subgraphs, device, *options)
+            allowance.left_s -= time.monotonic() - begun
         if isinstance(answer, Recorded):
             return answer
         if answer.status != "refused":

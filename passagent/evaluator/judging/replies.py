@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from passagent.confine.channel import Arena
@@ -11,21 +13,24 @@ from passagent.evaluator.correctness.inplace import States
 from passagent.evaluator.judging.verdict import Failed, Refused, raise_for, violation_of
 from passagent.evaluator.reference.reference import Reference
 from passagent.evaluator.result import Violation
-from passagent.evaluator.runner.process import Answer, Worker
+from passagent.evaluator.runner.process import Answer
 from passagent.evaluator.runner.worker_messages import Kept, R, Reply, Request, Tensor
 from passagent.evaluator.score import STRICT_T
 from passagent.evaluator.sizes import VIOLATIONS
+
+if TYPE_CHECKING:
+    from passagent.evaluator.judging.loaded_worker import LoadedWorker
 
 
 class Watched:
     """A candidate's worker as one side of the timing: what its audit saw is raised as Refused."""
 
-    def __init__(self, worker: Worker, overhead_ns: int = 0) -> None:
-        self.worker, self.overhead_ns = worker, overhead_ns
+    def __init__(self, loaded: LoadedWorker, overhead_ns: int = 0) -> None:
+        self.worker, self._loaded, self.overhead_ns = loaded.worker, loaded, overhead_ns
 
     def ask(self, request: Request[R], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer[R]:
         """See Worker.ask."""
-        answer = self.worker.ask(request, timeout_s, fds)
+        answer = self._loaded.answer(request, timeout_s, fds)
         refuse_violations(answer.said)
         return answer
 

@@ -248,6 +248,7 @@ class Baseline:
         subgraph, device = made.subgraph, self._config.device
         captured = self.begin(subgraph)
         assert self._outputs is not None
+        begun = time.monotonic()
         if captured is not None:
             made.nodes, made.order = captured.nodes, captured.order
         request = made.request(self._outputs, nodes=captured is not None)
@@ -293,6 +294,7 @@ class Baseline:
             made.repeats = hostless.repeats_of(made.moved_bytes, made.mutated)
             self._run(made.request(self._outputs), subgraph, (made.arena.fd, self._outputs.fd))
         made.often = self._affordable(made)
+        made.eager_s = time.monotonic() - begun
 
     def _float64(self, made: Reference, chosen: int, windows: Windows) -> list[torch.Tensor] | None:
         found = self._run(of_eager(worker_messages.Float64, made, chosen, windows), made.subgraph).outputs
@@ -326,6 +328,7 @@ class Baseline:
     def _is_affordable(self, made: Reference, windows: list[Windows]) -> bool:
         answer = self.ask(run_request(made, 0, windows, settle=windows[0]), self._config.timeout_s)
         own = sum(answer.reply.samples)
+        made.call_s = min(answer.reply.samples) / 1e9 / max(1, made.repeats)
         spent = (answer.clock_ns or 0) - own
         floor_ns = _REFRESH_FLOOR_NS * max(1, made.repeats) * len(windows)
         return spent <= max(_REFRESH_SHARE * own, floor_ns)

@@ -55,6 +55,10 @@ class Reference:
     dispatches: float = 0.0
     """Empty operators that eager's host takes as long as, where they do not count, and what one takes: """
     operator_ns: float = 0.0
+    call_s: float = 0.0
+    """What a call of eager's took in the baseline's worker, s."""
+    eager_s: float = 0.0
+    """What eager's worker took for all sets and in float64: what a task is slow at is not its candidates'."""
     uses: int = 0
     roundings: list[str] | None = None
     """Operators whose rounding shows (eager_rounding.py); None: they were not looked for yet."""

@@ -72,9 +72,6 @@ class WorkerDied(Exception):
 class WorkerTimeout(Exception):
     """A worker did not answer in time and was killed."""
 
-    def __str__(self) -> str:
-        return "gave no answer in time"
-
 
 @dataclass(frozen=True)
 class Ending:

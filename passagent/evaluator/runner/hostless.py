@@ -57,19 +57,34 @@ def capture(graph: Graph, repeats: int, rotation: Rotation) -> None:
     tensors = [value for value in graph.live if isinstance(value, torch.Tensor)]
     if not all(value.is_cuda for value in tensors):
         raise RuntimeError("a CUDA graph cannot hold it: an input stays on the CPU")
-    call, order = graph.call, graph.order
+    order = graph.order
     graph.slots = [graph.live, *(list(map(_like, graph.live)) for _ in range(repeats - 1))]
     graph.draw = Draw(rotation)
     refresh_all(graph, 0, rotation.first())
+    call, given = graph.call, [[slot[i] for i in order] for slot in graph.slots]
+    captured, outputs = record(lambda: call(*graph.args), lambda: [call(*args) for args in given])
+
+    def replay(*_: Any) -> Any:
+        captured.replay()
+        return outputs[graph.slot]
+
+    graph.call = replay
+
+
+def record(warm: Callable[[], Any], call: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
+    """The CUDA graph of a call, `warm` before it, and what the call returns: its outputs.
+
+    Raises RuntimeError, in one line, for what cannot be captured; the device can be used as before.
+    """
     stream, pool, captured = torch.cuda.Stream(), torch.cuda.graph_pool_handle(), torch.cuda.CUDAGraph()
     stream.wait_stream(torch.cuda.current_stream())
     try:
         # A collection may free another graph, which must not happen meanwhile. Where the capture fails, it is
         # the outer context that makes the old stream the current one again.
         with no_collection(), torch.cuda.stream(stream):
-            call(*graph.args)  # libraries get their workspaces for this stream
+            warm()  # libraries get their workspaces for this stream
             with torch.cuda.graph(captured, pool=pool, stream=stream):
-                outputs = [call(*[slot[i] for i in order]) for slot in graph.slots]
+                outputs = call()
     except Exception as error:
         _unfinished.append(captured)
         _recover(pool, stream)
@@ -79,12 +94,7 @@ def capture(graph: Graph, repeats: int, rotation: Rotation) -> None:
         why = next(iter(str(first).splitlines()), type(first).__name__)
         raise RuntimeError(f"a CUDA graph cannot hold it: {why}") from None
     torch.cuda.synchronize()
-
-    def replay(*_: Any) -> Any:
-        captured.replay()
-        return outputs[graph.slot]
-
-    graph.call = replay
+    return captured, outputs
 
 
 def _recover(pool: Any, stream: torch.cuda.Stream) -> None:

@@ -199,6 +199,9 @@ class Zygote:
 class Worker:
     """One forked process, the channel to it, and its sandbox's layers (`protections`: "on" or "off: WHY")."""
 
+    asked_at = 0.0
+    """When it was sent its last request, by time.monotonic: not before the device was free."""
+
     def __init__(
         self,
         zygote: Zygote,
@@ -221,6 +224,7 @@ class Worker:
         WorkerTimeout and WorkerDied, PassagentError if this machine cannot build; the worker is then killed.
         """
         with self._lease.shared() if self._lease is not None else nullcontext():
+            self.asked_at = time.monotonic()
             return self._answered(request, timeout_s, fds)
 
     def _answered(self, request: Request[R], timeout_s: float, fds: tuple[int, ...]) -> Answer[R]:
@@ -260,7 +264,7 @@ class Worker:
             raise
         except ChannelTimeout as error:
             self.kill()
-            raise WorkerTimeout from error
+            raise WorkerTimeout(f"no answer within {timeout_s:.0f} s") from error
         except (ChannelClosed, ValueError, RecursionError) as error:
             raise self._died(isinstance(error, ChannelClosed)) from error
         finally:

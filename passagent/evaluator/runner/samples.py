@@ -72,5 +72,7 @@ class Timing:
     """Interval of the speedup (estimate.CONFIDENCE), and `high`."""
     high: float = math.nan
     unstable: bool = False
+    is_slow: bool = False
+    """Its calls take so long that a few tell (timing.SLOW_S)."""
     hidden: Measured | None = None
     """The time that the candidate's clock leaves out (clocks.hides_time)."""

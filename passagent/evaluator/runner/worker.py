@@ -126,6 +126,8 @@ def _prepare(state: _State, device: str) -> None:
     """Make the device's context and load what every worker calls there, so that nobody waits for it later."""
     if device.startswith("cuda") and not state.is_prepared:
         torch.cuda.set_device(full_device(device))
+        # NVML counts none now and then in a sandbox; torch.cuda.synchronize then finds no device to wait for
+        os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
         calls.load_kernels(device)
     state.is_prepared = True
 

@@ -43,6 +43,10 @@ from passagent.evaluator.timing import clocks, copying, estimate, turns
 
 MIN_PAIRS = 6
 """Pairs of blocks of a measurement, at least."""
+SLOW_S = 0.5
+"""From here on a call is slow: either side makes six at most in both pairs of workers of an evaluation."""
+SLOW_PAIRS = 3
+"""MIN_PAIRS of slow calls; one less where calls that are not counted told that they are slow."""
 BLOCK = 10
 """Calls of a block, on average; slow calls come in shorter blocks."""
 PATIENCE = 2
@@ -110,11 +114,14 @@ def measure(
     candidate, TimedCallError, what `verify` and `surprise` raise.
     """
     draw = Draw(reference.rotation)
-    first, *probed = [draw.next() for _ in range(1 + _PROBE_CALLS)]
-    probe = _block(baseline, reference, 1, probed, config, settle=first)
-    per_call_s = max(float(np.median(probe.reply.samples)) / 1e9, 1e-7)
+    per_call_s = reference.call_s
+    for side, calls in ((baseline, _PROBE_CALLS), (candidate, 1)) if per_call_s < SLOW_S else ():
+        first, *probed = [draw.next() for _ in range(1 + calls)]
+        probe = _block(side, reference, 1, probed, config, settle=first)
+        took_s = max(float(np.median(probe.reply.samples)) / 1e9, 1e-7)
+        per_call_s = took_s if side is baseline else max(per_call_s, took_s)
     warmups = int(min(config.warmups, max(2, config.budget_s / 4 / per_call_s)))
-    if config.warmups:
+    if config.warmups and per_call_s < SLOW_S:
         for side in (candidate, baseline):
             first, *warming = [draw.next() for _ in range(1 + warmups)]
             _block(side, reference, 1, warming, config, settle=first)
@@ -123,6 +130,7 @@ def measure(
     timing = pairs(
         candidate, baseline, reference, verify, surprise, draw, per_call_s, config, patience, share
     )
+    timing.is_slow = per_call_s >= SLOW_S
     copying.charge(timing.eager, timing.compiled)
     logs, line = _estimated(timing, reference.pace_ns)
     timing.speedup, (timing.low, timing.high) = estimate.ratio(logs, line), estimate.interval(logs, line)
@@ -141,7 +149,7 @@ def measure(
             share()
 
         timing.hidden = clocks.hides_time(pair, in_place)
-    if config.device != "cpu":
+    if config.device != "cpu" and not timing.is_slow:
         _device_times(candidate, baseline, reference, timing, draw, config, share)
     return timing
 
@@ -165,8 +173,8 @@ def _blocks(
     share: Share,
 ) -> Timing:
     timing = _begin(candidate, baseline, reference)
-    begun = time.monotonic()
-    surely = secrets.randbelow(MIN_PAIRS)
+    begun, fewest = time.monotonic(), _fewest(per_call_s, reference)
+    surely = secrets.randbelow(fewest)
     while True:
         pair = len(timing.eager.blocks)
         calls = _block_length(per_call_s)
@@ -186,12 +194,19 @@ def _blocks(
             verify(chosen, windows[-1], returned)
         if secrets.randbelow(1000) < 1000 * _AUDITED:
             surprise()
-        if pair + 1 >= MIN_PAIRS and _enough(timing, reference, begun, config, patience):
+        if pair + 1 >= fewest and (
+            per_call_s >= SLOW_S or _enough(timing, reference, begun, config, patience)
+        ):
             return timing
         if shared := share():
-            for side in (candidate, baseline):  # others have used the caches
+            for side in (candidate, baseline) if per_call_s < SLOW_S else ():  # others have used the caches
                 _block(side, reference, chosen, [draw.next() for _ in range(min(calls, _AGAIN))], config)
             begun += shared
+
+
+def _fewest(per_call_s: float, reference: Reference) -> int:
+    """Pairs of blocks, at least; of slow calls, which are one a block, there are no more."""
+    return MIN_PAIRS if per_call_s < SLOW_S else SLOW_PAIRS - (reference.call_s < SLOW_S)
 
 
 def _block_length(per_call_s: float) -> int:
@@ -216,6 +231,8 @@ def _groups(
     timing, begun = _begin(candidate, baseline, reference), time.monotonic()
     is_warm = per_call_s >= turns.LONG_CALL_S
     most = turns.groups_in(config.budget_s / 2, per_call_s)
+    if per_call_s >= SLOW_S:
+        most = _fewest(per_call_s, reference)
     cores: list[int] = []
     while True:
         groups: list[Turns] = []
@@ -239,7 +256,7 @@ def _groups(
         if not is_warm:  # what is timed now may follow at once
             is_warm, begun = True, begun + time.monotonic() - series
             continue
-        if _enough(timing, reference, begun, config, patience):
+        if per_call_s >= SLOW_S or _enough(timing, reference, begun, config, patience):
             return timing
         if shared := share():
             is_warm, begun = per_call_s >= turns.LONG_CALL_S, begun + shared

@@ -45,7 +45,7 @@ def lengths(per_call_s: float) -> tuple[list[int], list[int]]:
     if per_call_s < LONG_CALL_S:
         skips = [COLDER] + [COLD] * (TURNS - 1)
         return [skip + MEASURED for skip in skips], skips
-    count = max(2, min(TURNS, 2 * round(BLOCK_S / per_call_s / 2)))
+    count = max(2, min(TURNS, 2 * round(BLOCK_S / per_call_s / 2))) if per_call_s < 10 * BLOCK_S else 1
     return [1] * count, [0] * count
 
 

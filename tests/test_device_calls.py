@@ -1,0 +1,62 @@
+"""A call of the device that cannot be made is the machine's fault or the model's, never a candidate's."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from passagent.deployment import model_timing
+from passagent.evaluator.runner import calls, hostless, worker
+
+BY_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
+
+
+@pytest.fixture
+def state(monkeypatch):
+    """A worker's state, where its sandbox lets NVML count no device."""
+    monkeypatch.setenv(BY_NVML, "1")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    return SimpleNamespace(is_prepared=False)
+
+
+def test_worker_with_a_context_counts_no_devices_by_nvml(state, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(calls, "load_kernels", lambda device: None)
+    worker._prepare(state, "cuda:0")
+    assert BY_NVML not in os.environ
+
+
+@pytest.mark.gpu
+def test_worker_waits_for_its_gpu_where_nvml_counts_none(state):
+    with pytest.raises(RuntimeError, match="invalid argument to exchangeDevice"):
+        torch.cuda.synchronize()
+    worker._prepare(state, "cuda")
+    torch.cuda.synchronize()
+
+
+def test_model_that_cannot_be_captured_is_timed_without_that_side(monkeypatch):
+    why = "a CUDA graph cannot hold it: operation not permitted when stream is capturing"
+
+    def failing(warm, call):
+        raise RuntimeError(why)
+
+    monkeypatch.setattr(hostless, "record", failing)
+    sides = {"eager": lambda: None}
+    told = model_timing._add_graph(sides)
+    assert set(sides) == {"eager"}
+    assert told == f"eager in a CUDA graph: not timed: {why}"
+    assert told in str(model_timing.Measurement("cuda", {"eager": 1.0}, {}, {}, [], told)).splitlines()
+
+
+@pytest.mark.gpu
+def test_model_that_asks_for_a_value_leaves_the_gpu_as_it_was():
+    x = torch.ones(64, device="cuda")
+    sides = {"eager": lambda: x * 2 if x.sum().item() else x}
+    stream = torch.cuda.current_stream()
+    assert "cannot hold it" in model_timing._add_graph(sides)
+    assert set(sides) == {"eager"} and torch.cuda.current_stream() == stream
+    sides["eager"] = lambda: x * 3
+    assert model_timing._add_graph(sides) == ""
+    x.fill_(2.0)
+    assert sides["eager in a CUDA graph"]().tolist() == [6.0] * 64
