@@ -19,8 +19,9 @@ from passagent.errors import InfrastructureError, PassagentError, UsageError
 from passagent.evaluator.judging import unrecorded
 from passagent.evaluator.reference.eager import EagerGraph, Output
 from passagent.evaluator.result import Candidate, Evaluation, Speedup, Violation
+from passagent.evaluator.service.known import recall
 from passagent.models.scripted import ScriptedModel, calling
-from passagent.report.run_summary import run_text
+from passagent.report.run_summary import run_data, run_text
 from passagent.search import candidates, describing, stop
 from passagent.search.controller import Outcome, search
 from passagent.search.gain import expected_per_hour, gains_after
@@ -567,6 +568,44 @@ def test_finalists_are_measured_again_side_by_side(store, task):
     assert f"found since: node {fourth.id}, AS {lucky['score']:.4f} in one" in run_text(
         store, runs.get_run(store, run.id), session.config
     )
+
+
+def test_series_end_stores_each_finalists_rounds_as_one_evaluation(store, task):
+    settings = {"evaluator": Lucky(), "islands": 2, "iters": 20, "finalists": 3, "confirm_rounds": 5}
+    session = open_tiny(store, task, **settings)
+    finish(session)
+    rows = confirmations.last_series(store, session.run.id)
+    finalists = {row.node_id: nodes.get_node(store, row.node_id) for row in rows}
+    assert len(finalists) == 3
+    for node in finalists.values():
+        known = recall(store, task, Candidate(nodes.get_files(store, node)), session.environment)
+        mean = confirmations.score_of(store, node)
+        assert known.evaluation.as_score == pytest.approx(mean) != pytest.approx(node.as_score)
+        assert known.evaluation.graphs[0].speedup.e2e == pytest.approx(mean)
+        assert known.evaluation.as_low < mean < known.evaluation.as_high
+        assert known.evaluation.protocol["rounds"] == 5
+    stored = len(store.rows("SELECT id FROM evaluations"))
+    finish(
+        open_tiny(store, task, evaluator=session.evaluator, run=session.run, islands=2, iters=20, finalists=3)
+    )
+    assert len(store.rows("SELECT id FROM evaluations")) == stored
+
+
+def test_best_and_summary_show_headline_and_table_of_the_same_rounds(store, task, tmp_path, capsys):
+    session = open_tiny(store, task, evaluator=Lucky(), islands=2, iters=20, finalists=3, confirm_rounds=5)
+    finish(session)
+    run = runs.get_run(store, session.run.id)
+    mean = confirmations.score_of(store, confirmations.winner(store, run.id))
+    data = run_data(store, run, session.config)["best"]
+    assert data["as_score"] == pytest.approx(mean)
+    assert data["graphs"][0]["speedup"]["e2e"] == data["gmean_speedup"] == pytest.approx(mean)
+    text = run_text(store, run, session.config)
+    assert "geometric means over 5 rounds beside other finalists" in text
+    write_best("last", str(tmp_path / "best"), str(store.runs_dir), False, measures=False, as_json=True)
+    assert json.loads(capsys.readouterr().out)["as_score"] == pytest.approx(mean)
+    readme = (tmp_path / "best" / "README.md").read_text()
+    assert readme.count(f"{mean:.3f} [") == 2, "the headline and the table's line"
+    assert "geometric mean over 5 rounds" in readme
 
 
 def test_the_best_pass_is_a_confirmed_node_in_a_short_run_too(store, task, tmp_path, capsys):

@@ -46,6 +46,16 @@ def figures(evaluation: Evaluation) -> str:
     return f"AS {_interval(evaluation.as_score, evaluation.as_low, evaluation.as_high)}"
 
 
+def measurement(evaluation: Evaluation) -> str:
+    """`figures`, and what they are of, in words."""
+    if (rounds := evaluation.protocol.get("rounds", 1)) > 1:
+        return (
+            f"{figures(evaluation)} (geometric mean over {rounds} rounds beside other finalists, as are the "
+            "speedups; in brackets the 95% interval)"
+        )
+    return f"{figures(evaluation)} (in brackets: with every speedup at an end of its 95% interval)"
+
+
 def about(one: Pass, story: Story) -> str:
     """The part of a pass's docstring that says what it fuses, where it was measured and what it assumes."""
     evaluation, recording = story.evaluation, story.recording
@@ -85,8 +95,8 @@ def readme(origin: Origin, story: Story, passes: list[str], stands_alone: bool) 
         f"{listed([f'`{name}.py`' for name in passes])}: "
         f"{_kernels(recording.passes) if recording else 'kernels'}, "
         f"for {_device(evaluation)}.",
-        f"**{figures(evaluation)}** (eager is 1.0; in brackets: with every speedup at an end of its 95% "
-        f"interval), dispatch {evaluation.dispatch}, {_versions(evaluation)}. {whose}",
+        f"Eager is 1.0. **{measurement(evaluation)}**, dispatch {evaluation.dispatch}, "
+        f"{_versions(evaluation)}. {whose}",
         _table(evaluation.graphs),
     ]
     if recording is not None:

@@ -38,8 +38,9 @@ from passagent.optimization.optimized import DROPPED, KEPT, LEFT, NOTHING, Optim
 from passagent.optimization.potential import SpeedOfLight
 from passagent.optimization.region_searches import RegionSearches, Wanted, best_run, finished_run
 from passagent.search.apart import Stoppable, finished
+from passagent.search.pairing import confirmed_evaluation
 from passagent.search.run_memory import kept_pass
-from passagent.store import Store, confirmations, evaluations, nodes
+from passagent.store import Store, confirmations, nodes
 from passagent.store.library import OFF
 from passagent.store.pass_library import KeptPass, PassLibrary
 from passagent.tasks import Task, load_task
@@ -215,7 +216,7 @@ def _judged(
             if finished_run(state / "runs", task) is not None:
                 one.outcome, one.why = NOTHING, f"run {run.id} found no correct pass"
             return None
-        evaluation = Evaluation.model_validate(evaluations.get_evaluation(store, node.evaluation_id))
+        evaluation = confirmed_evaluation(store, node)
         files = nodes.get_files(store, node)
     _time(one, task, path, evaluation)
     if one.vs_inductor is not None and one.vs_inductor < 1:

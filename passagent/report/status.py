@@ -7,9 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from passagent.report.run_summary import (
-    again_of,
     best_data,
-    evaluation_of,
     found_since_text,
     island_text,
     score_data,
@@ -20,6 +18,7 @@ from passagent.search import attendance
 from passagent.search.attendance import UnderWay
 from passagent.search.device_report import are_worth_a_line, devices_of
 from passagent.search.going_on import resume_command
+from passagent.search.pairing import confirmed_evaluation
 from passagent.store import Store, confirmations, nodes, runs
 from passagent.store.participants import BEAT_S
 from passagent.store.run_notes import notes_of
@@ -117,7 +116,7 @@ def _best(store: Store, run: Run) -> dict[str, Any] | None:
     best = confirmations.winner(store, run.id)
     if best is None:
         return None
-    score = score_data(best, evaluation_of(store, best), again_of(store, run))
+    score = score_data(best, confirmed_evaluation(store, best))
     return best_data(store, best, None) | {"as_low": score["as_low"], "as_high": score["as_high"]}
 
 

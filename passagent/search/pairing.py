@@ -10,9 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from passagent.evaluator import score
-from passagent.evaluator.result import Evaluation
+from passagent.evaluator.result import Evaluation, GraphResult, Speedup
+from passagent.store import Store, confirmations, evaluations
+from passagent.store.nodes import Node
 
 _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 """97.5% points of Student's t for 1, 2, ... degrees of freedom; the normal's is 1.96."""
@@ -65,14 +68,93 @@ class Finalist:
 def round_of(evaluation: Evaluation) -> Round:
     """What the evaluation of a correct candidate says."""
     b, p = (float(evaluation.protocol.get(name, default)) for name, default in (("b", 0.1), ("p", 0.0)))
-    scores, errors = [], []
+    scores = []
     for graph in evaluation.graphs:
         found = score.GraphScore(graph.speedup.e2e if graph.speedup else None, graph.passes_from_t)
         scores.append(math.log(score.as_score([found], b, p)))
-        if graph.speedup and graph.speedup.low and graph.speedup.high:
-            errors.append(math.log(graph.speedup.high / graph.speedup.low) / (2 * 1.96))
-    known = len(errors) == len(scores)
-    return Round(scores, math.hypot(*errors) / len(errors) if known else None)
+    errors = [_error(graph.speedup) for graph in evaluation.graphs]
+    known = [error for error in errors if error is not None]
+    return Round(scores, math.hypot(*known) / len(known) if len(known) == len(errors) else None)
+
+
+def _error(speedup: Speedup | None) -> float | None:
+    """Standard error of ln(speedup), by its interval; None where it has none."""
+    if speedup is None or not speedup.low or not speedup.high:
+        return None
+    return math.log(speedup.high / speedup.low) / (2 * 1.96)
+
+
+def confirmed_evaluation(store: Store, node: Node) -> Evaluation:
+    """The evaluation of a node that is done: of a finalist its rounds pooled, else its one measurement."""
+    rows = [row for row in confirmations.last_series(store, node.run_id) if row.node_id == node.id]
+    found = [row.evaluation_id for row in rows if row.evaluation_id is not None]
+    if found:
+        results = (evaluations.get_evaluation(store, one, samples=False) for one in found)
+        return pooled([Evaluation.model_validate(result) for result in results])
+    assert node.evaluation_id is not None
+    return Evaluation.model_validate(evaluations.get_evaluation(store, node.evaluation_id))
+
+
+def pooled(rounds: Sequence[Evaluation]) -> Evaluation:
+    """One evaluation of a candidate from those of all its rounds: the first that failed, if there is one.
+
+    Times, speedups, ES and AS are geometric means over the rounds, with the 95% interval of `interval`; of
+    exactness the worst round counts. Samples stay with the rounds. `protocol["rounds"]` says how many.
+    """
+    last, scores = rounds[-1], [one.as_score for one in rounds]
+    failed = next((one for one in rounds if one.status != "ok"), None)
+    if failed or None in scores:
+        return failed or last
+    if len(rounds) < 2:
+        return last.model_copy(update={"protocol": last.protocol | {"rounds": 1}})
+    whole = interval([math.log(one or 1.0) for one in scores], [round_of(one).error for one in rounds])
+    graphs = [_pooled_graph(of) for of in zip(*(one.graphs for one in rounds), strict=True)]
+    speedups = [graph.speedup.e2e for graph in graphs if graph.speedup]
+    beside = [graph.vs_reference.e2e for graph in graphs if graph.vs_reference]
+    changed = {
+        "as_score": whole.value,
+        "as_low": whole.low,
+        "as_high": whole.high,
+        "es": {t: score.geometric_mean([one.es[t] for one in rounds if one.es]) for t in last.es or {}},
+        "graphs": graphs,
+        "fast_1": score.fast_1(speedups) if speedups else None,
+        "gmean_speedup": score.geometric_mean(speedups) if speedups else None,
+        "gmean_vs_reference": score.geometric_mean(beside) if beside else None,
+        "bar": None,
+        "protocol": last.protocol | {"rounds": len(rounds), "interval": "over the rounds, 95%"},
+        "seconds": math.fsum(one.seconds for one in rounds),
+    }
+    return last.model_copy(update=changed)
+
+
+def _pooled_graph(rounds: Sequence[GraphResult]) -> GraphResult:
+    """One subgraph's result from those of all rounds, see pooled."""
+    worst = max(rounds, key=lambda one: (one.passes_from_t or 0, one.max_abs_diff or 0.0))
+    speedup = _pooled_speedup([one.speedup for one in rounds])
+    times = [one.eager_ms for one in rounds if one.eager_ms]
+    eager_ms = score.geometric_mean(times) if len(times) == len(rounds) else None
+    changed: dict[str, Any] = {
+        "speedup": speedup,
+        "vs_reference": _pooled_speedup([one.vs_reference for one in rounds]),
+        "eager_ms": eager_ms,
+        "compiled_ms": eager_ms / speedup.e2e if eager_ms and speedup else None,
+        "pace_ms": eager_ms if worst.pace_ms is not None else None,
+        "trials": sum(one.trials for one in rounds),
+        "unstable": all(one.unstable for one in rounds),
+    }
+    samples = ("eager_samples_ms", "compiled_samples_ms", "blocks", "pairs")
+    return worst.model_copy(update=changed | {name: [] for name in samples})
+
+
+def _pooled_speedup(rounds: Sequence[Speedup | None]) -> Speedup | None:
+    """The geometric mean over the rounds; None where one has no speedup."""
+    known = [one for one in rounds if one is not None]
+    if len(known) < len(rounds):
+        return None
+    whole = interval([math.log(one.e2e) for one in known], [_error(one) for one in known])
+    devices = [one.device for one in known if one.device]
+    device = score.geometric_mean(devices) if len(devices) == len(known) else None
+    return Speedup(e2e=whole.value, device=device, low=whole.low, high=whole.high)
 
 
 def standing(measured: Mapping[int, Sequence[Round]]) -> list[Finalist]:

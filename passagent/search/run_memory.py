@@ -26,6 +26,7 @@ from passagent.experience.hint_library import HintLibrary, Lesson, Offer, Outcom
 from passagent.experience.hint_trials import Arm, Learned, choose, family_of
 from passagent.experience.hints import fitness
 from passagent.experience.retrievers import retriever_of
+from passagent.search.pairing import confirmed_evaluation
 from passagent.store import Store, confirmations, episodes, evaluations, hint_uses, nodes
 from passagent.store.episodes import Episode
 from passagent.store.library import library_path
@@ -154,9 +155,11 @@ class Memory:
     def remember(self, store: Store, run: Run, device_name: str) -> int:
         """Keep the run's best pass as an exemplar of each graph; how many were kept."""
         best = confirmations.winner(store, run.id)
-        if self.is_excluded or best is None or best.evaluation_id is None or (best.as_score or 0.0) <= 1:
+        if self.is_excluded or best is None or best.evaluation_id is None:
             return 0
-        found = Evaluation.model_validate(evaluations.get_evaluation(store, best.evaluation_id))
+        found = confirmed_evaluation(store, best)
+        if (found.as_score or 0.0) <= 1:
+            return 0
         files, origin = nodes.get_files(store, best), run_name(store, run)
         author = episodes.get_episode(store, best.episode_id).model or run.model
         kept = 0
