@@ -6,6 +6,8 @@ import asyncio
 import json
 import math
 import random
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import tiny_search
 from test_store import add_node
 
 from passagent.agent.observe import read_status
+from passagent.commands import running
 from passagent.commands.delivering import best as write_best
 from passagent.config import EvaluatorConfig, SearchConfig, load_config
 from passagent.errors import InfrastructureError, PassagentError, UsageError
@@ -658,6 +661,63 @@ def test_a_series_ends_when_its_outcome_is_known(store, task):
     assert confirmations.winner(store, run.id).id == min(best_first, key=lambda node: node.as_score).id
     finish(open_tiny(store, task, evaluator=evaluator, run=session.run, **settings))
     assert len(evaluator.asked) == run.evaluations + 6  # and it stays ended
+
+
+class Hanging(Lucky):
+    """The time is over in the evaluation after the first `limit`, which would not end by itself."""
+
+    session: Session
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit = limit
+
+    async def evaluate(self, task_path, candidate, bar=None):
+        if len(self.asked) == self.limit:
+            self.session.begun -= 1e6
+            await asyncio.Event().wait()
+        return await super().evaluate(task_path, candidate, bar)
+
+
+@pytest.mark.parametrize("is_among_finalists", [False, True])
+def test_max_time_cuts_the_evaluation_under_way_and_resume_has_the_time_anew(store, task, is_among_finalists):
+    settings = {"islands": 1, "iters": 4, "finalists": 2, "max_time_s": 1e5}
+    evaluator = Hanging(9 if is_among_finalists else 3)  # of 8 candidates
+    session = evaluator.session = open_tiny(store, task, evaluator=evaluator, **settings)
+    reason = "all 4 episodes are done" if is_among_finalists else "100000 s have passed"
+    assert finish(session) == Outcome("finished", reason)
+    run = runs.get_run(store, session.run.id)
+    assert (run.state, confirmations.last_series(store, run.id)) == ("finished", [])
+    assert bool(nodes.unfinished(store, run.id)) is not is_among_finalists
+    assert run.elapsed_s < 1e5
+
+    store.execute("UPDATE runs SET elapsed_s = 1e6", {})  # what earlier commands took does not count
+    evaluator.limit = -1
+    again = open_tiny(store, task, run=run, evaluator=evaluator, **settings)
+    assert finish(again).reason == "all 4 episodes are done"
+    assert nodes.unfinished(store, run.id) == [] != confirmations.last_series(store, run.id)
+
+
+def test_max_time_keeps_time_for_the_finalists(store, task):
+    class Slow(Lucky):
+        async def evaluate(self, task_path, candidate, bar=None):
+            found = await super().evaluate(task_path, candidate, bar)
+            return found.model_copy(update={"seconds": 1e3})
+
+    session = open_tiny(store, task, evaluator=Slow(), islands=1, iters=9, finalists=2, max_time_s=1e5)
+    session.begun -= 9.5e4  # 5000 s are left, finalists may take 2 * 4 * 1000
+    assert finish(session).reason == "100000 s have passed but for 8e+03 s for the finalists"
+    assert len(nodes.of_run(store, session.run.id)) == 1
+    assert confirmations.last_series(store, session.run.id)
+
+
+def test_max_time_counts_from_the_commands_beginning(tmp_path, capsys):
+    task = str(tiny_search.write_task(tmp_path / "task"))
+    parts = replace(tiny_search.parts(), begun=time.monotonic() - 1e6)
+    settings = tiny_search.settings(2, 1, 0) | {"search.max_time_s": 1e5}
+    running.run(task, None, settings, str(tmp_path / "runs"), True, False, parts)
+    found = json.loads(capsys.readouterr().out)
+    assert (found["reason"], found["nodes"]) == ("100000 s have passed", 0)
 
 
 def test_what_settles_a_series():

@@ -197,7 +197,6 @@ _LIMITS = {
     "max_evaluations": "--max-evals",
     "max_tokens": "--max-tokens",
     "max_cost": "--max-cost",
-    "max_time_s": "--max-time",
     "max_stagnation": "--max-stagnation",
     "until": "--until",
     "until_sol": "--set search.until_sol",
@@ -211,7 +210,7 @@ def _wider(data: dict[str, Any], config: Config) -> str:
     if data["episodes"] >= data["iters"]:
         return f" --iters {data['iters'] * 2}"
     given = [flag for key, flag in _LIMITS.items() if getattr(config.search, key) is not None]
-    return f" with a wider limit ({', '.join(given)})"
+    return f" with a wider limit ({', '.join(given)})" if given else ""  # each command has --max-time anew
 
 
 def island_text(island: int) -> str:

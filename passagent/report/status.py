@@ -40,6 +40,7 @@ def live_data(store: Store, run: Run) -> dict[str, Any]:
     episodes = sum(island.episodes for island in islands)
     working = attendance.processes(store, run)
     state = "paused" if working and run.wanted == "pause" else shown_state(store, run)
+    sessions = attendance.attendance(store, run).joined
     # a process tells at each beat how long it has searched, and at the first one nothing yet
     paced_s = run.elapsed_s if not working or run.elapsed_s >= BEAT_S else 0.0
     used = {
@@ -47,7 +48,8 @@ def live_data(store: Store, run: Run) -> dict[str, Any]:
         "evaluations": (run.evaluations, settings["search"]["max_evaluations"]),
         "tokens": (run.tokens, settings["search"]["max_tokens"]),
         "cost_usd": (run.cost, settings["search"]["max_cost"]),
-        "seconds": (run.elapsed_s, settings["search"]["max_time_s"]),
+        # each command has the whole time: it is known of the first one only
+        "seconds": (run.elapsed_s, settings["search"]["max_time_s"] if sessions < 2 else None),
     }
     return {
         "run": run.id,

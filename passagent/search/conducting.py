@@ -187,6 +187,7 @@ async def work(
             session = open_session(
                 store, run, prepared.task, config, on_event, prepared.model, evaluator, parts.diagnose
             )
+            session.begun = parts.begun
             begun(session)
             reporting = asyncio.create_task(report(evaluator, store.runs_dir / run.id))
             try:
