@@ -23,6 +23,7 @@ from passagent.faults import os_fault
 from passagent.plan.recorder_process import recording_process
 from passagent.report.run_summary import found_since_text
 from passagent.search.pairing import confirmed_evaluation
+from passagent.search.planting import author_of
 from passagent.search.setup import stored_config, stored_task
 from passagent.store import Store, confirmations, nodes, runs
 from passagent.store.nodes import Node
@@ -153,7 +154,7 @@ async def _deliver(
     evaluation = confirmed_evaluation(store, node)
     found = Found(nodes.get_files(store, node), nodes.get_plans(store, node), evaluation)
     today = datetime.now(UTC).date().isoformat()
-    origin = Origin(run.id, node.id, run.model, task.name, today)
+    origin = Origin(run.id, node.id, author_of(store, run, node), task.name, today)
     measuring = Measuring(store, task, config)
     try:
         return await deliver(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from passagent.config import load_config
@@ -14,7 +15,7 @@ from passagent.tasks import load_task
 def similar(path: str, preset: str | None, settings: dict[str, Any], as_json: bool) -> None:
     """Print it. Raises UsageError, and PassagentError for a task whose graph cannot be read."""
     config, task = load_config(preset, settings), load_task(path)
-    found = used_for(task, config).data()
+    found = used_for(task, config, Path("runs")).data()
     if as_json:
         print(json.dumps(found))
         return

@@ -21,6 +21,7 @@ class Origin:
     run: str
     node: int
     model: str
+    """Who wrote it, or where the seed is from."""
     task: str
     """Its name."""
     written: str
@@ -110,7 +111,7 @@ def readme(origin: Origin, story: Story, passes: list[str], stands_alone: bool) 
     parts += ["## Files", _files(recording is not None, stands_alone)]
     parts += [
         "## Origin",
-        f"Written by the model `{origin.model}`, node {origin.node} of passagent run {origin.run}, and "
+        f"It comes from `{origin.model}`, node {origin.node} of passagent run {origin.run}, and "
         f"written out on {origin.written} (UTC). passagent is under the Apache License 2.0, "
         f"`{HELPER if stands_alone else 'passagent.kernels'}` included. That licence says nothing of this "
         "text, which a model wrote: put it under your project's, if your model provider's terms let you. The "

@@ -16,6 +16,7 @@ from passagent.search.finalists import rounds_of
 from passagent.search.going_on import resume_command, runs_dir_flag
 from passagent.search.migration import why_none
 from passagent.search.pairing import confirmed_evaluation, standing
+from passagent.search.planting import author_of, seed_origins
 from passagent.store import Store, confirmations, migrations, nodes, participants, runs
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS, Run
@@ -59,6 +60,7 @@ def run_data(store: Store, run: Run, config: Config, exported: Path | None = Non
         "finalists": finalists_data(store, run),
         "found_since": {"node": since.id, "as_score": since.as_score} if since else None,
         "seeds": counts.get(SEEDS, {}),
+        "seeds_from": seed_origins(store, run.id),
         "islands": [
             {
                 "island": island.island,
@@ -136,6 +138,7 @@ def best_data(store: Store, node: Node, exported: Path | None) -> dict[str, Any]
     return {
         "node": node.id,
         "island": node.island,
+        "from": maker_text(store, node),
         "as_score": confirmations.score_of(store, node),
         "first_as": node.as_score,
         "confirmed": node.id in confirmations.scores(confirmations.last_series(store, node.run_id)),
@@ -167,7 +170,7 @@ def run_text(store: Store, run: Run, config: Config, exported: Path | None = Non
     else:
         note = f": {data['best']['note']}" if data["best"]["note"] else ""
         parts.append(
-            f"best pass: node {best.id}, {island_text(best.island)}, AS {number(data['best']['as_score'], 4)}"
+            f"best pass: node {best.id}, {data['best']['from']}, AS {number(data['best']['as_score'], 4)}"
             f"{', measured again' if data['best']['confirmed'] else ''}, "
             f"correct on every graph{note}"
         )
@@ -178,7 +181,7 @@ def run_text(store: Store, run: Run, config: Config, exported: Path | None = Non
             parts.append(f"its files: {data['best']['path']}")
     parts.append(island_table(data["islands"]))
     if data["seeds"]:
-        parts.append(f"seeds: {_statuses(data['seeds'])}")
+        parts.append(f"seeds: {_statuses(data['seeds'])} ({'; '.join(data['seeds_from'])})")
     spent = spending_text(store, run.id)
     if spent:
         parts.append(spent)
@@ -213,9 +216,10 @@ def _wider(data: dict[str, Any], config: Config) -> str:
     return f" with a wider limit ({', '.join(given)})" if given else ""  # each command has --max-time anew
 
 
-def island_text(island: int) -> str:
+def maker_text(store: Store, node: Node) -> str:
     """Where a node is from, in words."""
-    return "a seed of the expert" if island == SEEDS else f"island {island}"
+    seed = f"a seed ({author_of(store, runs.get_run(store, node.run_id), node)})"
+    return seed if node.island == SEEDS else f"island {node.island}"
 
 
 def island_table(islands: list[dict[str, Any]]) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 from passagent.report.run_summary import (
     best_data,
     found_since_text,
-    island_text,
     score_data,
     shown_state,
 )
@@ -139,7 +138,7 @@ def status_text(store: Store, data: dict[str, Any]) -> str:
     else:
         score = interval(best["as_score"], best["as_low"], best["as_high"], 4)
         again = ", measured again" if best["confirmed"] else ""
-        lines.append(f"best so far: node {best['node']}, {island_text(best['island'])}, AS {score}{again}")
+        lines.append(f"best so far: node {best['node']}, {best['from']}, AS {score}{again}")
         if since := found_since_text(store, name):
             lines.append(since)
     lines.append("used: " + ", ".join(used_text(key, of) for key, of in data["budget"].items()))

@@ -71,9 +71,9 @@ def started(runs_dir: str | Path, task: Task, config: Config, new: bool, parts: 
     """
     model = _model(config, parts)
     given_seed(config)
-    memory = open_memory(config, task)
-    known = memory.seed() if memory else None
     with Store.open(runs_dir) as store:
+        memory = open_memory(config, task, store.runs_dir)
+        known = memory.seed() if memory else None
         with store.transaction():  # of two that begin at the same moment one makes the run
             found = None if new else same_run(store, task, config)
             run = found or new_run(store, task, config, known=known)
