@@ -15,7 +15,7 @@ hints_app = typer.Typer(
 
 
 @hints_app.command("list")
-def hints_list(library: own.Library = own.RUNS_LIBRARY, json: opt.Json = False) -> None:
+def hints_list(library: own.Library = own.OF_RUNS, json: opt.Json = False) -> None:
     """List the learned hints with their state and uplift."""
     from passagent.commands import learned_hints
 
@@ -23,9 +23,7 @@ def hints_list(library: own.Library = own.RUNS_LIBRARY, json: opt.Json = False) 
 
 
 @hints_app.command("show")
-def hints_show(
-    hint: own.HintArgument, library: own.Library = own.RUNS_LIBRARY, json: opt.Json = False
-) -> None:
+def hints_show(hint: own.HintArgument, library: own.Library = own.OF_RUNS, json: opt.Json = False) -> None:
     """Show a hint: its text, where it comes from, what episodes gained with it and without it."""
     from passagent.commands import learned_hints
 
@@ -33,7 +31,7 @@ def hints_show(
 
 
 @hints_app.command("export")
-def hints_export(out: own.HintsOut, library: own.Library = own.RUNS_LIBRARY, json: opt.Json = False) -> None:
+def hints_export(out: own.HintsOut, library: own.Library = own.OF_RUNS, json: opt.Json = False) -> None:
     """Write the hints that are not retired, without their evidence, for another library."""
     from passagent.commands import learned_hints
 
@@ -41,9 +39,7 @@ def hints_export(out: own.HintsOut, library: own.Library = own.RUNS_LIBRARY, jso
 
 
 @hints_app.command("import")
-def hints_import(
-    file: own.HintsFile, library: own.Library = own.RUNS_LIBRARY, json: opt.Json = False
-) -> None:
+def hints_import(file: own.HintsFile, library: own.Library = own.OF_RUNS, json: opt.Json = False) -> None:
     """Add hints that were exported. They begin on probation here."""
     from passagent.commands import learned_hints
 
@@ -51,9 +47,7 @@ def hints_import(
 
 
 @hints_app.command("retire")
-def hints_retire(
-    hint: own.HintArgument, library: own.Library = own.RUNS_LIBRARY, json: opt.Json = False
-) -> None:
+def hints_retire(hint: own.HintArgument, library: own.Library = own.OF_RUNS, json: opt.Json = False) -> None:
     """Take a hint out of use. Its text and its evidence stay."""
     from passagent.commands import learned_hints
 

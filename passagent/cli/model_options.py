@@ -66,7 +66,7 @@ Library = Annotated[
         show_default="library.db in the runs directory; of optimize and library, in $XDG_DATA_HOME/passagent",
     ),
 ]
-RUNS_LIBRARY = "runs/library.db"
+OF_RUNS = "runs/library.db"
 Exclude = Annotated[
     list[str] | None,
     option(

@@ -47,14 +47,14 @@ def figures(evaluation: Evaluation) -> str:
     return f"AS {_interval(evaluation.as_score, evaluation.as_low, evaluation.as_high)}"
 
 
+_BY_SPEEDUPS = "in brackets: with every speedup at an end of its 95% interval"
+
+
 def measurement(evaluation: Evaluation) -> str:
     """`figures`, and what they are of, in words."""
-    if (rounds := evaluation.protocol.get("rounds", 1)) > 1:
-        return (
-            f"{figures(evaluation)} (geometric mean over {rounds} rounds beside other finalists, as are the "
-            "speedups; in brackets the 95% interval)"
-        )
-    return f"{figures(evaluation)} (in brackets: with every speedup at an end of its 95% interval)"
+    rounds = evaluation.protocol.get("rounds")
+    pooled = f"geometric mean over {rounds} rounds, as the speedups are; in brackets: the 95% interval"
+    return f"{figures(evaluation)} ({pooled if rounds else _BY_SPEEDUPS})"
 
 
 def about(one: Pass, story: Story) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 from passagent.report.run_summary import (
     best_data,
     found_since_text,
-    score_data,
     shown_state,
 )
 from passagent.report.text import clock, interval, number, printable, table, thousands
@@ -17,7 +16,6 @@ from passagent.search import attendance
 from passagent.search.attendance import UnderWay
 from passagent.search.device_report import are_worth_a_line, devices_of
 from passagent.search.going_on import resume_command
-from passagent.search.pairing import confirmed_evaluation
 from passagent.store import Store, confirmations, nodes, runs
 from passagent.store.participants import BEAT_S
 from passagent.store.run_notes import notes_of
@@ -39,7 +37,7 @@ def live_data(store: Store, run: Run) -> dict[str, Any]:
     episodes = sum(island.episodes for island in islands)
     working = attendance.processes(store, run)
     state = "paused" if working and run.wanted == "pause" else shown_state(store, run)
-    sessions = attendance.attendance(store, run).joined
+    sessions, best = attendance.attendance(store, run).joined, confirmations.winner(store, run.id)
     # a process tells at each beat how long it has searched, and at the first one nothing yet
     paced_s = run.elapsed_s if not working or run.elapsed_s >= BEAT_S else 0.0
     used = {
@@ -79,7 +77,7 @@ def live_data(store: Store, run: Run) -> dict[str, Any]:
         "budget": {name: {"used": now, "limit": limit} for name, (now, limit) in used.items()},
         "per_hour": _rates({name: now for name, (now, _) in used.items()}, paced_s),
         "eta_s": _eta_s(used, paced_s) if working else None,
-        "best": _best(store, run),
+        "best": best_data(store, best, None) if best else None,
         "notes": [note.data() for note in notes_of(store, run.id)],
     }
 
@@ -110,15 +108,6 @@ def _eta_s(used: dict[str, tuple[float, float | None]], elapsed_s: float) -> flo
         for now, limit in used.values()
         if limit is not None and now > 0
     )
-
-
-def _best(store: Store, run: Run) -> dict[str, Any] | None:
-    """The best node with its interval: of the finalists' rounds, else of its one measurement."""
-    best = confirmations.winner(store, run.id)
-    if best is None:
-        return None
-    score = score_data(best, confirmed_evaluation(store, best))
-    return best_data(store, best, None) | {"as_low": score["as_low"], "as_high": score["as_high"]}
 
 
 def status_text(store: Store, data: dict[str, Any]) -> str:

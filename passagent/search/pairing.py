@@ -25,6 +25,11 @@ _SAME, _SAME_OF_TWO = 7.0, 2.0
 """Spread of the rounds over their own error, squared, from which on they differ by more than that: about the
 95% point of F for three rounds; two, whose spread says little, must agree better."""
 
+_RATIOS, _SAMPLES = (
+    ("speedup", "vs_reference"),
+    ("eager_samples_ms", "compiled_samples_ms", "blocks", "pairs"),
+)
+
 CLOSE = 1.01
 """The winner's AS over another's below which it matters little which of the two is named."""
 NARROW = 1.05
@@ -98,52 +103,38 @@ def confirmed_evaluation(store: Store, node: Node) -> Evaluation:
 def pooled(rounds: Sequence[Evaluation]) -> Evaluation:
     """One evaluation of a candidate from those of all its rounds: the first that failed, if there is one.
 
-    Times, speedups, ES and AS are geometric means over the rounds, with the 95% interval of `interval`; of
-    exactness the worst round counts. Samples stay with the rounds. `protocol["rounds"]` says how many.
+    Times, speedups, ES and AS are geometric means, with the 95% interval of `interval`; of exactness the
+    worst counts. `protocol["rounds"]` says how many there were; samples stay with them.
     """
-    last, scores = rounds[-1], [one.as_score for one in rounds]
     failed = next((one for one in rounds if one.status != "ok"), None)
-    if failed or None in scores:
+    last, scores = rounds[-1], [one.as_score for one in rounds if one.as_score]
+    if failed or len(scores) < max(2, len(rounds)):
         return failed or last
-    if len(rounds) < 2:
-        return last.model_copy(update={"protocol": last.protocol | {"rounds": 1}})
-    whole = interval([math.log(one or 1.0) for one in scores], [round_of(one).error for one in rounds])
+    whole = interval([math.log(one) for one in scores], [round_of(one).error for one in rounds])
     graphs = [_pooled_graph(of) for of in zip(*(one.graphs for one in rounds), strict=True)]
     speedups = [graph.speedup.e2e for graph in graphs if graph.speedup]
     beside = [graph.vs_reference.e2e for graph in graphs if graph.vs_reference]
-    changed = {
-        "as_score": whole.value,
-        "as_low": whole.low,
-        "as_high": whole.high,
-        "es": {t: score.geometric_mean([one.es[t] for one in rounds if one.es]) for t in last.es or {}},
-        "graphs": graphs,
-        "fast_1": score.fast_1(speedups) if speedups else None,
-        "gmean_speedup": score.geometric_mean(speedups) if speedups else None,
-        "gmean_vs_reference": score.geometric_mean(beside) if beside else None,
-        "bar": None,
-        "protocol": last.protocol | {"rounds": len(rounds), "interval": "over the rounds, 95%"},
-        "seconds": math.fsum(one.seconds for one in rounds),
-    }
-    return last.model_copy(update=changed)
+    es = {t: score.geometric_mean([one.es[t] for one in rounds if one.es]) for t in last.es or {}}
+    ends = {"as_score": whole.value, "as_low": whole.low, "as_high": whole.high}
+    gmeans = {"gmean_vs_reference": score.geometric_mean(beside) if beside else None}
+    if speedups:
+        gmeans |= {"gmean_speedup": score.geometric_mean(speedups), "fast_1": score.fast_1(speedups)}
+    protocol = last.protocol | {"rounds": len(rounds), "interval": "over the rounds, 95%"}
+    return last.model_copy(
+        update=ends | gmeans | {"es": es, "graphs": graphs, "bar": None, "protocol": protocol}
+    )
 
 
 def _pooled_graph(rounds: Sequence[GraphResult]) -> GraphResult:
     """One subgraph's result from those of all rounds, see pooled."""
     worst = max(rounds, key=lambda one: (one.passes_from_t or 0, one.max_abs_diff or 0.0))
-    speedup = _pooled_speedup([one.speedup for one in rounds])
-    times = [one.eager_ms for one in rounds if one.eager_ms]
-    eager_ms = score.geometric_mean(times) if len(times) == len(rounds) else None
-    changed: dict[str, Any] = {
-        "speedup": speedup,
-        "vs_reference": _pooled_speedup([one.vs_reference for one in rounds]),
-        "eager_ms": eager_ms,
-        "compiled_ms": eager_ms / speedup.e2e if eager_ms and speedup else None,
-        "pace_ms": eager_ms if worst.pace_ms is not None else None,
-        "trials": sum(one.trials for one in rounds),
-        "unstable": all(one.unstable for one in rounds),
-    }
-    samples = ("eager_samples_ms", "compiled_samples_ms", "blocks", "pairs")
-    return worst.model_copy(update=changed | {name: [] for name in samples})
+    speedup, beside = (_pooled_speedup([getattr(one, name) for one in rounds]) for name in _RATIOS)
+    eager_ms = score.geometric_mean(times) if all(times := [one.eager_ms or 0.0 for one in rounds]) else None
+    compiled_ms = eager_ms / speedup.e2e if eager_ms and speedup else None
+    ms = {"eager_ms": eager_ms, "compiled_ms": compiled_ms, "pace_ms": worst.pace_ms and eager_ms}
+    counts = {"trials": sum(one.trials for one in rounds), "unstable": all(one.unstable for one in rounds)}
+    samples: dict[str, Any] = {name: [] for name in _SAMPLES}
+    return worst.model_copy(update=samples | ms | counts | {"speedup": speedup, "vs_reference": beside})
 
 
 def _pooled_speedup(rounds: Sequence[Speedup | None]) -> Speedup | None:
@@ -152,9 +143,7 @@ def _pooled_speedup(rounds: Sequence[Speedup | None]) -> Speedup | None:
     if len(known) < len(rounds):
         return None
     whole = interval([math.log(one.e2e) for one in known], [_error(one) for one in known])
-    devices = [one.device for one in known if one.device]
-    device = score.geometric_mean(devices) if len(devices) == len(known) else None
-    return Speedup(e2e=whole.value, device=device, low=whole.low, high=whole.high)
+    return Speedup(e2e=whole.value, low=whole.low, high=whole.high)
 
 
 def standing(measured: Mapping[int, Sequence[Round]]) -> list[Finalist]:

@@ -49,11 +49,8 @@ def author_of(store: Store, run: Run, node: Node) -> str:
 
 def seed_origins(store: Store, run_id: str) -> list[str]:
     """Where the run's seeds are from, see author_of."""
-    rows = store.rows(
-        "SELECT model FROM episodes WHERE run_id = :run AND island = :seeds ORDER BY number",
-        {"run": run_id, "seeds": SEEDS},
-    )
-    return list(dict.fromkeys(row["model"] for row in rows if row["model"]))
+    sql = "SELECT DISTINCT model FROM episodes WHERE run_id = :run AND island = :seeds AND model IS NOT NULL"
+    return [row["model"] for row in store.rows(sql, {"run": run_id, "seeds": SEEDS})]
 
 
 def planted(store: Store, run_id: str) -> Node | None:

@@ -159,8 +159,8 @@ class Session:
     def reserved_s(self) -> float:
         """What is kept of `max_time_s` for the finalists, s, by the longest evaluation so far."""
         search = self.config.search
-        wanted = search.finalists * search.confirm_rounds * self.longest_s
-        return min(wanted, FOR_FINALISTS * (search.max_time_s or 0.0))
+        rounds_s = search.finalists * search.confirm_rounds * self.longest_s
+        return min(rounds_s, FOR_FINALISTS * (search.max_time_s or 0.0))
 
     @property
     def left_s(self) -> float:

@@ -190,10 +190,7 @@ def found_since(store: Store, run_id: str) -> Node | None:
 def _best_beside(
     store: Store, run_id: str, rows: Sequence[Confirmation], without: Collection[str] = ()
 ) -> Node | None:
-    """The best correct node, by its one measurement, that the series `rows` does not hold.
-
-    `without`: canonical keys of programs that do not count.
-    """
+    """The best correct node, by its one measurement, not of the series `rows` nor a program `without`."""
     held = {row.node_id for row in rows}
     found = best_of_run(store, run_id, len(held) + len(without) + 1)
     return next((node for node in found if node.id not in held and node.canonical_key not in without), None)
