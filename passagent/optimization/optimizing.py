@@ -97,12 +97,12 @@ def optimize(request: Request, model: Model, conduct: Conducts, say: Callable[[s
     """
     begun = time.monotonic()
     _check_free(request.out)
+    place = library_path(request.library)
+    say(library_text(place))
     with _state(request.place) as state:
         device, regions = _regions(model, state, say)
         config = load_config(request.preset, {**SETTINGS, "evaluator.device": device, **request.settings})
         found = Optimized(model.name, device_name(device), state, _outcomes(regions, device, say))
-        place = library_path(request.library)
-        say(library_text(place))
         with PassLibrary.open(place) if place else nullcontext() as library:
             order = sorted(found.regions, key=lambda one: one.light_us - one.eager_us)
             deadline = None
