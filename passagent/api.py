@@ -63,7 +63,7 @@ class Options(TypedDict, total=False):
     """`local`, `http://HOST:PORT,...`, `ray[://ADDRESS]` (docs/cluster.md)."""
     token_file: str | None
     library: str | None
-    """Where all runs keep what they found and learned; `off`: nowhere."""
+    """Where runs keep what they found and learned; `off`: nowhere. Default: `RUNS_DIR/library.db`."""
     exclude: Sequence[str] | None
     """Tasks of which nothing is stored there or taken from there."""
     deterministic: bool | None
@@ -234,6 +234,7 @@ def bench(
     device: str | None = None,
     pool: str | None = None,
     token_file: str | None = None,
+    library: str | None = None,
     dispatch: Literal["direct", "dynamo", "graph", "python"] | None = None,
     pass_dir: str | None = None,
     model: str | None = None,
@@ -263,7 +264,7 @@ def bench(
     if merge:
         return Bench(merged(tasks, out))
     options = {"device": device, "pool": pool, "token_file": token_file, "dispatch": dispatch}
-    given = settings_of(options | {"model": model}, settings)
+    given = settings_of(options | {"model": model, "library": library}, settings)
     compilers = compiler or default_compilers(suite, device)
     how = (iters, pass_dir, root, out, fresh, hold_out_shapes, suite, explain, shard)
     request = Request(tasks, compilers, config, given, *how)

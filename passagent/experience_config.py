@@ -13,8 +13,8 @@ class ExperienceConfig(BaseModel):
     retriever: str | None = None
     """Who searches `knowledge/`: a class of your own (`pkg.mod:Mine`, see extend.py); None: BM25."""
     library: str | None = None
-    """Where all runs keep what they found and learned: a file, or `off`; None: $PASSAGENT_LIBRARY, else
-    library.db in the user's data directory."""
+    """Where runs keep what they found and learned: a file, or `off`; None: $PASSAGENT_LIBRARY, else
+    library.db in the runs directory."""
     exclude: list[str] = []
     """Tasks, such as those of an evaluation: nothing of them is stored in the library or taken from it."""
     seeds: bool = True

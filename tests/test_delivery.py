@@ -139,6 +139,28 @@ def test_a_pass_without_which_as_is_lower_stays(regions, recorder):
     assert passes_of(result.files) == ["Twice", "Squash"]
 
 
+def confirmed(task: Task, files: dict[str, str], recorder) -> Found:
+    """A candidate as a run confirmed it over three rounds: AS 1.7."""
+    whole = delivered(files, Judge(task), recorder, measures=False).files
+    plans = {name.removeprefix("plans.pass/"): text for name, text in whole.items() if "plans.pass/" in name}
+    figures = {"as_score": 1.7, "as_low": 1.6, "as_high": 1.8, "protocol": {"rounds": 3}}
+    return Found(files, plans, Judge(task).of(files).model_copy(update=figures))
+
+
+@pytest.mark.parametrize("least", ["none", "Squash"])
+def test_best_gives_the_confirmed_figure_or_says_how_its_own_differs(least, regions, recorder):
+    found, judge = confirmed(regions, two_passes(), recorder), Judge(regions, worth={least: -0.1})
+    origin = Origin("abc", 7, "some/model", regions.name, "2026-01-02")
+    result = asyncio.run(deliver(found, regions, origin, recorder, "cpu", judge.measure))
+    readme, confirmed_figure = result.files["README.md"], "AS 1.700 [1.600, 1.800]"
+    told = f"The run's figure for the text as its author wrote it is {confirmed_figure}"
+    assert judge.seen and confirmed_figure in readme
+    if least == "none":  # nothing is left out: what was confirmed is written
+        assert result.story.evaluation == found.evaluation and told not in readme
+    else:
+        assert "**AS 1.500" in readme and told in readme and told in "".join(result.story.notes)
+
+
 @pytest.mark.long
 def test_the_run_s_own_evaluator_measures(regions, recorder, tmp_path):
     """With and without each pass; an equal candidate is answered from the store."""

@@ -108,11 +108,14 @@ def test_a_client_works_from_a_task_to_the_best_pass(place, mode):
             assert "guidance/" in found["text"]
             found = await call(client, "similar", task="relu")
             assert found["passes"] == [] and found["knowledge"], "no library, so documents"
-            library, kept = place / "library.db", open_memory(service.config, service.catalog.task("relu"))
+            library, kept = (
+                place / "library.db",
+                open_memory(service.config, service.catalog.task("relu"), place),
+            )
             assert kept is None
             settings = {"experience.library": str(library)}
             service.config, before = load_config(None, settings), service.config
-            [(structure, instance)] = open_memory(service.config, service.catalog.task("relu")).hashes
+            [(structure, instance)] = open_memory(service.config, service.catalog.task("relu"), place).hashes
             with PassLibrary.open(library) as passes:
                 files = json.dumps({"Fused.py": "of another run"})
                 passes.keep(replace(GELU, instance=instance, structure=structure, files=files))

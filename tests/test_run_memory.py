@@ -11,16 +11,19 @@ import tiny_search
 from test_cli import call, one_line  # noqa: F401
 from test_distiller import Teacher
 from test_pass_library import GELU
-from test_search import finish
+from test_search import finish, shape
 
+from passagent.commands import running
 from passagent.config import load_config
 from passagent.errors import UsageError
 from passagent.experience import exemplars
 from passagent.experience.exemplars import Exemplar, Fingerprint, likeness, retrieve, shape_class
 from passagent.experience.hint_library import HintLibrary
 from passagent.search.conducting import open_memory
+from passagent.search.planting import seed_origins
 from passagent.search.setup import new_run, open_session
-from passagent.store import Store, confirmations, episodes, nodes
+from passagent.store import Store, confirmations, episodes, nodes, runs
+from passagent.store.library import default_path
 from passagent.store.pass_library import PassLibrary
 from passagent.tasks import load_task
 
@@ -48,7 +51,7 @@ def searched(tmp_path: Path, task: Path, library: Path, teacher=None, **settings
     """A tiny run with the library; the run, and the store's directory."""
     chosen = tiny_search.settings(6, 1, 3) | {"experience.library": str(library), "experience.learned": 1.0}
     config, loaded = load_config(None, chosen | settings), load_task(task)
-    memory = open_memory(config, loaded)
+    memory = open_memory(config, loaded, tmp_path / "runs")
     with Store.open(tmp_path / "runs") as store:
         run = new_run(store, loaded, config, known=memory.seed() if memory else None)
         parts = tiny_search.PacedModel(), tiny_search.FastEvaluator(), tiny_search.diagnose
@@ -143,7 +146,7 @@ def test_what_a_killed_process_left_is_carried_over_once(tmp_path, path):
         library.run("DELETE FROM votes")
         assert content() != before
     config, loaded = load_config(None, {"experience.library": str(path)}), load_task(task)
-    memory = open_memory(config, loaded)
+    memory = open_memory(config, loaded, tmp_path / "runs")
     with Store.open(tmp_path / "runs") as store:
         for _ in range(2):
             memory.learn(store, run)
@@ -223,3 +226,29 @@ def test_a_library_of_passes_alone_is_taken_over(path):
     connection.close()
     with pytest.raises(UsageError, match="another version"), PassLibrary.open(path):
         pass
+
+
+def test_run_uses_what_its_runs_directory_holds_and_says_so_in_its_first_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("PASSAGENT_LIBRARY")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    task = tiny_search.write_task(tmp_path / "task")
+    searched(tmp_path / "elsewhere", task, default_path())  # the user's library has a pass for this task
+
+    def run(place: str, **more: object) -> tuple[str, list[str], list[tuple]]:
+        """The first line, where the seeds are from, and the tree."""
+        settings = tiny_search.settings(6, 1, 3) | more
+        running.run(str(task), None, settings, str(tmp_path / place), False, True, tiny_search.parts())
+        with Store.open(tmp_path / place) as store:
+            found = runs.find_run(store, "last").id
+            return capsys.readouterr().out.splitlines()[0], seed_origins(store, found), shape(store, found)
+
+    first, again, other = run("one"), run("one"), run("two")
+    mine = tmp_path / "one" / "library.db"
+    assert f"library: {mine} (passes: 0, hints: 0)" in first[0] and first[1] == []
+    assert other[1:] == first[1:], "the same command and seed in a new directory"
+    assert f"library: {mine} (passes: 1, hints: 0)" in again[0]
+    [origin] = again[1]
+    assert origin.startswith(f"library {mine}, {tmp_path / 'one'} ")
+    off, theirs = run("one", **{"experience.library": "off"}), {"experience.library": str(default_path())}
+    assert "library: off" in off[0] and off[1:] == first[1:]
+    assert f"library: {default_path()} (passes: 1" in run("three", **theirs)[0]

@@ -6,6 +6,8 @@ import asyncio
 import json
 import math
 import random
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,14 +15,16 @@ import tiny_search
 from test_store import add_node
 
 from passagent.agent.observe import read_status
+from passagent.commands import running
 from passagent.commands.delivering import best as write_best
 from passagent.config import EvaluatorConfig, SearchConfig, load_config
 from passagent.errors import InfrastructureError, PassagentError, UsageError
 from passagent.evaluator.judging import unrecorded
 from passagent.evaluator.reference.eager import EagerGraph, Output
 from passagent.evaluator.result import Candidate, Evaluation, Speedup, Violation
+from passagent.evaluator.service.known import recall
 from passagent.models.scripted import ScriptedModel, calling
-from passagent.report.run_summary import run_text
+from passagent.report.run_summary import run_data, run_text
 from passagent.search import candidates, describing, stop
 from passagent.search.controller import Outcome, search
 from passagent.search.gain import expected_per_hour, gains_after
@@ -569,6 +573,44 @@ def test_finalists_are_measured_again_side_by_side(store, task):
     )
 
 
+def test_series_end_stores_each_finalists_rounds_as_one_evaluation(store, task):
+    settings = {"evaluator": Lucky(), "islands": 2, "iters": 20, "finalists": 3, "confirm_rounds": 5}
+    session = open_tiny(store, task, **settings)
+    finish(session)
+    rows = confirmations.last_series(store, session.run.id)
+    finalists = {row.node_id: nodes.get_node(store, row.node_id) for row in rows}
+    assert len(finalists) == 3
+    for node in finalists.values():
+        known = recall(store, task, Candidate(nodes.get_files(store, node)), session.environment)
+        mean = confirmations.score_of(store, node)
+        assert known.evaluation.as_score == pytest.approx(mean) != pytest.approx(node.as_score)
+        assert known.evaluation.graphs[0].speedup.e2e == pytest.approx(mean)
+        assert known.evaluation.as_low < mean < known.evaluation.as_high
+        assert known.evaluation.protocol["rounds"] == 5
+    stored = len(store.rows("SELECT id FROM evaluations"))
+    finish(
+        open_tiny(store, task, evaluator=session.evaluator, run=session.run, islands=2, iters=20, finalists=3)
+    )
+    assert len(store.rows("SELECT id FROM evaluations")) == stored
+
+
+def test_best_and_summary_show_headline_and_table_of_the_same_rounds(store, task, tmp_path, capsys):
+    session = open_tiny(store, task, evaluator=Lucky(), islands=2, iters=20, finalists=3, confirm_rounds=5)
+    finish(session)
+    run = runs.get_run(store, session.run.id)
+    mean = confirmations.score_of(store, confirmations.winner(store, run.id))
+    data = run_data(store, run, session.config)["best"]
+    assert data["as_score"] == pytest.approx(mean)
+    assert data["graphs"][0]["speedup"]["e2e"] == data["gmean_speedup"] == pytest.approx(mean)
+    text = run_text(store, run, session.config)
+    assert "geometric means over 5 rounds beside other finalists" in text
+    write_best("last", str(tmp_path / "best"), str(store.runs_dir), False, measures=False, as_json=True)
+    assert json.loads(capsys.readouterr().out)["as_score"] == pytest.approx(mean)
+    readme = (tmp_path / "best" / "README.md").read_text()
+    assert readme.count(f"{mean:.3f} [") == 2, "the headline and the table's line"
+    assert "geometric mean over 5 rounds" in readme
+
+
 def test_the_best_pass_is_a_confirmed_node_in_a_short_run_too(store, task, tmp_path, capsys):
     """A short run confirms fewer nodes than `search.finalists`: the others, measured once, do not win."""
     evaluator = Lucky()
@@ -619,6 +661,63 @@ def test_a_series_ends_when_its_outcome_is_known(store, task):
     assert confirmations.winner(store, run.id).id == min(best_first, key=lambda node: node.as_score).id
     finish(open_tiny(store, task, evaluator=evaluator, run=session.run, **settings))
     assert len(evaluator.asked) == run.evaluations + 6  # and it stays ended
+
+
+class Hanging(Lucky):
+    """The time is over in the evaluation after the first `limit`, which would not end by itself."""
+
+    session: Session
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit = limit
+
+    async def evaluate(self, task_path, candidate, bar=None):
+        if len(self.asked) == self.limit:
+            self.session.begun -= 1e6
+            await asyncio.Event().wait()
+        return await super().evaluate(task_path, candidate, bar)
+
+
+@pytest.mark.parametrize("is_among_finalists", [False, True])
+def test_max_time_cuts_the_evaluation_under_way_and_resume_has_the_time_anew(store, task, is_among_finalists):
+    settings = {"islands": 1, "iters": 4, "finalists": 2, "max_time_s": 1e5}
+    evaluator = Hanging(9 if is_among_finalists else 3)  # of 8 candidates
+    session = evaluator.session = open_tiny(store, task, evaluator=evaluator, **settings)
+    reason = "all 4 episodes are done" if is_among_finalists else "100000 s have passed"
+    assert finish(session) == Outcome("finished", reason)
+    run = runs.get_run(store, session.run.id)
+    assert (run.state, confirmations.last_series(store, run.id)) == ("finished", [])
+    assert bool(nodes.unfinished(store, run.id)) is not is_among_finalists
+    assert run.elapsed_s < 1e5
+
+    store.execute("UPDATE runs SET elapsed_s = 1e6", {})  # what earlier commands took does not count
+    evaluator.limit = -1
+    again = open_tiny(store, task, run=run, evaluator=evaluator, **settings)
+    assert finish(again).reason == "all 4 episodes are done"
+    assert nodes.unfinished(store, run.id) == [] != confirmations.last_series(store, run.id)
+
+
+def test_max_time_keeps_time_for_the_finalists(store, task):
+    class Slow(Lucky):
+        async def evaluate(self, task_path, candidate, bar=None):
+            found = await super().evaluate(task_path, candidate, bar)
+            return found.model_copy(update={"seconds": 1e3})
+
+    session = open_tiny(store, task, evaluator=Slow(), islands=1, iters=9, finalists=2, max_time_s=1e5)
+    session.begun -= 9.5e4  # 5000 s are left, finalists may take 2 * 4 * 1000
+    assert finish(session).reason == "100000 s have passed but for 8e+03 s for the finalists"
+    assert len(nodes.of_run(store, session.run.id)) == 1
+    assert confirmations.last_series(store, session.run.id)
+
+
+def test_max_time_counts_from_the_commands_beginning(tmp_path, capsys):
+    task = str(tiny_search.write_task(tmp_path / "task"))
+    parts = replace(tiny_search.parts(), begun=time.monotonic() - 1e6)
+    settings = tiny_search.settings(2, 1, 0) | {"search.max_time_s": 1e5}
+    running.run(task, None, settings, str(tmp_path / "runs"), True, False, parts)
+    found = json.loads(capsys.readouterr().out)
+    assert (found["reason"], found["nodes"]) == ("100000 s have passed", 0)
 
 
 def test_what_settles_a_series():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,15 @@ import tiny
 import tiny_search
 from test_search import finish, open_tiny, shape, store, task  # noqa: F401 (fixtures)
 
+from passagent.benchmark.searched import best_of_search
 from passagent.commands import running, searching
+from passagent.commands.delivering import best as write_best
+from passagent.commands.listing_runs import list_runs
 from passagent.config import load_config
 from passagent.errors import UsageError
 from passagent.evaluator.result import Candidate, Speedup
 from passagent.expert.expert_model import ExpertModel
+from passagent.report.run_list import run_row
 from passagent.report.run_summary import run_text
 from passagent.report.tree import tree_text
 from passagent.report.why import why_data
@@ -215,3 +220,36 @@ def test_what_a_seed_directory_held_is_kept(tmp_path, capsys):
         start(broken)
     given(tmp_path / "mine", "changed")
     assert len(start(Correct())) == 3
+
+
+def made_by_model_and_seed(store, task, tmp_path):  # noqa: F811
+    """A finished run whose seed, from a directory, is better than all that the model made."""
+    score = lambda words: tiny_search.share(Candidate(tiny_search.candidate_files(words)).key)  # noqa: E731
+    best = max(map(str, range(99)), key=score)
+    session = open_tiny(store, task, evaluator=Correct(), seed_dir=given(tmp_path / "mine", best), iters=3)
+    finish(session)
+    [seed] = nodes.of_number(store, session.run.id, 0)
+    own = [node for node in nodes.of_run(store, session.run.id) if node.id != seed.id]
+    return session, seed, max(own, key=rank)
+
+
+def test_runs_credit_the_model_with_its_own_and_name_the_seeds_origin(store, task, tmp_path, capsys):  # noqa: F811
+    session, seed, own = made_by_model_and_seed(store, task, tmp_path)
+    assert seed.as_score > own.as_score
+    run, origin = runs.get_run(store, session.run.id), f"directory {tmp_path / 'mine'}"
+    row = run_row(store, run)
+    assert (row["best_as"], row["seed"], row["seed_from"]) == (own.as_score, seed.as_score, origin)
+    list_runs(str(store.runs_dir), False)
+    assert f"{seed.as_score:.3f} (directory)" in capsys.readouterr().out
+    text = run_text(store, run, session.config)
+    assert f"best pass: node {seed.id}, a seed ({origin})," in text and f"1 ok ({origin})" in text
+    write_best(run.id, str(tmp_path / "best"), str(store.runs_dir), False, measures=False, as_json=True)
+    assert f"It comes from `{origin}`, node {seed.id}" in (tmp_path / "best" / "README.md").read_text()
+
+
+def test_bench_measures_the_best_that_the_model_made_and_no_copy_of_the_seed(store, task, tmp_path):  # noqa: F811
+    session, seed, own = made_by_model_and_seed(store, task, tmp_path)
+    found = best_of_search(store, task, session.config, None, None)
+    assert asyncio.run(found) == (session.run.id, Candidate(nodes.get_files(store, own)))
+    store.execute("UPDATE nodes SET canonical_key = :key", {"key": seed.canonical_key})
+    assert asyncio.run(best_of_search(store, task, session.config, None, None))[1] is None

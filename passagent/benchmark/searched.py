@@ -14,7 +14,7 @@ from passagent.search.controller import search
 from passagent.search.setup import new_run, open_session
 from passagent.store import Store, confirmations, nodes, runs
 from passagent.store.nodes import Node
-from passagent.store.runs import Run
+from passagent.store.runs import SEEDS, Run
 from passagent.tasks import Task
 
 Watching = Callable[[Store, Run], OnEvent | None]
@@ -24,14 +24,14 @@ Watching = Callable[[Store, Run], OnEvent | None]
 async def best_of_search(
     store: Store, task: Task, config: Config, pool: EvaluatorPool, watch: Watching
 ) -> tuple[str, Candidate | None]:
-    """The run's id and its best candidate, after a search that goes on where an earlier one was left.
+    """The run's id and the best candidate of its model, after a search that goes on where one was left.
 
-    None if it made no candidate that could be judged. Raises what the search raises.
+    None if the model made no candidate that could be judged. Raises what the search raises.
     """
     run = _equal_run(store, task, config) or new_run(store, task, config)
     if run.state != "finished":
         await _search(store, run, task, config, pool, watch)
-    node = confirmations.winner(store, run.id) or _best_failure(store, run.id)
+    node = confirmations.winner(store, run.id, own=True) or _best_failure(store, run.id)
     return run.id, Candidate(nodes.get_files(store, node)) if node else None
 
 
@@ -45,7 +45,8 @@ def _equal_run(store: Store, task: Task, config: Config) -> Run | None:
 
 def _best_failure(store: Store, run_id: str) -> Node | None:
     """Where nothing is correct on every subgraph, the candidate with the best AS (PassNet 4.1)."""
-    scored = [node for node in nodes.of_run(store, run_id) if node.as_score is not None]
+    made = (node for node in nodes.of_run(store, run_id) if node.island != SEEDS and node.status != "ok")
+    scored = [node for node in made if node.as_score is not None]
     return max(scored, key=lambda node: node.as_score or 0.0, default=None)
 
 

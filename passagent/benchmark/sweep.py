@@ -20,7 +20,7 @@ from passagent.config import Config, load_config
 from passagent.errors import PassagentError, TaskError, UsageError
 from passagent.models import open_model
 from passagent.search.runlog import run_log
-from passagent.store.library import OFF
+from passagent.store.library import library_path, library_text
 from passagent.tasks import Task, load_task
 from passagent.tasks.tasklist import find_tasks, parse_shard
 
@@ -59,6 +59,8 @@ class Planned:
     """Those that have no result yet."""
     path: Path
     """Of the results."""
+    library: str = ""
+    """What searches use of what was found before, in words."""
 
     @property
     def go_on(self) -> str:
@@ -89,9 +91,7 @@ async def run(request: Request, watched: Callable[[Planned], Watch]) -> Measured
     """Measure what is not measured yet. Raises UsageError, and PassagentError with how to go on."""
     searches = RUN in request.compilers or (EXPERT in request.compilers and bool(request.iters))
     given = {"search.iters": request.iters} if searches and request.iters is not None else {}
-    # what earlier runs found would be measured with the search, unless it is asked for
-    alone = {"experience.library": OFF}
-    config = load_config(request.preset, alone | request.settings | given)
+    config = load_config(request.preset, request.settings | given)
     check_devices(config.evaluator)
     if RUN in request.compilers:  # one that cannot be asked is an error before anything is measured
         await open_model(config.model).close()
@@ -110,7 +110,9 @@ async def run(request: Request, watched: Callable[[Planned], Watch]) -> Measured
         run_log(directory),
     ):
         todo = [work for work in works if work.key not in results.rows or not results.rows[work.key].stands]
-        planned = Planned(config.evaluator.device, works, todo, results.path)
+        library = library_path(config.experience.library, directory / SEARCHES)
+        used = library_text(library) if any(work.searched for work in works) else ""
+        planned = Planned(config.evaluator.device, works, todo, results.path, used)
         watch = watched(planned)
         if todo:
             try:

@@ -15,7 +15,7 @@ hints_app = typer.Typer(
 
 
 @hints_app.command("list")
-def hints_list(library: own.Library = None, json: opt.Json = False) -> None:
+def hints_list(library: own.Library = own.OF_RUNS, json: opt.Json = False) -> None:
     """List the learned hints with their state and uplift."""
     from passagent.commands import learned_hints
 
@@ -23,7 +23,7 @@ def hints_list(library: own.Library = None, json: opt.Json = False) -> None:
 
 
 @hints_app.command("show")
-def hints_show(hint: own.HintArgument, library: own.Library = None, json: opt.Json = False) -> None:
+def hints_show(hint: own.HintArgument, library: own.Library = own.OF_RUNS, json: opt.Json = False) -> None:
     """Show a hint: its text, where it comes from, what episodes gained with it and without it."""
     from passagent.commands import learned_hints
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from passagent.cli import dataset_options as of_data
+from passagent.cli import model_options as own
 from passagent.cli import options as opt
 from passagent.cli import result_options as of_result
 
@@ -69,6 +70,7 @@ def bench(
     device: opt.Device = None,
     pool: opt.Pool = None,
     token_file: opt.TokenFile = None,
+    library: own.Library = None,
     dispatch: opt.DispatchOption = None,
     pass_dir: opt.BenchPassDir = None,
     model: opt.BenchModel = None,
@@ -93,7 +95,7 @@ def bench(
     from passagent.commands import benching
 
     options = {"device": device, "pool": pool, "token_file": token_file, "dispatch": dispatch}
-    settings = opt.settings_of(set_, options | {"model": model})
+    settings = opt.settings_of(set_, options | {"model": model, "library": library})
     compilers = compiler or default_compilers(suite, device)
     request = benching.Request(
         tasks,

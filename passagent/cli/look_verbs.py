@@ -145,7 +145,7 @@ def view(
     from passagent.store.library import library_path
 
     place = Path(runs_dir)
-    viewing.view(Request(place, host, port, token, allow_host or (), control, library_path(library)))
+    viewing.view(Request(place, host, port, token, allow_host or (), control, library_path(library, place)))
 
 
 @commands.command()

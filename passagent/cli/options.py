@@ -204,7 +204,7 @@ Deterministic = Annotated[
 ]
 MaxTime = Annotated[
     float | None,
-    option("--max-time", "Stop after this time: 90, 90s, 30m, 2h.", parser=_seconds, metavar="TIME"),
+    option("--max-time", "End after this time: 90, 90s, 30m, 2h.", parser=_seconds, metavar="TIME"),
 ]
 MaxTokens = Annotated[int | None, option("--max-tokens", "Stop after this many tokens.")]
 MaxCost = Annotated[float | None, option("--max-cost", "Spend at most this, USD.")]

@@ -90,7 +90,8 @@ def _measure(request: Request, stream: Any) -> Measured:
         go_on = planned.go_on
         count, done = len(planned.works), len(planned.works) - len(planned.todo)
         print(
-            f"{count} measurements on {planned.device}, {done} of them made before; results: {planned.path}",
+            f"{count} measurements on {planned.device}, {done} of them made before; "
+            f"{planned.library}{'; ' if planned.library else ''}results: {planned.path}",
             file=stream,
             flush=True,
         )

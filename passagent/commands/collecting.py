@@ -16,6 +16,7 @@ from passagent.report import collect_table
 from passagent.report.collect_progress import CollectProgress
 from passagent.report.text import counted
 from passagent.search.beginning import Parts
+from passagent.store.library import library_path, library_text
 
 _GO_ON = "interrupted; everything is stored, the same command goes on"
 
@@ -32,6 +33,7 @@ def collect(request: Request, as_json: bool, parts: Parts | None = None) -> None
         print(
             f"{counted(len(listing.entries), 'task')}, {counted(len(prepared.pairs), 'trial')}, "
             f"{len(prepared.done)} of them made before; {config.model.label}, {config.evaluator.device}; "
+            f"{library_text(library_path(config.experience.library, prepared.store.runs_dir))}; "
             f"log: {prepared.log}",
             file=stream,
             flush=True,

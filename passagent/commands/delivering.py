@@ -22,8 +22,10 @@ from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.faults import os_fault
 from passagent.plan.recorder_process import recording_process
 from passagent.report.run_summary import found_since_text
+from passagent.search.pairing import confirmed_evaluation
+from passagent.search.planting import author_of
 from passagent.search.setup import stored_config, stored_task
-from passagent.store import Store, confirmations, evaluations, nodes, runs
+from passagent.store import Store, confirmations, nodes, runs
 from passagent.store.nodes import Node
 from passagent.store.runs import Run
 from passagent.tasks import Task
@@ -149,10 +151,10 @@ async def _deliver(
     task, config = stored_task(run), stored_config(run).evaluator
     if node.evaluation_id is None:
         raise UsageError(f"node {node.id} has no evaluation; resume run {run.id} first")
-    evaluation = Evaluation.model_validate(evaluations.get_evaluation(store, node.evaluation_id))
+    evaluation = confirmed_evaluation(store, node)
     found = Found(nodes.get_files(store, node), nodes.get_plans(store, node), evaluation)
     today = datetime.now(UTC).date().isoformat()
-    origin = Origin(run.id, node.id, run.model, task.name, today)
+    origin = Origin(run.id, node.id, author_of(store, run, node), task.name, today)
     measuring = Measuring(store, task, config)
     try:
         return await deliver(

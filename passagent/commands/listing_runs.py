@@ -23,10 +23,12 @@ def list_runs(runs_dir: str, as_json: bool) -> None:
                 one["state"],
                 f"{one['episodes']}/{'-' if one['iters'] is None else one['iters']}",
                 number(one["best_as"]),
+                f"{number(one['seed'])} ({one['seed_from'].split()[0]})" if one["seed_from"] else "-",
             ),
             clock(one["elapsed_s"]),
         ]
         for one in found
     ]
-    header = ["run", "begun (UTC)", "task", "model", "device", "state", ">episodes", ">best AS", ">time"]
-    print(table(header, rows, indent="", drop=["device", "begun (UTC)", "time", "model"]))
+    header = ["run", "begun (UTC)", "task", "model", "device", "state", ">episodes", ">best AS", "seed"]
+    header.append(">time")
+    print(table(header, rows, indent="", drop=["device", "begun (UTC)", "time", "model", "seed"]))

@@ -55,7 +55,7 @@ def optimize(
             preset,
             Path(state) if state else None,
             max_time,
-            Path(library) if library else None,
+            library,
         ),
     )
 

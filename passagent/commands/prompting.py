@@ -103,6 +103,6 @@ def would_be_shown(store: Store, run: Run, parent: Node) -> list[Message]:
         device_label(config.evaluator),
         machine_of(config.evaluator),
         kept_eager(task, config.evaluator),
-        open_memory(config, task),
+        open_memory(config, task, store.runs_dir),
     )
     return compose(episode_context(known, episode, parent))

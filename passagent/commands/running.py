@@ -20,9 +20,10 @@ def run(
     events_file: str | None = None,
 ) -> None:
     """`passagent run`, see searching.start. Raises PassagentError for a wrong task or settings, too."""
+    parts = parts or Parts()
     task = load_task(task_path)
     config = load_config(preset, settings)
-    with begin(config, task, parts or Parts()) as begun:
+    with begin(config, task, parts) as begun:
         from passagent.commands import searching  # as much again as the evaluator's process takes to begin
 
         searching.start(task, config, runs_dir, as_json, new, begun, events_file)

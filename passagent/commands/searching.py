@@ -24,6 +24,7 @@ from passagent.search.conducting import Prepared
 from passagent.search.going_on import resume_command
 from passagent.search.session import Session
 from passagent.store import runs
+from passagent.store.library import library_path, library_text
 from passagent.tasks import Task
 
 
@@ -111,7 +112,8 @@ def search_run(prepared: Prepared, as_json: bool, follow: OnEvent | None = None)
         f"run {run.id}: {task.name} ({counted(len(task.subgraphs), 'graph')}), {config.model.label}, "
         f"{config.evaluator.device}, {counted(run.islands, 'island')}, "
         f"{counted(config.search.iters, 'episode')}, "
-        f"seed {run.seed}; log: {store.runs_dir / run.id / 'run.log'}",
+        f"seed {run.seed}; {library_text(library_path(config.experience.library, store.runs_dir))}; "
+        f"log: {store.runs_dir / run.id / 'run.log'}",
         file=stream,
         flush=True,
     )

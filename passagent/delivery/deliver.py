@@ -89,12 +89,18 @@ async def deliver(
     measured = choice.programs(artefact.read(found.plans).recording) if found.plans else None
     text = _serving(whole, recorder, story)
     if measure is not None:
-        text = await _needed(text, recorder, story, measure)
+        text = await _needed(text, recorder, story, measure, text.programs == measured)
         if story.evaluation is not found.evaluation:
             measured = text.programs
     text = _trimmed(text, given, recorder)
     text = await _laid_out(text, recorder, story, measured, measure)
     story.recording = text.recording
+    if telling.figures(story.evaluation) != telling.figures(found.evaluation):
+        confirmed = telling.measurement(found.evaluation)
+        story.notes.append(
+            f"The run's figure for the text as its author wrote it is {confirmed}. "
+            "The figures here are of one measurement of what is written."
+        )
     files = text.files | {
         "plan.txt": recording_text(text.recording) + "\n",
         **{f"{PLANS}/{name}": body for name, body in artefact.write(text.recording).items()},
@@ -153,8 +159,13 @@ def _serving(text: _Text, recorder: _Recorder, story: Story) -> _Text:
     return fewer
 
 
-async def _needed(text: _Text, recorder: _Recorder, story: Story, measure: Measure) -> _Text:
-    """Without the passes that AS is no lower without; each is measured, those that serve least first."""
+async def _needed(
+    text: _Text, recorder: _Recorder, story: Story, measure: Measure, is_measured: bool
+) -> _Text:
+    """Without the passes that AS is no lower without; each is measured, those that serve least first.
+
+    `is_measured`: the story's figures are of the plans of `text`; they stay if nothing is left out.
+    """
     names = choice.passes_of(text.files)
     if len(names) < 2:
         return text
@@ -165,7 +176,8 @@ async def _needed(text: _Text, recorder: _Recorder, story: Story, measure: Measu
     now = await measure(Candidate(text.files))
     if now.status != "ok" or now.as_score is None:
         return text
-    story.evaluation = now
+    if not is_measured:
+        story.evaluation = now
     for name in sorted(names, key=lambda name: len(served[name])):
         left = [one for one in choice.passes_of(text.files) if one != name]
         fewer = recorder.record(choice.only(text.files, left)) if left else "nothing is left"
@@ -213,7 +225,7 @@ async def _laid_out(
             own = await measure(Candidate(better.files))
             if own.status != "ok" or own.as_score is None:
                 return _kept(text, story, measured, f"laid out anew it is {own.status}")
-            if before.as_low is not None and own.as_score < before.as_low:
+            if before.as_low is not None and (own.as_high or own.as_score) < before.as_low:
                 return _kept(text, story, measured, f"laid out anew it is slower ({telling.figures(own)})")
             story.evaluation = own
     final = _edited(text, recorder, story)

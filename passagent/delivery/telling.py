@@ -21,6 +21,7 @@ class Origin:
     run: str
     node: int
     model: str
+    """Who wrote it, or where the seed is from."""
     task: str
     """Its name."""
     written: str
@@ -44,6 +45,16 @@ class Story:
 def figures(evaluation: Evaluation) -> str:
     """`AS 1.234 [1.200, 1.270]`."""
     return f"AS {_interval(evaluation.as_score, evaluation.as_low, evaluation.as_high)}"
+
+
+_BY_SPEEDUPS = "in brackets: with every speedup at an end of its 95% interval"
+
+
+def measurement(evaluation: Evaluation) -> str:
+    """`figures`, and what they are of, in words."""
+    rounds = evaluation.protocol.get("rounds")
+    pooled = f"geometric mean over {rounds} rounds, as the speedups are; in brackets: the 95% interval"
+    return f"{figures(evaluation)} ({pooled if rounds else _BY_SPEEDUPS})"
 
 
 def about(one: Pass, story: Story) -> str:
@@ -85,8 +96,8 @@ def readme(origin: Origin, story: Story, passes: list[str], stands_alone: bool) 
         f"{listed([f'`{name}.py`' for name in passes])}: "
         f"{_kernels(recording.passes) if recording else 'kernels'}, "
         f"for {_device(evaluation)}.",
-        f"**{figures(evaluation)}** (eager is 1.0; in brackets: with every speedup at an end of its 95% "
-        f"interval), dispatch {evaluation.dispatch}, {_versions(evaluation)}. {whose}",
+        f"Eager is 1.0. **{measurement(evaluation)}**, dispatch {evaluation.dispatch}, "
+        f"{_versions(evaluation)}. {whose}",
         _table(evaluation.graphs),
     ]
     if recording is not None:
@@ -100,7 +111,7 @@ def readme(origin: Origin, story: Story, passes: list[str], stands_alone: bool) 
     parts += ["## Files", _files(recording is not None, stands_alone)]
     parts += [
         "## Origin",
-        f"Written by the model `{origin.model}`, node {origin.node} of passagent run {origin.run}, and "
+        f"It comes from `{origin.model}`, node {origin.node} of passagent run {origin.run}, and "
         f"written out on {origin.written} (UTC). passagent is under the Apache License 2.0, "
         f"`{HELPER if stands_alone else 'passagent.kernels'}` included. That licence says nothing of this "
         "text, which a model wrote: put it under your project's, if your model provider's terms let you. The "

@@ -9,9 +9,10 @@ from typing import Any
 from passagent.deployment.package_writing import Source
 from passagent.errors import UsageError
 from passagent.evaluator.candidate import PLAN, PLANS, Candidate
-from passagent.evaluator.result import Evaluation
+from passagent.search.pairing import confirmed_evaluation
+from passagent.search.planting import author_of
 from passagent.search.setup import stored_task
-from passagent.store import Store, confirmations, evaluations, nodes, runs
+from passagent.store import Store, confirmations, nodes, runs
 from passagent.tasks import load_task
 
 
@@ -46,9 +47,9 @@ def _run(word: str, runs_dir: str) -> Source:
         plans = nodes.get_plans(store, node)
         if not plans:
             raise UsageError(f"run {run.id} was measured with --dispatch python: its best pass has no plan")
-        evaluation = Evaluation.model_validate(evaluations.get_evaluation(store, node.evaluation_id))
+        evaluation = confirmed_evaluation(store, node)
         facts = {
-            "source": {"run": run.id, "node": node.id, "model": run.model},
+            "source": {"run": run.id, "node": node.id, "model": author_of(store, run, node)},
             "measured": _measured(evaluation),
         }
         return Source(run.id, nodes.get_files(store, node), plans, stored_task(run), facts)

@@ -242,7 +242,8 @@ class Evaluation(BaseModel):
     gmean_vs_reference: float | None = None
     """The same of their `vs_reference`."""
     as_low: float | None = None
-    """AS with every speedup at the lower end of its interval, and at the upper: `as_high`."""
+    """AS with every speedup at the lower end of its interval, and at the upper: `as_high`. Where it is pooled
+    (`protocol["rounds"]`), its 95% interval over the rounds."""
     as_high: float | None = None
     bar: float | None = None
     """The AS that a search had when it was measured, more coarsely for that; None: in full."""

@@ -170,7 +170,7 @@ class Tools:
 
     async def similar(self, caller: Caller, task: str, cursor: str | None = None) -> answers.Similar:
         found = self.service.catalog.task(task)
-        used = await asyncio.to_thread(used_for, found, self.service.config)
+        used = await asyncio.to_thread(used_for, found, self.service.config, self.service.store.runs_dir)
         taken: list[tuple[Literal["seed", "example"], Match]] = [("seed", used.seed)] if used.seed else []
         taken += [("example", one) for one in used.examples]
         lines = [

@@ -10,7 +10,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -37,10 +37,12 @@ from passagent.faults import os_fault
 from passagent.optimization.optimized import DROPPED, KEPT, LEFT, NOTHING, Optimized, RegionOutcome
 from passagent.optimization.potential import SpeedOfLight
 from passagent.optimization.region_searches import RegionSearches, Wanted, best_run, finished_run
+from passagent.search import planting
 from passagent.search.apart import Stoppable, finished
+from passagent.search.pairing import confirmed_evaluation
 from passagent.search.run_memory import kept_pass
-from passagent.store import Store, confirmations, evaluations, nodes
-from passagent.store.library import OFF
+from passagent.store import Store, confirmations, nodes
+from passagent.store.library import OFF, library_path, library_text
 from passagent.store.pass_library import KeptPass, PassLibrary
 from passagent.tasks import Task, load_task
 
@@ -78,8 +80,8 @@ class Request:
     """The directory of what is made; None: `OUT.state`."""
     max_time_s: float | None = None
     """Of this call, s."""
-    library: Path | None = None
-    """None: the user's own."""
+    library: str | Path | None = None
+    """A file, or `off`; None: the user's own."""
 
     @property
     def place(self) -> Path:
@@ -95,11 +97,13 @@ def optimize(request: Request, model: Model, conduct: Conducts, say: Callable[[s
     """
     begun = time.monotonic()
     _check_free(request.out)
+    place = library_path(request.library)
+    say(library_text(place))
     with _state(request.place) as state:
         device, regions = _regions(model, state, say)
         config = load_config(request.preset, {**SETTINGS, "evaluator.device": device, **request.settings})
         found = Optimized(model.name, device_name(device), state, _outcomes(regions, device, say))
-        with PassLibrary.open(request.library) as library:
+        with PassLibrary.open(place) if place else nullcontext() as library:
             order = sorted(found.regions, key=lambda one: one.light_us - one.eager_us)
             deadline = None
             if request.max_time_s is not None:
@@ -182,12 +186,13 @@ def _outcomes(regions: Regions, device: str, say: Callable[[str], object]) -> li
     return outcomes
 
 
-def _wanted(path: Path, one: RegionOutcome, library: PassLibrary, device: str) -> Wanted:
+def _wanted(path: Path, one: RegionOutcome, library: PassLibrary | None, device: str) -> Wanted:
     """What is to be searched; from the library the pass that is known for the most of its instances."""
     known: dict[str, tuple[int, KeptPass]] = {}
     for subgraph in load_task(path).subgraphs:
-        kept = library.find(hash_subgraph(subgraph).instance, device, str(torch.__version__), "inductor")
-        if kept is not None:
+        instance = hash_subgraph(subgraph).instance
+        kept = library and library.find(instance, device, str(torch.__version__), "inductor")
+        if kept:
             known[kept.files] = (known.get(kept.files, (0, kept))[0] + 1, kept)
     best = max(known.values(), key=lambda pair: pair[0], default=None)
     one.from_library = best is not None
@@ -195,7 +200,7 @@ def _wanted(path: Path, one: RegionOutcome, library: PassLibrary, device: str) -
 
 
 def _judged(
-    state: Path, path: Path, one: RegionOutcome, searches: RegionSearches, library: PassLibrary
+    state: Path, path: Path, one: RegionOutcome, searches: RegionSearches, library: PassLibrary | None
 ) -> str | None:
     """What a region's search came to; the run to package if its pass is as fast as Inductor's kernels."""
     if one.outcome == NOTHING:
@@ -215,17 +220,19 @@ def _judged(
             if finished_run(state / "runs", task) is not None:
                 one.outcome, one.why = NOTHING, f"run {run.id} found no correct pass"
             return None
-        evaluation = Evaluation.model_validate(evaluations.get_evaluation(store, node.evaluation_id))
-        files = nodes.get_files(store, node)
+        evaluation = confirmed_evaluation(store, node)
+        files, author = nodes.get_files(store, node), planting.author_of(store, run, node)
     _time(one, task, path, evaluation)
     if one.vs_inductor is not None and one.vs_inductor < 1:
         one.outcome, one.why = LEFT, "left to Inductor"
         return None
     origin = f"{state.absolute() / 'runs'} {run.id}"
     for subgraph, graph in zip(task.subgraphs, evaluation.graphs, strict=True):
+        if library is None:
+            break
         library.keep(
             replace(
-                kept_pass(subgraph, hash_subgraph(subgraph), graph, evaluation, files, origin, run.model),
+                kept_pass(subgraph, hash_subgraph(subgraph), graph, evaluation, files, origin, author),
                 operators=", ".join(one.operators),
                 device=device_name(evaluation.device),
             )

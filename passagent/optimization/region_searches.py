@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +135,7 @@ class RegionSearches:
                 self.say(f"  {wanted.name}: {event.status}{score}: {event.note}")
 
         with (
-            begin(config, task, self.parts) as parts,
+            begin(config, task, replace(self.parts, begun=time.monotonic())) as parts,
             conducting.started(self.runs_dir, task, config, False, parts) as prepared,
         ):
             try:

@@ -10,12 +10,13 @@ from passagent.errors import TaskError, UsageError
 from passagent.page import charts
 from passagent.report import course, difference, lineage, run_list, spending, status, why
 from passagent.report.evaluation import failure_lines, figure_notes, graph_cells
-from passagent.report.run_summary import evaluation_of, finalists_data, finalists_text, found_since_text
+from passagent.report.run_summary import finalists_data, finalists_text, found_since_text
 from passagent.report.tree import node_row
 from passagent.report.tree_layout import layout
 from passagent.search.changes import unified
 from passagent.search.going_on import runs_dir_flag
 from passagent.search.migration import why_none
+from passagent.search.pairing import confirmed_evaluation
 from passagent.search.setup import stored_config
 from passagent.store import Store, confirmations, ledger, migrations, nodes, runs
 from passagent.store.nodes import Node
@@ -132,7 +133,7 @@ def node(store: Store, number: int) -> dict[str, Any]:
     found = nodes.get_node(store, number)
     whole = why.why_data(store, found)
     chain = whole["chain"]
-    evaluation = evaluation_of(store, found) if found.state == "done" else None
+    evaluation = confirmed_evaluation(store, found) if found.state == "done" else None
     beside = store.row(
         "SELECT (SELECT max(id) FROM nodes WHERE run_id = :run AND id < :id) AS previous, "
         "(SELECT min(id) FROM nodes WHERE run_id = :run AND id > :id) AS next",

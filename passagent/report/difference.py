@@ -9,9 +9,10 @@ from rich.text import Text
 from passagent.agent.prompt import plain_note, short_note
 from passagent.evaluator.result import Evaluation, GraphResult, Speedup
 from passagent.report import lineage
-from passagent.report.run_summary import again_of, evaluation_of, score_data
+from passagent.report.run_summary import score_data
 from passagent.report.text import interval, number, printable, table
 from passagent.search.changes import changes, unified
+from passagent.search.pairing import confirmed_evaluation
 from passagent.store import Store, nodes, runs
 from passagent.store.nodes import Node
 
@@ -21,7 +22,7 @@ _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 def diff_data(store: Store, one: Node, other: Node) -> dict[str, Any]:
     """Both nodes, what differs in their files, and their subgraphs' speedups."""
     before, after = nodes.get_files(store, one), nodes.get_files(store, other)
-    results = [evaluation_of(store, node) if node.state == "done" else None for node in (one, other)]
+    results = [confirmed_evaluation(store, node) if node.state == "done" else None for node in (one, other)]
     tasks = [runs.get_run(store, node.run_id).task_key for node in (one, other)]
     return {
         "nodes": [_side(store, node, result) for node, result in zip((one, other), results, strict=True)],
@@ -33,7 +34,7 @@ def diff_data(store: Store, one: Node, other: Node) -> dict[str, Any]:
 
 
 def _side(store: Store, node: Node, result: Evaluation | None) -> dict[str, Any]:
-    score = score_data(node, result, again_of(store, runs.get_run(store, node.run_id)))
+    score = score_data(node, result)
     return {
         "node": node.id,
         "run": node.run_id,

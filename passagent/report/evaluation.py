@@ -76,6 +76,8 @@ def figure_notes(evaluation: Evaluation) -> list[str]:
     parts = []
     if any(graph.speedup for graph in evaluation.graphs):
         parts.append(evaluation.protocol.get("estimator", ""))
+    if (rounds := evaluation.protocol.get("rounds", 1)) > 1:
+        parts.append(f"AS, speedups and times: geometric means over {rounds} rounds beside other finalists")
     paced = [
         f"{graph.name} (eager {number(graph.pace_ms, 4)} ms)" for graph in evaluation.graphs if graph.pace_ms
     ]

@@ -109,7 +109,7 @@ class Node:
     parent_id: int | None
     """The node that it was made from; None: from the task itself."""
     island: int
-    """-1: a seed of the expert."""
+    """-1: a seed."""
     episode: int
     state: str
     """`proposed`, `evaluating` or `done`."""

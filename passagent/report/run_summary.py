@@ -15,8 +15,9 @@ from passagent.report.text import clock, number, table, thousands
 from passagent.search.finalists import rounds_of
 from passagent.search.going_on import resume_command, runs_dir_flag
 from passagent.search.migration import why_none
-from passagent.search.pairing import standing
-from passagent.store import Store, confirmations, evaluations, migrations, nodes, participants, runs
+from passagent.search.pairing import confirmed_evaluation, standing
+from passagent.search.planting import author_of, seed_origins
+from passagent.store import Store, confirmations, migrations, nodes, participants, runs
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS, Run
 
@@ -59,6 +60,7 @@ def run_data(store: Store, run: Run, config: Config, exported: Path | None = Non
         "finalists": finalists_data(store, run),
         "found_since": {"node": since.id, "as_score": since.as_score} if since else None,
         "seeds": counts.get(SEEDS, {}),
+        "seeds_from": seed_origins(store, run.id),
         "islands": [
             {
                 "island": island.island,
@@ -84,33 +86,19 @@ def finalists_data(store: Store, run: Run) -> list[dict[str, Any]]:
     return [asdict(finalist) | {"is_behind": finalist.is_behind} for finalist in standing(measured)]
 
 
-def again_of(store: Store, run: Run) -> dict[int, dict[str, float]]:
-    """AS (`value`, `low`, `high`) of each finalist over the rounds that it was measured again in."""
-    return {found["node_id"]: found["as_score"] for found in finalists_data(store, run)}
+def score_data(node: Node, evaluation: Evaluation | None) -> dict[str, Any]:
+    """The node's AS with its 95% interval, by its `confirmed_evaluation`.
 
-
-def score_data(
-    node: Node, evaluation: Evaluation | None, again: dict[int, dict[str, float]]
-) -> dict[str, Any]:
-    """The node's AS with its 95% interval: over the rounds of `again_of`, else of its one measurement.
-
-    Nothing where the node has no score under the run's present conditions.
+    The first AS alone where a round failed, nothing where it has no score under the run's present conditions.
     """
-    found = again.get(node.id)
-    if found is not None:
-        shown: dict[str, float | None] = {
-            "as_score": found["value"],
-            "as_low": found["low"],
-            "as_high": found["high"],
-        }
-    else:
-        one = evaluation if node.as_score is not None else None
-        shown = {
-            "as_score": node.as_score,
-            "as_low": one.as_low if one else None,
-            "as_high": one.as_high if one else None,
-        }
-    return shown | {"first_as": node.as_score, "measured_again": found is not None}
+    known = evaluation if node.as_score is not None and evaluation and evaluation.status == "ok" else None
+    return {
+        "as_score": known.as_score if known else node.as_score,
+        "as_low": known.as_low if known else None,
+        "as_high": known.as_high if known else None,
+        "first_as": node.as_score,
+        "measured_again": known is not None and "rounds" in known.protocol,
+    }
 
 
 def finalists_text(found: list[dict[str, Any]]) -> str:
@@ -146,27 +134,18 @@ def _with_interval(word: str, node_id: int, score: dict[str, float]) -> str:
 
 def best_data(store: Store, node: Node, exported: Path | None) -> dict[str, Any]:
     """The best node as plain data."""
-    evaluation = evaluation_of(store, node)
+    evaluation = confirmed_evaluation(store, node)
     return {
         "node": node.id,
         "island": node.island,
-        "as_score": confirmations.score_of(store, node),
-        "first_as": node.as_score,
+        "from": maker_text(store, node),
+        **{key: value for key, value in score_data(node, evaluation).items() if key != "measured_again"},
         "confirmed": node.id in confirmations.scores(confirmations.last_series(store, node.run_id)),
         "gmean_speedup": evaluation.gmean_speedup,
         "note": short_note(node.note),
         "path": str(exported) if exported else None,
         "graphs": [graph.model_dump(mode="json", include=_GRAPH_FIELDS) for graph in evaluation.graphs],
     }
-
-
-def evaluation_of(store: Store, node: Node) -> Evaluation:
-    """The evaluation of a node that is done; of a finalist's rounds the one whose AS is in the middle."""
-    own = [row for row in confirmations.last_series(store, node.run_id) if row.node_id == node.id]
-    own.sort(key=lambda row: row.as_score or 0.0)
-    evaluation_id = own[len(own) // 2].evaluation_id if own else node.evaluation_id
-    assert evaluation_id is not None
-    return Evaluation.model_validate(evaluations.get_evaluation(store, evaluation_id))
 
 
 def shown_state(store: Store, run: Run) -> str:
@@ -190,18 +169,18 @@ def run_text(store: Store, run: Run, config: Config, exported: Path | None = Non
     else:
         note = f": {data['best']['note']}" if data["best"]["note"] else ""
         parts.append(
-            f"best pass: node {best.id}, {island_text(best.island)}, AS {number(data['best']['as_score'], 4)}"
+            f"best pass: node {best.id}, {data['best']['from']}, AS {number(data['best']['as_score'], 4)}"
             f"{', measured again' if data['best']['confirmed'] else ''}, "
             f"correct on every graph{note}"
         )
         parts.append(finalists_text(data["finalists"]))
         parts.append(found_since_text(store, run.id))
-        parts.append(graph_table(evaluation_of(store, best)))
+        parts.append(graph_table(confirmed_evaluation(store, best)))
         if data["best"]["path"]:
             parts.append(f"its files: {data['best']['path']}")
     parts.append(island_table(data["islands"]))
     if data["seeds"]:
-        parts.append(f"seeds: {_statuses(data['seeds'])}")
+        parts.append(f"seeds: {_statuses(data['seeds'])} ({'; '.join(data['seeds_from'])})")
     spent = spending_text(store, run.id)
     if spent:
         parts.append(spent)
@@ -220,7 +199,6 @@ _LIMITS = {
     "max_evaluations": "--max-evals",
     "max_tokens": "--max-tokens",
     "max_cost": "--max-cost",
-    "max_time_s": "--max-time",
     "max_stagnation": "--max-stagnation",
     "until": "--until",
     "until_sol": "--set search.until_sol",
@@ -234,12 +212,13 @@ def _wider(data: dict[str, Any], config: Config) -> str:
     if data["episodes"] >= data["iters"]:
         return f" --iters {data['iters'] * 2}"
     given = [flag for key, flag in _LIMITS.items() if getattr(config.search, key) is not None]
-    return f" with a wider limit ({', '.join(given)})"
+    return f" with a wider limit ({', '.join(given)})" if given else ""  # each command has --max-time anew
 
 
-def island_text(island: int) -> str:
+def maker_text(store: Store, node: Node) -> str:
     """Where a node is from, in words."""
-    return "a seed of the expert" if island == SEEDS else f"island {island}"
+    seed = f"a seed ({author_of(store, runs.get_run(store, node.run_id), node)})"
+    return seed if node.island == SEEDS else f"island {node.island}"
 
 
 def island_table(islands: list[dict[str, Any]]) -> str:

@@ -7,12 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from passagent.report.run_summary import (
-    again_of,
     best_data,
-    evaluation_of,
     found_since_text,
-    island_text,
-    score_data,
     shown_state,
 )
 from passagent.report.text import clock, interval, number, printable, table, thousands
@@ -41,6 +37,7 @@ def live_data(store: Store, run: Run) -> dict[str, Any]:
     episodes = sum(island.episodes for island in islands)
     working = attendance.processes(store, run)
     state = "paused" if working and run.wanted == "pause" else shown_state(store, run)
+    sessions, best = attendance.attendance(store, run).joined, confirmations.winner(store, run.id)
     # a process tells at each beat how long it has searched, and at the first one nothing yet
     paced_s = run.elapsed_s if not working or run.elapsed_s >= BEAT_S else 0.0
     used = {
@@ -48,7 +45,8 @@ def live_data(store: Store, run: Run) -> dict[str, Any]:
         "evaluations": (run.evaluations, settings["search"]["max_evaluations"]),
         "tokens": (run.tokens, settings["search"]["max_tokens"]),
         "cost_usd": (run.cost, settings["search"]["max_cost"]),
-        "seconds": (run.elapsed_s, settings["search"]["max_time_s"]),
+        # each command has the whole time: it is known of the first one only
+        "seconds": (run.elapsed_s, settings["search"]["max_time_s"] if sessions < 2 else None),
     }
     return {
         "run": run.id,
@@ -79,7 +77,7 @@ def live_data(store: Store, run: Run) -> dict[str, Any]:
         "budget": {name: {"used": now, "limit": limit} for name, (now, limit) in used.items()},
         "per_hour": _rates({name: now for name, (now, _) in used.items()}, paced_s),
         "eta_s": _eta_s(used, paced_s) if working else None,
-        "best": _best(store, run),
+        "best": best_data(store, best, None) if best else None,
         "notes": [note.data() for note in notes_of(store, run.id)],
     }
 
@@ -112,15 +110,6 @@ def _eta_s(used: dict[str, tuple[float, float | None]], elapsed_s: float) -> flo
     )
 
 
-def _best(store: Store, run: Run) -> dict[str, Any] | None:
-    """The best node with its interval: of the finalists' rounds, else of its one measurement."""
-    best = confirmations.winner(store, run.id)
-    if best is None:
-        return None
-    score = score_data(best, evaluation_of(store, best), again_of(store, run))
-    return best_data(store, best, None) | {"as_low": score["as_low"], "as_high": score["as_high"]}
-
-
 def status_text(store: Store, data: dict[str, Any]) -> str:
     """The same for people."""
     name = data["run"]
@@ -138,7 +127,7 @@ def status_text(store: Store, data: dict[str, Any]) -> str:
     else:
         score = interval(best["as_score"], best["as_low"], best["as_high"], 4)
         again = ", measured again" if best["confirmed"] else ""
-        lines.append(f"best so far: node {best['node']}, {island_text(best['island'])}, AS {score}{again}")
+        lines.append(f"best so far: node {best['node']}, {best['from']}, AS {score}{again}")
         if since := found_since_text(store, name):
             lines.append(since)
     lines.append("used: " + ", ".join(used_text(key, of) for key, of in data["budget"].items()))

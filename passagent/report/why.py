@@ -9,12 +9,13 @@ from rich.text import Text
 
 from passagent.agent.prompt import plain_note, short_note
 from passagent.report.lineage import hints_shown, lineage, migration_reason, rank_then
-from passagent.report.run_summary import again_of, evaluation_of, score_data
+from passagent.report.run_summary import score_data
 from passagent.report.text import counted, interval, number, percent, printable
 from passagent.search import planting
 from passagent.search.changes import Change, changes
 from passagent.search.drafts import is_first
 from passagent.search.going_on import runs_dir_flag
+from passagent.search.pairing import confirmed_evaluation
 from passagent.search.rounds import round_of
 from passagent.store import Store, confirmations, episodes, nodes, profiles, runs
 from passagent.store.episodes import Episode
@@ -52,28 +53,21 @@ def _chain(store: Store, run: Run, node: Node) -> list[dict[str, Any]]:
         chain = _chain(store, runs.get_run(store, origin.run_id), origin)
         before = nodes.get_files(store, origin)
     told: dict[int, dict[str, Any]] = {}
-    again = again_of(store, run)
     for step in steps:
         files = nodes.get_files(store, step)
         if step.episode_id not in told:
             told[step.episode_id] = _episode_data(store, run, episodes.get_episode(store, step.episode_id))
-        chain.append(_step_data(store, step, files, changes(before, files), again))
+        chain.append(_step_data(store, step, files, changes(before, files)))
         chain[-1]["episode"] = told[step.episode_id]
         before = files
     return chain
 
 
-def _step_data(
-    store: Store,
-    node: Node,
-    files: dict[str, str],
-    changed: list[Change],
-    again: dict[int, dict[str, float]],
-) -> dict[str, Any]:
+def _step_data(store: Store, node: Node, files: dict[str, str], changed: list[Change]) -> dict[str, Any]:
     """One node of the chain and its `files`; `changed` against the one before it."""
-    evaluation = evaluation_of(store, node) if node.state == "done" else None
+    evaluation = confirmed_evaluation(store, node) if node.state == "done" else None
     rounds = [row.status for row in confirmations.last_series(store, node.run_id) if row.node_id == node.id]
-    return score_data(node, evaluation, again) | {
+    return score_data(node, evaluation) | {
         "node": node.id,
         "parent": node.parent_id,
         "state": node.state,

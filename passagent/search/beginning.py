@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from passagent.cluster.opening import LOCAL, check_devices
@@ -27,6 +28,8 @@ class Parts:
     diagnose: Diagnose | None = None
     ahead: StartedReferee | None = None
     """The evaluator's process, if it is on its way; see `begin`."""
+    begun: float = field(default_factory=time.monotonic)
+    """When the command began, by time.monotonic(): `search.max_time_s` counts from then."""
 
 
 @contextmanager

@@ -126,6 +126,7 @@ async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[No
         release = await session.admit(Want(evaluations=1))
         try:
             evaluation = await evaluate(session, candidate, bar)
+            session.longest_s = max(session.longest_s, evaluation.seconds)
             packed = pack(store, task, environment, evaluation)
             charged = None if evaluation.unrecorded else session.run.id
             with store.transaction():

@@ -71,9 +71,9 @@ def started(runs_dir: str | Path, task: Task, config: Config, new: bool, parts: 
     """
     model = _model(config, parts)
     given_seed(config)
-    memory = open_memory(config, task)
-    known = memory.seed() if memory else None
     with Store.open(runs_dir) as store:
+        memory = open_memory(config, task, store.runs_dir)
+        known = memory.seed() if memory else None
         with store.transaction():  # of two that begin at the same moment one makes the run
             found = None if new else same_run(store, task, config)
             run = found or new_run(store, task, config, known=known)
@@ -187,6 +187,7 @@ async def work(
             session = open_session(
                 store, run, prepared.task, config, on_event, prepared.model, evaluator, parts.diagnose
             )
+            session.begun = parts.begun
             begun(session)
             reporting = asyncio.create_task(report(evaluator, store.runs_dir / run.id))
             try:

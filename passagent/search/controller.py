@@ -87,10 +87,19 @@ async def _searched(session: Session) -> Outcome:
 
 
 async def _watched(session: Session) -> None:
-    """Do the session's work with an eye on the others; without a sign of life of its own it cannot go on."""
+    """Do the session's work with an eye on the others and on the time, at whose end it is cut.
+
+    Without a sign of life of its own it cannot go on.
+    """
     work, watch = asyncio.create_task(_work(session)), asyncio.create_task(watch_run(session))
     try:
-        await asyncio.wait({work, watch}, return_when=asyncio.FIRST_COMPLETED)
+        while not (work.done() or watch.done()) and (left_s := session.left_s) > 0:  # a pause adds to it
+            pause_s = min(left_s, POLL_S)
+            await asyncio.wait({work, watch}, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
+        if not (work.done() or watch.done()):
+            session.end(f"{session.config.search.max_time_s:g} s have passed")
+            session.events.note("the time is over: what is under way is cut")
+            return
         if watch.done() and (error := watch.exception()) is not None:
             session.stop(f"an error: {error}")
             await asyncio.gather(work, return_exceptions=True)
@@ -208,10 +217,12 @@ async def _end(session: Session) -> None:
     with session.waiting(lambda: _who_goes_on(session)):
         while not session.is_interrupted and not participants.is_over(store, run_id, session.owner):
             if participants.take_run(store, run_id, session.owner, "end"):
-                await distil_rest(session)
-                await confirm(session)
-                if session.memory is not None:
-                    session.memory.remember(session.store, session.run, session.device_name)
+                try:
+                    await distil_rest(session)
+                    await confirm(session)
+                finally:  # also where the time is over meanwhile
+                    if session.memory is not None:
+                        session.memory.remember(session.store, session.run, session.device_name)
                 return
             await session.changed.wait()
 
@@ -265,3 +276,4 @@ async def watch_run(session: Session) -> None:
         await _listen(session)
         if wanted == "pause":
             session.started += POLL_S  # paused time is not time searched
+            session.begun += POLL_S

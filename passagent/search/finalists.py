@@ -15,7 +15,7 @@ from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.service.known import keep
 from passagent.evaluator.service.pool import on_one_device
 from passagent.search.candidates import evaluate
-from passagent.search.pairing import Round, is_settled, round_of, standing
+from passagent.search.pairing import Round, confirmed_evaluation, is_settled, round_of, standing
 from passagent.search.session import Session
 from passagent.store import Store, confirmations, evaluations, nodes, runs
 from passagent.store.confirmations import Confirmation
@@ -91,9 +91,6 @@ async def _measure_rounds(session: Session, series: int) -> None:
             continue
         if session.is_interrupted:
             return
-        if row.place == 1 and _is_known(store, run.id, series, row.round - 1):
-            confirmations.shorten(store, run.id, series, row.round - 1)
-            return
         node = nodes.get_node(store, row.node_id)
         candidate = Candidate(nodes.get_files(store, node))
         # as candidates are measured, in half of the time: it is the rounds that make the figure good
@@ -102,15 +99,31 @@ async def _measure_rounds(session: Session, series: int) -> None:
             # not charged to the run: the budget of evaluations is for what is new
             evaluation_id = keep(store, session.task, candidate, environment, evaluation)
             confirmations.measured(store, row, evaluation_id, evaluation.status, evaluation.as_score)
+            if is_over := _is_over(store, row):
+                confirmations.shorten(store, run.id, series, row.round)
+                _keep_pooled(session, series)
         session.events.look()
+        if is_over:
+            return
 
 
-def _is_known(store: Store, run_id: str, series: int, rounds: int) -> bool:
-    """Whether the first `rounds` of a series settle it."""
-    if rounds < FEWEST_ROUNDS:
+def _is_over(store: Store, row: Confirmation) -> bool:
+    """Whether `row`, measured just now, ends its series: the last, or the rounds so far settle it."""
+    rows = confirmations.series_rows(store, row.run_id, row.series)
+    so_far = [one for one in rows if one.round <= row.round]
+    if any(one.evaluation_id is None for one in so_far):
         return False
-    rows = [row for row in confirmations.series_rows(store, run_id, series) if row.round <= rounds]
-    return is_settled(standing(rounds_of(store, rows)))
+    is_known = row.round >= FEWEST_ROUNDS and is_settled(standing(rounds_of(store, so_far)))
+    return is_known or len(so_far) == len(rows)
+
+
+def _keep_pooled(session: Session, series: int) -> None:
+    """Store each finalist's rounds as one evaluation, the newest of its candidate: it is what is found."""
+    store = session.store
+    for node_id in {row.node_id for row in confirmations.series_rows(store, session.run.id, series)}:
+        node = nodes.get_node(store, node_id)
+        candidate = Candidate(nodes.get_files(store, node))
+        keep(store, session.task, candidate, session.environment, confirmed_evaluation(store, node))
 
 
 def rounds_of(store: Store, rows: Sequence[Confirmation]) -> dict[int, list[Round]]:

@@ -10,9 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from passagent.evaluator import score
-from passagent.evaluator.result import Evaluation
+from passagent.evaluator.result import Evaluation, GraphResult, Speedup
+from passagent.store import Store, confirmations, evaluations
+from passagent.store.nodes import Node
 
 _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 """97.5% points of Student's t for 1, 2, ... degrees of freedom; the normal's is 1.96."""
@@ -21,6 +24,11 @@ _OWN = 4
 _SAME, _SAME_OF_TWO = 7.0, 2.0
 """Spread of the rounds over their own error, squared, from which on they differ by more than that: about the
 95% point of F for three rounds; two, whose spread says little, must agree better."""
+
+_RATIOS, _SAMPLES = (
+    ("speedup", "vs_reference"),
+    ("eager_samples_ms", "compiled_samples_ms", "blocks", "pairs"),
+)
 
 CLOSE = 1.01
 """The winner's AS over another's below which it matters little which of the two is named."""
@@ -65,14 +73,77 @@ class Finalist:
 def round_of(evaluation: Evaluation) -> Round:
     """What the evaluation of a correct candidate says."""
     b, p = (float(evaluation.protocol.get(name, default)) for name, default in (("b", 0.1), ("p", 0.0)))
-    scores, errors = [], []
+    scores = []
     for graph in evaluation.graphs:
         found = score.GraphScore(graph.speedup.e2e if graph.speedup else None, graph.passes_from_t)
         scores.append(math.log(score.as_score([found], b, p)))
-        if graph.speedup and graph.speedup.low and graph.speedup.high:
-            errors.append(math.log(graph.speedup.high / graph.speedup.low) / (2 * 1.96))
-    known = len(errors) == len(scores)
-    return Round(scores, math.hypot(*errors) / len(errors) if known else None)
+    errors = [_error(graph.speedup) for graph in evaluation.graphs]
+    known = [error for error in errors if error is not None]
+    return Round(scores, math.hypot(*known) / len(known) if len(known) == len(errors) else None)
+
+
+def _error(speedup: Speedup | None) -> float | None:
+    """Standard error of ln(speedup), by its interval; None where it has none."""
+    if speedup is None or not speedup.low or not speedup.high:
+        return None
+    return math.log(speedup.high / speedup.low) / (2 * 1.96)
+
+
+def confirmed_evaluation(store: Store, node: Node) -> Evaluation:
+    """The evaluation of a node that is done: of a finalist its rounds pooled, else its one measurement."""
+    rows = [row for row in confirmations.last_series(store, node.run_id) if row.node_id == node.id]
+    found = [row.evaluation_id for row in rows if row.evaluation_id is not None]
+    if found:
+        results = (evaluations.get_evaluation(store, one, samples=False) for one in found)
+        return pooled([Evaluation.model_validate(result) for result in results])
+    assert node.evaluation_id is not None
+    return Evaluation.model_validate(evaluations.get_evaluation(store, node.evaluation_id))
+
+
+def pooled(rounds: Sequence[Evaluation]) -> Evaluation:
+    """One evaluation of a candidate from those of all its rounds: the first that failed, if there is one.
+
+    Times, speedups, ES and AS are geometric means, with the 95% interval of `interval`; of exactness the
+    worst counts. `protocol["rounds"]` says how many there were; samples stay with them.
+    """
+    failed = next((one for one in rounds if one.status != "ok"), None)
+    last, scores = rounds[-1], [one.as_score for one in rounds if one.as_score]
+    if failed or len(scores) < max(2, len(rounds)):
+        return failed or last
+    whole = interval([math.log(one) for one in scores], [round_of(one).error for one in rounds])
+    graphs = [_pooled_graph(of) for of in zip(*(one.graphs for one in rounds), strict=True)]
+    speedups = [graph.speedup.e2e for graph in graphs if graph.speedup]
+    beside = [graph.vs_reference.e2e for graph in graphs if graph.vs_reference]
+    es = {t: score.geometric_mean([one.es[t] for one in rounds if one.es]) for t in last.es or {}}
+    ends = {"as_score": whole.value, "as_low": whole.low, "as_high": whole.high}
+    gmeans = {"gmean_vs_reference": score.geometric_mean(beside) if beside else None}
+    if speedups:
+        gmeans |= {"gmean_speedup": score.geometric_mean(speedups), "fast_1": score.fast_1(speedups)}
+    protocol = last.protocol | {"rounds": len(rounds), "interval": "over the rounds, 95%"}
+    return last.model_copy(
+        update=ends | gmeans | {"es": es, "graphs": graphs, "bar": None, "protocol": protocol}
+    )
+
+
+def _pooled_graph(rounds: Sequence[GraphResult]) -> GraphResult:
+    """One subgraph's result from those of all rounds, see pooled."""
+    worst = max(rounds, key=lambda one: (one.passes_from_t or 0, one.max_abs_diff or 0.0))
+    speedup, beside = (_pooled_speedup([getattr(one, name) for one in rounds]) for name in _RATIOS)
+    eager_ms = score.geometric_mean(times) if all(times := [one.eager_ms or 0.0 for one in rounds]) else None
+    compiled_ms = eager_ms / speedup.e2e if eager_ms and speedup else None
+    ms = {"eager_ms": eager_ms, "compiled_ms": compiled_ms, "pace_ms": worst.pace_ms and eager_ms}
+    counts = {"trials": sum(one.trials for one in rounds), "unstable": all(one.unstable for one in rounds)}
+    samples: dict[str, Any] = {name: [] for name in _SAMPLES}
+    return worst.model_copy(update=samples | ms | counts | {"speedup": speedup, "vs_reference": beside})
+
+
+def _pooled_speedup(rounds: Sequence[Speedup | None]) -> Speedup | None:
+    """The geometric mean over the rounds; None where one has no speedup."""
+    known = [one for one in rounds if one is not None]
+    if len(known) < len(rounds):
+        return None
+    whole = interval([math.log(one.e2e) for one in known], [_error(one) for one in known])
+    return Speedup(e2e=whole.value, low=whole.low, high=whole.high)
 
 
 def standing(measured: Mapping[int, Sequence[Round]]) -> list[Finalist]:

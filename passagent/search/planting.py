@@ -42,6 +42,17 @@ def plant(
         return nodes.propose(store, episode, CALL, files, note, parent_id=None, marks=marks)
 
 
+def author_of(store: Store, run: Run, node: Node) -> str:
+    """Who wrote a node: a model, or where a seed is from (`expert`, `library FILE, RUN`, `directory DIR`)."""
+    return get_episode(store, node.episode_id).model or run.model
+
+
+def seed_origins(store: Store, run_id: str) -> list[str]:
+    """Where the run's seeds are from, see author_of."""
+    sql = "SELECT DISTINCT model FROM episodes WHERE run_id = :run AND island = :seeds AND model IS NOT NULL"
+    return [row["model"] for row in store.rows(sql, {"run": run_id, "seeds": SEEDS})]
+
+
 def planted(store: Store, run_id: str) -> Node | None:
     """The run's planted seed, if it has one."""
     return store.one(

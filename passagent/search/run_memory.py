@@ -26,6 +26,8 @@ from passagent.experience.hint_library import HintLibrary, Lesson, Offer, Outcom
 from passagent.experience.hint_trials import Arm, Learned, choose, family_of
 from passagent.experience.hints import fitness
 from passagent.experience.retrievers import retriever_of
+from passagent.search import planting
+from passagent.search.pairing import confirmed_evaluation
 from passagent.store import Store, confirmations, episodes, evaluations, hint_uses, nodes
 from passagent.store.episodes import Episode
 from passagent.store.library import library_path
@@ -79,7 +81,10 @@ class Memory:
     def seed(self) -> tuple[dict[str, str], str] | None:
         """The files of the pass that is known for this very task, and where they are from, if any is."""
         found = self.find().seed if self.config.experience.seeds else None
-        return (found.exemplar.files, f"library, {found.exemplar.task}") if found else None
+        if found is None:
+            return None
+        place = "of passagent" if found.exemplar.source == "shipped" else self.path
+        return found.exemplar.files, f"library {place}, {found.exemplar.task}"
 
     def offer(self, store: Store, run: Run, episode: Episode, arm: Arm) -> HintView | None:
         """The learned hint that the episode sees, if any. What it was offered once it is offered again.
@@ -154,12 +159,15 @@ class Memory:
     def remember(self, store: Store, run: Run, device_name: str) -> int:
         """Keep the run's best pass as an exemplar of each graph; how many were kept."""
         best = confirmations.winner(store, run.id)
-        if self.is_excluded or best is None or best.evaluation_id is None or (best.as_score or 0.0) <= 1:
+        if self.is_excluded or best is None or best.evaluation_id is None:
             return 0
-        found = Evaluation.model_validate(evaluations.get_evaluation(store, best.evaluation_id))
+        found = confirmed_evaluation(store, best)
+        if (found.as_score or 0.0) <= 1:
+            return 0
         files, origin = nodes.get_files(store, best), run_name(store, run)
-        author = episodes.get_episode(store, best.episode_id).model or run.model
-        kept = 0
+        author, kept = planting.author_of(store, run, best), 0
+        if author.startswith("library "):
+            return 0
         with PassLibrary.open(self.path) as library, library.transaction():
             graphs = {graph.name: graph for graph in found.graphs}
             for one, pair in zip(self.task.subgraphs, self.hashes, strict=True):
@@ -171,9 +179,9 @@ class Memory:
         return kept
 
 
-def open_memory(config: Config, task: Task) -> Memory | None:
+def open_memory(config: Config, task: Task, runs_dir: Path) -> Memory | None:
     """The library as a run of `task` sees it; None where it is off. Raises UsageError, also for `exclude`."""
-    path = library_path(config.experience.library)
+    path = library_path(config.experience.library, runs_dir)
     if path is None:
         return None
     excluded: set[str] = set()
@@ -203,9 +211,9 @@ class Used:
         return given | {"seed": seed, "examples": [one.data() for one in self.examples]}
 
 
-def used_for(task: Task, config: Config) -> Used:
+def used_for(task: Task, config: Config, runs_dir: Path) -> Used:
     """What is used for a task, and why. Raises UsageError, PassagentError where no hash can be computed."""
-    memory, works = open_memory(config, task), target_of(config.evaluator)
+    memory, works = open_memory(config, task, runs_dir), target_of(config.evaluator)
     found = memory.find() if memory else Found()
     seed = found.seed if config.experience.seeds else None
     knowledge: list[str] = []

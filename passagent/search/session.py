@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -36,6 +37,8 @@ T = TypeVar("T")
 
 GRACE_S = 2.0
 """What is left of an evaluation, or of a wait, after a person asked to stop, s."""
+FOR_FINALISTS = 0.3
+"""Share of the time of a command that is kept for the finalists, at most."""
 TOLD_AFTER_S = 10.0
 """A wait for others that takes so long is told, s."""
 
@@ -128,6 +131,10 @@ class Session:
     interrupted: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a person asked to stop."""
     started: float = field(default_factory=time.monotonic)
+    begun: float = field(default_factory=time.monotonic)
+    """When the command began: `search.max_time_s` counts from then."""
+    longest_s: float = 0.0
+    """Of this session's evaluations, s."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Replaced by a new one after each change that another island may wait for."""
     moved: asyncio.Event = field(default_factory=asyncio.Event)
@@ -145,6 +152,18 @@ class Session:
     def environment(self) -> str:
         """Machine and protocol of the evaluations."""
         return environment_key(self.config.evaluator)
+
+    @property
+    def reserved_s(self) -> float:
+        """What is kept of `max_time_s` for the finalists, s, by the longest evaluation so far."""
+        search = self.config.search
+        rounds_s = search.finalists * search.confirm_rounds * self.longest_s
+        return min(rounds_s, FOR_FINALISTS * (search.max_time_s or 0.0))
+
+    @property
+    def left_s(self) -> float:
+        """What is left of the command's time, s; after that all is cut."""
+        return (self.config.search.max_time_s or math.inf) - (time.monotonic() - self.begun)
 
     @property
     def elapsed_s(self) -> float:
@@ -291,7 +310,8 @@ class Session:
             episodes=now.episodes,
             evaluations=now.evaluations,
             tokens=now.tokens,
-            elapsed_s=self.elapsed_s,
+            elapsed_s=time.monotonic() - self.begun,
+            reserved_s=self.reserved_s,
             best_as=now.best_as,
             cost=now.cost,
             stagnant=now.stagnant,

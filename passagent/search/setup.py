@@ -163,7 +163,7 @@ def open_session(
         prices=prices_of(config.model, _names(config, model)),
         validator=open_validator(config),
         distiller=open_distiller(config),
-        memory=open_memory(config, task),
+        memory=open_memory(config, task, store.runs_dir),
         machine=None if diagnose_with else machine_of(config.evaluator),
         waits_for_eager=config.search.deterministic,
     )

@@ -23,6 +23,7 @@ class Progress:
     evaluations: int
     tokens: int
     elapsed_s: float
+    """Of this command."""
     best_as: float | None
     cost: float = 0.0
     """USD, as far as prices are known."""
@@ -32,6 +33,12 @@ class Progress:
     """Relative gain in AS that an hour more is expected to bring; None: not known yet."""
     at_light: bool = False
     """All islands are at the speed of light, as far as they leave their episodes to others for that."""
+    reserved_s: float = 0.0
+    """What is kept of a limit of the time to measure the finalists in."""
+
+    def left_s(self, limit_s: float) -> float:
+        """What is left for the search of `limit_s`, s."""
+        return max(0.0, limit_s - self.elapsed_s - self.reserved_s)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +77,13 @@ def cost(limit: float) -> StopRule:
 
 
 def time(limit_s: float) -> StopRule:
-    """Time searched, s."""
-    return lambda progress: f"{limit_s:g} s have passed" if progress.elapsed_s >= limit_s else None
+    """Time of this command, s, less what its finalists take."""
+
+    def rule(progress: Progress) -> str | None:
+        kept = f" but for {progress.reserved_s:.2g} s for the finalists" if progress.reserved_s else ""
+        return f"{limit_s:g} s have passed{kept}" if progress.left_s(limit_s) <= 0 else None
+
+    return rule
 
 
 def target_as(target: float) -> StopRule:
@@ -147,9 +159,7 @@ def left(config: SearchConfig, progress: Progress) -> list[str]:
     if config.max_cost is not None:
         found.append(f"${max(0.0, config.max_cost - progress.cost):.4f} of ${config.max_cost:g}")
     if config.max_time_s is not None:
-        found.append(
-            f"{max(0.0, config.max_time_s - progress.elapsed_s):.0f} of {config.max_time_s:g} seconds"
-        )
+        found.append(f"{progress.left_s(config.max_time_s):.0f} of {config.max_time_s:g} seconds")
     return found
 
 
@@ -190,8 +200,7 @@ def lack(config: SearchConfig, progress: Progress, want: Want, held: Holding) ->
                 f"the next call may cost ${want.cost:.4f}, ${max(0.0, left_cost):.4f} of "
                 f"${config.max_cost:g} are left"
             )
-    if config.max_time_s is not None and want.seconds > config.max_time_s - progress.elapsed_s:
-        left_s = max(0.0, config.max_time_s - progress.elapsed_s)
+    if config.max_time_s is not None and want.seconds > (left_s := progress.left_s(config.max_time_s)):
         return f"the next call takes {want.seconds:.1f} s, {left_s:.1f} s of {config.max_time_s:g} are left"
     made = progress.evaluations + held.evaluations
     if config.max_evaluations is not None and want.evaluations > max(0, config.max_evaluations - made):

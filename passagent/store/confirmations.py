@@ -8,7 +8,7 @@ never mixed with another one.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from passagent.store.bests import best_of_island
@@ -155,14 +155,20 @@ def score_of(store: Store, node: Node) -> float | None:
     return scores(last_series(store, node.run_id)).get(node.id, node.as_score)
 
 
-def winner(store: Store, run_id: str) -> Node | None:
+def winner(store: Store, run_id: str, own: bool = False) -> Node | None:
     """The best correct node: of the newest series, if one of its nodes was correct in every round.
 
-    Else the best by its one measurement, of the nodes that the series did not hold.
+    Else the best by its one measurement, of the nodes that the series did not hold. `own`: of what the run's
+    model made; seeds, which were there before its first reply, and copies of their programs do not count.
     """
-    rows = last_series(store, run_id)
-    confirmed = next(iter(scores(rows)), None)
-    return get_node(store, confirmed) if confirmed is not None else _best_beside(store, run_id, rows)
+    rows, seeds = last_series(store, run_id), set[str]()
+    if own:
+        names = {"run": run_id, "seeds": SEEDS}
+        found = store.rows("SELECT canonical_key FROM nodes WHERE run_id = :run AND island = :seeds", names)
+        seeds = {row["canonical_key"] for row in found}
+    confirmed = (get_node(store, node_id) for node_id in scores(rows))
+    best = next((node for node in confirmed if node.canonical_key not in seeds), None)
+    return best or _best_beside(store, run_id, rows, seeds)
 
 
 def found_since(store: Store, run_id: str) -> Node | None:
@@ -181,8 +187,10 @@ def found_since(store: Store, run_id: str) -> Node | None:
     return node if (node.as_score or 0.0) > max(above) else None
 
 
-def _best_beside(store: Store, run_id: str, rows: Sequence[Confirmation]) -> Node | None:
-    """The best correct node, by its one measurement, that the series `rows` does not hold."""
+def _best_beside(
+    store: Store, run_id: str, rows: Sequence[Confirmation], without: Collection[str] = ()
+) -> Node | None:
+    """The best correct node, by its one measurement, not of the series `rows` nor a program `without`."""
     held = {row.node_id for row in rows}
-    found = best_of_run(store, run_id, len(held) + 1)
-    return next((node for node in found if node.id not in held), None)
+    found = best_of_run(store, run_id, len(held) + len(without) + 1)
+    return next((node for node in found if node.id not in held and node.canonical_key not in without), None)

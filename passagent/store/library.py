@@ -1,4 +1,6 @@
-"""The library: what a user's runs found and learned, for all later runs. One SQLite file, `library.db`.
+"""The library: what runs found and learned, for later ones. One SQLite file, `library.db`.
+
+Each runs directory has one, and so has the user, whose is that of `optimize`.
 
 Many runs write to it at the same time. Each write is one transaction, so that a process that is killed leaves
 the library whole, and whatever a run writes it may write again: a row that is there stays as it is.
@@ -19,6 +21,7 @@ from passagent.store.database import BUSY_TIMEOUT_S, read_only, sqlite_fault
 
 SCHEMA = 2
 """Of TABLES (`PRAGMA user_version`)."""
+FILE = "library.db"
 OFF = "off"
 """In place of a path: there is no library."""
 TABLES = """
@@ -54,13 +57,27 @@ CREATE INDEX outcomes_by_hint ON outcomes (hint)
 def default_path() -> Path:
     """`$XDG_DATA_HOME/passagent/library.db`, else `~/.local/share/passagent/library.db`."""
     base = os.environ.get("XDG_DATA_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "share") / "passagent" / "library.db"
+    return (Path(base) if base else Path.home() / ".local" / "share") / "passagent" / FILE
 
 
-def library_path(given: str | None) -> Path | None:
-    """The file of a setting: `given`, else `$PASSAGENT_LIBRARY`, else the user's; None for `off`."""
-    named = given or os.environ.get("PASSAGENT_LIBRARY") or str(default_path())
+def library_path(given: str | Path | None, runs_dir: Path | None = None) -> Path | None:
+    """The file of a setting: `given`, else `$PASSAGENT_LIBRARY`, else that of `runs_dir`; None for `off`.
+
+    Without a runs directory it is the user's.
+    """
+    usual = runs_dir / FILE if runs_dir else default_path()
+    named = str(given or "") or os.environ.get("PASSAGENT_LIBRARY") or str(usual)
     return None if named == OFF else Path(named)
+
+
+def library_text(path: Path | None) -> str:
+    """`library: FILE (passes: 3, hints: 1)`: what a command begins with. Raises UsageError."""
+    if path is None:
+        return "library: off"
+    with Library.open(path) as library:
+        counts = "SELECT (SELECT count(*) FROM exemplars) AS passes, (SELECT count(*) FROM hints) AS hints"
+        [row] = library.rows(counts)
+    return f"library: {path} (passes: {row['passes']}, hints: {row['hints']})"
 
 
 class Library:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import pwd
 import struct
 import threading
 import time
@@ -32,11 +33,9 @@ _NUMBERS = 1 << 40
 """Tickets of a core, or GPU: their bytes lie at its number times this."""
 _LOCK = struct.Struct("hhqqi4x")
 """The C library's `struct flock`: kind, whence, start, length, pid."""
-_ROW = struct.Struct("<QQd")
-"""What a ticket says of itself: its number, the program's pid, for how long it is held, about, s."""
+_ROW = struct.Struct("<QQ8x")
+"""What a ticket says of itself: its number and the program's pid. How long it will be held nobody knows."""
 _ROWS, _ROWS_AT = 4096, 4096
-_LEARNT = 0.3
-"""Part of the newest lease in what a lease takes, about."""
 
 
 class DeviceLease:
@@ -59,7 +58,6 @@ class DeviceLease:
         self._is_cpu = device.name == "cpu"
         self._units = sorted(cores or os.sched_getaffinity(0)) if self._is_cpu else [0]
         self._path = lease_directory() / f"passagent-{device.uuid}.lease"
-        self._takes_s = {fcntl.F_WRLCK: SLICE_S, fcntl.F_RDLCK: 0.1}
         self._mine = threading.local()
         self._is_exclusive = False
         self._told = -TELL_EVERY_S
@@ -109,7 +107,7 @@ class DeviceLease:
 
     def _granted(self, kind: int) -> _Ticket:
         """A ticket whose turn it is."""
-        ticket = _Ticket(self._path, self._units, kind, self._pid, self._takes_s[kind])
+        ticket = _Ticket(self._path, self._units, kind, self._pid)
         try:
             drawn = time.monotonic()
             # one of timing's own steps, in another thread, waits behind it for nothing
@@ -130,15 +128,13 @@ class DeviceLease:
     def _end(self, ticket: _Ticket) -> None:
         if ticket.kind == fcntl.F_WRLCK:
             self._is_exclusive = False
-        took = time.monotonic() - ticket.granted
-        self._takes_s[ticket.kind] += _LEARNT * (took - self._takes_s[ticket.kind])
         ticket.close()
 
 
 class _Ticket:
     """A place in the queue, and the lease itself when nothing before it is left."""
 
-    def __init__(self, path: Path, units: Sequence[int], kind: int, pid: int, takes_s: float) -> None:
+    def __init__(self, path: Path, units: Sequence[int], kind: int, pid: int) -> None:
         self.kind, self._units = kind, units
         self.granted = 0.0
         self._fd = _open(path)
@@ -149,7 +145,7 @@ class _Ticket:
             for unit in units:
                 _lock(self._fd, fcntl.F_OFD_SETLK, kind, (unit + 1) * _NUMBERS + self._number, 1)
             os.pwrite(self._fd, self._number.to_bytes(8, "little"), 0)
-            os.pwrite(self._fd, _ROW.pack(self._number, pid, takes_s), _row_of(self._number))
+            os.pwrite(self._fd, _ROW.pack(self._number, pid), _row_of(self._number))
             _lock(self._fd, fcntl.F_OFD_SETLK, fcntl.F_UNLCK, 0, 1)
         except OSError as error:
             os.close(self._fd)
@@ -168,13 +164,12 @@ class _Ticket:
         return any(self._first(unit, self._number + 1, _NUMBERS) is not None for unit in self._units)
 
     def place(self) -> str:
-        """Its place in words: how many are before it, for how long, and the program of the first."""
+        """Its place in words: how many are before it, and the program of the first."""
         before = sorted({n for unit in self._units for n in self._all(unit, 0, self._number)})
         rows = [_ROW.unpack(os.pread(self._fd, _ROW.size, _row_of(n))) for n in before]
         known = [row for n, row in zip(before, rows, strict=True) if row[0] == n]
-        seconds = f", about {max(1, round(sum(row[2] for row in known)))} s" if known else ""
-        first = f" (first: pid {known[0][1]}{_command(known[0][1])})" if known else ""
-        return f"{len(before)} before you{seconds}{first}"
+        first = f" (first: pid {known[0][1]}{_program(known[0][1])})" if known else ""
+        return f"{len(before)} before you{first}"
 
     def _first(self, unit: int, low: int, high: int) -> int | None:
         """A number from `low` to before `high` whose ticket conflicts with this one."""
@@ -192,7 +187,7 @@ class _Ticket:
 def is_in_use(device: Device, cores: Sequence[int]) -> bool:
     """Whether a program uses the device, or one of the cores, at this moment."""
     lease = DeviceLease(device, cores)
-    ticket = _Ticket(lease._path, lease._units, fcntl.F_WRLCK, os.getpid(), 0.0)
+    ticket = _Ticket(lease._path, lease._units, fcntl.F_WRLCK, os.getpid())
     try:
         return ticket.is_preceded()
     finally:
@@ -231,12 +226,21 @@ def _failed(path: Path, error: OSError) -> InfrastructureError:
     return InfrastructureError(f"{path}: the device cannot be leased: {error.strerror}")
 
 
-def _command(pid: int) -> str:
-    """`", COMMAND"` of a program on this machine; empty if it is not seen from here."""
+def _program(pid: int) -> str:
+    """`", COMMAND"` of a program of this user, `", of USER"` of another's, whose command line is not shown.
+
+    Empty if it is not seen from here.
+    """
     try:
+        owner = os.stat(f"/proc/{pid}").st_uid
         words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
     except OSError:
         return ""
+    if owner != os.getuid():
+        try:
+            return f", of {pwd.getpwuid(owner).pw_name}"
+        except KeyError:  # a user of a container, or of another machine's directory
+            return f", of user {owner}"
     if Path(words[0]).name.startswith("python"):  # as in python /place/passagent run TASK
         words = [word for word in words[1:] if word != "-m"]
     text = " ".join([Path(words[0]).name, *words[1:3]] if words else []).strip()[:80]
