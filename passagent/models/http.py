@@ -14,6 +14,7 @@ from typing import Any
 import httpx2
 
 from passagent.config import ModelConfig
+from passagent.models.history import has_call_as_text
 from passagent.models.retry import Transient, one_line
 from passagent.models.sse import events
 from passagent.models.types import Message, Reply, ToolSpec, Usage
@@ -32,6 +33,11 @@ from passagent.models.wire import (
 
 TOKENS_A_BYTE = 0.5
 """An upper bound for a prompt: source code has 0.25 to 0.35 tokens a byte."""
+CALL_AS_TEXT = (
+    "a tool call came as text: the server does not read the model's calls; start it with a parser "
+    "(vLLM: --enable-auto-tool-choice --tool-call-parser NAME; SGLang: --tool-call-parser NAME; "
+    "llama.cpp: --jinja; Ollama: a model that `ollama show` lists with tools)"
+)
 _UNREADABLE: tuple[type[Exception], ...] = (
     httpx2.HTTPError, httpx2.StreamError, OSError,
     ValueError, TypeError, LookupError, AttributeError, RecursionError,
@@ -57,13 +63,20 @@ class HttpModel:
         self._refused = Refused(config.name)
         self._ratio = TOKENS_A_BYTE
         self._reports_usage: bool | None = None
+        self._has_warned = False
+        """Of calls as text."""
 
     async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
         """See Model.complete; raises Transient, too."""
         while True:
             request = self.wire.request(self.config, messages, tools, self._refused.parameters)
             try:
-                return await self._once(request)
+                reply = await self._once(request)
+                if not self._has_warned and not reply.message["tool_calls"]:
+                    self._has_warned = has_call_as_text(reply.message["content"], tools)
+                    if self._has_warned:
+                        log.warning("%s: %s", self.name, CALL_AS_TEXT)
+                return reply
             except self._sdk.APIStatusError as error:
                 if self._refused.drops(error, self._optional(request), self._hidden):
                     continue

@@ -20,9 +20,15 @@ log = logging.getLogger("passagent.models")
 
 PLACEHOLDER_KEY = "no-key-needed"
 REDACTED = "[redacted]"
+MAX_COUNT = 2**53
+"""Tokens: a count beyond is none."""
 _UNKNOWN = re.compile(
     r"unsupported|not supported|unrecognized|unknown|unexpected|not permitted|extra|instead", re.I
 )
+_NO_SYSTEM = re.compile(
+    r"\bsystem\b.{0,40}(not |un)support|(not |un)support.{0,30}\bsystem\b|only user and assistant roles", re.I
+)
+"""How OpenAI and the chat templates of models refuse the role `system`."""
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _STATUS = {
     "invalid_request_error": 400,
@@ -156,12 +162,16 @@ class Refused:
         """
         status = getattr(error, "status_code", 0)
         message, code, param = told(error)
-        if status not in (400, 422) or is_overflow(status, message, code):
-            return False
+        is_system = _NO_SYSTEM.search(message) is not None
+        if status not in (400, 422, 500 if is_system else 400) or is_overflow(status, message, code):
+            return False  # 500: llama.cpp's, where a chat template refuses
         for parameter in sent:
+            if (parameter == "system") != is_system:
+                continue
             if parameter.startswith("max_") and not _UNKNOWN.search(message):
                 continue
-            if param == parameter or re.search(rf"(?<!\w){re.escape(parameter)}\b", message):
+            is_named = re.search(rf"(?<!\w){re.escape(parameter)}\b", message) or parameter in code
+            if is_system or is_named or param == parameter:
                 is_new = parameter not in self.parameters  # else another call was refused at the same time
                 self.parameters.add(parameter)
                 if is_new:
@@ -222,4 +232,5 @@ def judge_streamed(
 def count(usage: Any, key: str) -> int:
     """A token count of a usage object; 0 where the server leaves it out."""
     value = usage.get(key) if isinstance(usage, dict) else None
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+    is_count = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < MAX_COUNT
+    return int(value) if is_count else 0  # some servers write 1000.0
