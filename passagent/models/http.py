@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
 
 from passagent.config import ModelConfig
+from passagent.errors import UsageError
 from passagent.models.history import has_call_as_text
-from passagent.models.retry import Transient, one_line
+from passagent.models.retry import NoApi, Transient, one_line
 from passagent.models.sse import events
 from passagent.models.types import Message, Reply, ToolSpec, Usage
 from passagent.models.wire import (
@@ -38,6 +40,7 @@ CALL_AS_TEXT = (
     "(vLLM: --enable-auto-tool-choice --tool-call-parser NAME; SGLang: --tool-call-parser NAME; "
     "llama.cpp: --jinja; Ollama: a model that `ollama show` lists with tools)"
 )
+_WHY = {ConnectionRefusedError: "connection refused", socket.gaierror: "unknown host"}
 _UNREADABLE: tuple[type[Exception], ...] = (
     httpx2.HTTPError, httpx2.StreamError, OSError,
     ValueError, TypeError, LookupError, AttributeError, RecursionError,
@@ -53,7 +56,7 @@ class HttpModel:
     ) -> None:
         """`client` is the SDK's asynchronous client, `sdk` its module, `key` what it was given."""
         self.name, self.config, self.wire = config.name, config, wire
-        self.endpoint = str(client.base_url)
+        self.endpoint = str(client.base_url).rstrip("/")
         self.is_streamed: bool | None = None
         """Whether the last reply came as a stream."""
         self.reports_cache = False
@@ -80,9 +83,9 @@ class HttpModel:
             except self._sdk.APIStatusError as error:
                 if self._refused.drops(error, self._optional(request), self._hidden):
                     continue
-                raise judge(error, self.name, self._key_variable, self._hidden) from None
+                raise self._judged(error) from None
             except self._sdk.APIError as error:
-                raise judge(error, self.name, self._key_variable, self._hidden) from None
+                raise self._judged(error) from None
 
     async def close(self) -> None:
         """See Model.close."""
@@ -92,6 +95,26 @@ class HttpModel:
         """`(input, output)` tokens that a call may take at most."""
         return int(self._size(messages, tools) * self._ratio) + 1, self.config.max_output_tokens
 
+    def limit_silence(self, seconds: float) -> None:
+        """Give up on a server that sends nothing for so long."""
+        self._client = self._client.with_options(timeout=seconds)
+
+    def _judged(self, error: Exception) -> Exception:
+        """What an SDK's APIError means, with the address."""
+        cause = error.__cause__
+        if isinstance(cause, httpx2.ConnectError):
+            root: BaseException = cause
+            while inner := root.__cause__ or root.__context__:
+                root = inner
+            said = f"it cannot be reached: {_WHY.get(type(root)) or one_line(str(cause))}"
+            is_first = self.is_streamed is None
+            return UsageError(f"{self.name} at {self.endpoint}: {said}") if is_first else NoApi(said)
+        if isinstance(cause, httpx2.RemoteProtocolError):
+            return Transient(one_line(f"no complete answer in HTTP: {cause}"))
+        if isinstance(cause, httpx2.TimeoutException):
+            return Transient("it does not answer: it may hang, or be loading its model")
+        return judge(error, f"{self.name} at {self.endpoint}", self._key_variable, self._hidden)
+
     async def _once(self, request: dict[str, Any]) -> Reply:
         stream, data = self.wire.stream(), None
         try:
@@ -99,7 +122,12 @@ class HttpModel:
                 asyncio.timeout(self.config.timeout_s),
                 self.wire.send(self._client, request) as response,
             ):
-                self.is_streamed = "text/event-stream" in response.headers.get("content-type", "")
+                kind = response.headers.get("content-type", "")
+                self.is_streamed = "text/event-stream" in kind
+                if "text/html" in kind:
+                    raise NoApi(
+                        "it answers with a page of HTML, not with a reply: is it the address of an API?"
+                    )
                 if self.is_streamed:
                     await _collect(stream, response.iter_bytes())
                     data = stream.whole()
@@ -108,6 +136,8 @@ class HttpModel:
                     data = json.loads(body.decode("utf-8", "replace"))
                     body.decode("utf-8")
             return self._reply(data, request, may_lack_usage=not self.is_streamed or stream.is_done)
+        except NoApi:
+            raise
         except Transient as error:
             raise Transient(clean(str(error), self._hidden), usage=self._said(stream, data)) from None
         except StreamedError as error:

@@ -129,7 +129,15 @@ def api_key(variable: str, name: str, base_url: str | None, base_url_variable: s
 
     Raises UsageError without either, and for an address with a password in it: settings are stored.
     """
-    if base_url and (urlsplit(base_url).password or urlsplit(base_url).query):
+    address = base_url or os.environ.get(base_url_variable)
+    try:
+        url = urlsplit(address or "https://host")
+        if url.scheme not in ("http", "https") or not url.hostname or url.port == 0:
+            raise ValueError
+    except ValueError:
+        shown = str(address).rpartition("@")[2]
+        raise UsageError(f"--model {name}: {shown} is no address such as http://127.0.0.1:8000/v1") from None
+    if base_url and (url.password or url.query):
         raise UsageError(
             f"--model {name}: the address may hold no password or key, it would be stored with the run; "
             f"export {variable}=... instead"
@@ -137,7 +145,7 @@ def api_key(variable: str, name: str, base_url: str | None, base_url_variable: s
     key = os.environ.get(variable, "").strip()
     if key:
         return key
-    if base_url or os.environ.get(base_url_variable):
+    if address:
         return PLACEHOLDER_KEY
     raise UsageError(f"--model {name}: {variable} is not set; export {variable}=... or give --base-url")
 
@@ -183,7 +191,10 @@ class Refused:
 
 def told(error: Exception) -> tuple[str, str, str]:
     """`(message, code, param)` in the body of an SDK's status error, in either provider's form."""
-    return error_of(getattr(error, "body", None)) or (str(error), "", "")
+    body = getattr(error, "body", None)
+    if "<html" in str(body).lower():
+        return "a page of HTML, not an API's answer", "", ""
+    return error_of(body) or (str(error), "", "")
 
 
 def error_of(body: Any) -> tuple[str, str, str] | None:
@@ -203,7 +214,7 @@ def judge(error: Exception, name: str, key_variable: str, hidden: tuple[str, ...
     """The exception to raise for an SDK's APIError: of status, of connection or of time."""
     status = getattr(error, "status_code", None)
     if not isinstance(status, int):
-        return Transient(clean(one_line(f"no complete reply: {error}"), hidden))
+        return Transient(clean(one_line(f"no complete reply: {error.__cause__ or error}"), hidden))
     message, code, _ = told(error)
     headers: Mapping[str, str] = getattr(getattr(error, "response", None), "headers", {})
     if 200 <= status < 400:
