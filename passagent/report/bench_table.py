@@ -99,6 +99,7 @@ def data(summaries: Sequence[Summary], rows: Sequence[Row]) -> dict[str, Any]:
                 "task": row.task,
                 "compiler": row.compiler,
                 "run": row.run,
+                "left_to_eager": row.left,
                 "status": row.evaluation.status,
                 "as_score": row.evaluation.as_score,
                 "graphs": [
