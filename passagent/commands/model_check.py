@@ -176,4 +176,4 @@ def _check_text(checks: list[Checked]) -> str:
         for c in checks
     ]
     header = ["model", "works", "tools", "streaming", "caching", ">tokens", ">USD", ">s", ""]
-    return "\n" + table(header, rows, indent="", drop=["s", "tokens", "caching", "streaming"])
+    return "\n" + table(header, rows, indent="", drop=["s", "tokens", "caching", "streaming"], wrap=[""])

@@ -22,7 +22,7 @@ def similar(path: str, preset: str | None, settings: dict[str, Any], as_json: bo
     rows = [["seed", *_cells(found["seed"])]] if found["seed"] else []
     rows += [["example", *_cells(one)] for one in found["examples"]]
     if rows:
-        print(table(["use", "why", "operators", ">AS [95%]", "source"], rows))
+        print(table(["use", "why", "operators", ">AS [95%]", "source"], rows, wrap=["why"]))
     else:
         print(f"no exemplar serves it; knowledge: {', '.join(found['knowledge']) or 'nothing'}")
     if found["excluded"]:
