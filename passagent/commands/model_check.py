@@ -63,7 +63,9 @@ def models(preset: str | None, settings: dict[str, Any], check: bool, as_json: b
     """
     config = load_config(preset, settings)
     listed = configured(config)
-    checks = asyncio.run(_all_checked(config)) if check else {}
+    checks: dict[str, Checked] = {}
+    for model in distinct_models(config) if check else ():
+        checks[model.name] = asyncio.run(checked(model, prices_of(config.model, [model.name])[model.name]))
     if as_json:
         data = [asdict(c) | ({"check": asdict(checks[c.model])} if check else {}) for c in listed]
         print(json.dumps({"prices_of": read_prices()[0], "models": data}))
@@ -100,14 +102,6 @@ def _configured(config: Config, role: str, model: ModelConfig, weight: float | N
     rates = price.model_dump(exclude_none=True, exclude={"over", "up_to"}) if price else None
     address = model.base_url or os.environ.get(ADDRESSES.get(provider, "")) or None
     return Configured(role, model.name, weight, address if variable else None, key, rates)
-
-
-async def _all_checked(config: Config) -> dict[str, Checked]:
-    """The check of each model by its name, all at once."""
-    models = distinct_models(config)
-    prices = prices_of(config.model, [model.name for model in models])
-    checks = await asyncio.gather(*(checked(model, prices[model.name]) for model in models))
-    return {check.model: check for check in checks}
 
 
 async def checked(config: ModelConfig, price: Price | None) -> Checked:

@@ -9,7 +9,7 @@ from passagent.config import ModelConfig
 from passagent.models.history import valid_history
 from passagent.models.retry import Transient, one_line
 from passagent.models.types import END, LENGTH, REFUSAL, TOOLS, Message, Reply, ToolSpec, Usage, assistant
-from passagent.models.wire import StreamedError, arguments_object, clean, count, error_of
+from passagent.models.wire import StreamedError, arguments_object, count, error_of
 
 _STOP = {"end_turn": END, "stop_sequence": END, "tool_use": TOOLS, "max_tokens": LENGTH, "refusal": REFUSAL}
 _STOP["model_context_window_exceeded"] = LENGTH
@@ -181,23 +181,22 @@ def to_wire(messages: list[Message], keep_thinking: bool = True) -> tuple[str, l
 def _assistant_blocks(message: Message, keep_thinking: bool) -> list[dict[str, Any]]:
     """A reply's blocks as the API takes them: none that is blank, and no thinking at the end."""
     calls, blocks = iter(message["tool_calls"]), list[dict[str, Any]]()
-    plain = [
-        {"type": "text", "text": message["content"]},
-        *({"type": "tool_use"} for _ in message["tool_calls"]),
-    ]
+    plain = [{"type": "text", "text": message["content"]}] + [{"type": "tool_use"}] * len(
+        message["tool_calls"]
+    )
     for block in message.get("raw", {}).get("anthropic") or plain:
         kind = block["type"]
         if kind == "tool_use":
             call = next(calls)
-            arguments = clean(arguments_object(call["arguments"]))
-            blocks.append({**block, "id": call["id"], "name": call["name"], "input": arguments})
+            sent = {"id": call["id"], "name": call["name"], "input": json.loads(call["arguments"])}
+            blocks.append(block | sent)
         elif kind == "text":
             text = (block.get("text") or "").rstrip()
-            blocks += [{**block, "text": text}] if text else []
+            blocks += [block | {"text": text}] if text else []
         elif "thinking" not in kind or (
-            keep_thinking and (block.get("thinking") or block.get("signature") or block.get("data"))
+            keep_thinking and any(map(block.get, ("thinking", "signature", "data")))
         ):
-            blocks.append(dict(block))
+            blocks.append(block)
     while blocks and "thinking" in blocks[-1]["type"]:
         blocks.pop()
     return blocks

@@ -9,7 +9,7 @@ from passagent.config import ModelConfig
 from passagent.models.history import valid_history
 from passagent.models.retry import Transient, one_line
 from passagent.models.types import END, LENGTH, REFUSAL, TOOLS, Message, Reply, ToolSpec, Usage, assistant
-from passagent.models.wire import StreamedError, arguments_text, count, error_of
+from passagent.models.wire import StreamedError, count, error_of
 
 _STOP = {
     "stop": END,
@@ -172,28 +172,24 @@ class ChatStream:
 
 def to_wire(messages: list[Message], reasoning: list[str]) -> list[dict[str, Any]]:
     """Valid messages as Chat Completions takes them."""
-    wire: list[dict[str, Any]] = []
-    for message in messages:
-        role, content = message["role"], message["content"]
-        if role == "tool":
-            wire.append({"role": "tool", "tool_call_id": message["tool_call_id"], "content": content})
-        elif role != "assistant":
-            wire.append({"role": role, "content": content})
-        else:
-            kept = message.get("raw", {}).get("openai", {})
-            turn = {"role": "assistant", "content": content or None}
-            turn |= {name: kept[name] for name in reasoning if name in kept}
-            if message["tool_calls"]:
-                turn["tool_calls"] = [
-                    {
-                        "id": call["id"],
-                        "type": "function",
-                        "function": {"name": call["name"], "arguments": arguments_text(call["arguments"])},
-                    }
-                    for call in message["tool_calls"]
-                ]
-            wire.append(turn)
-    return wire
+    keys = ("role", "tool_call_id", "content")
+    return [
+        _turn(message, reasoning)
+        if message["role"] == "assistant"
+        else {k: message[k] for k in keys if k in message}
+        for message in messages
+    ]
+
+
+def _turn(message: Message, reasoning: list[str]) -> dict[str, Any]:
+    kept = message.get("raw", {}).get("openai", {})
+    turn = {"role": "assistant", "content": message["content"] or None}
+    turn |= {name: kept[name] for name in reasoning if name in kept}
+    calls = [
+        {"id": c["id"], "type": "function", "function": {"name": c["name"], "arguments": c["arguments"]}}
+        for c in message["tool_calls"]
+    ]
+    return turn | ({"tool_calls": calls} if calls else {})
 
 
 def _call(call: dict[str, Any]) -> dict[str, str]:

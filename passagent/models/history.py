@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from passagent.models.types import Message, ToolSpec
-from passagent.models.wire import clean
+from passagent.models.wire import arguments_text, clean
 
 _REFUSED = re.compile(r"[^a-zA-Z0-9_-]+")
 """What no API takes in a tool's name, though replies hold it."""
@@ -21,8 +21,8 @@ def valid_history(
     """Return `messages` in a form that every API takes.
 
     Blank replies are left out. User messages in a row become one, as chat templates want turns to alternate.
-    Each call has a name of allowed characters and an id of its own, which its result has, too; with
-    `plain_ids` the id has these characters only. A result of no call becomes a user message.
+    Each call has a name of allowed characters, an object as arguments, and an id of its own, which its result
+    has, too; with `plain_ids` the id has a name's characters. A result of no call becomes a user message.
     """
     names = [tool.name for tool in tools]
     valid, waiting, used = list[Message](), list[tuple[str, str]](), set[str]()
@@ -36,7 +36,11 @@ def valid_history(
                     id_ = f"made{len(used):05}"  # nine characters: Mistral takes no others
                 used.add(id_)
                 waiting.append((call["id"], id_))
-                calls.append(call | {"id": id_, "name": _valid_name(call["name"], names)})
+                name = (
+                    meant_tool(call["name"], names) or _REFUSED.sub("_", call["name"]).strip("_")[:MAX_NAME]
+                )
+                arguments = arguments_text(call["arguments"])
+                calls.append({"id": id_, "name": name or "unnamed", "arguments": arguments})
             if content.strip() or calls:  # a request may not end with a reply that ends with a space
                 valid.append(message | {"content": content.rstrip(), "tool_calls": calls})
             continue
@@ -63,7 +67,3 @@ def has_call_as_text(text: str, tools: Sequence[ToolSpec]) -> bool:
     names = "|".join(re.escape(tool.name) for tool in tools)
     call = rf"""<tool_call>|\[TOOL_CALLS\]|\b(name|functions?)["']?\s*[=:.]\s*["']?({names})\b"""
     return bool(names) and re.search(call, text) is not None
-
-
-def _valid_name(name: str, tools: Sequence[str]) -> str:
-    return meant_tool(name, tools) or _REFUSED.sub("_", name).strip("_")[:MAX_NAME] or "unnamed"

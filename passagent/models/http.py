@@ -75,17 +75,14 @@ class HttpModel:
             request = self.wire.request(self.config, messages, tools, self._refused.parameters)
             try:
                 reply = await self._once(request)
-                if not self._has_warned and not reply.message["tool_calls"]:
-                    self._has_warned = has_call_as_text(reply.message["content"], tools)
-                    if self._has_warned:
-                        log.warning("%s: %s", self.name, CALL_AS_TEXT)
+                is_silent = self._has_warned or reply.message["tool_calls"]
+                if not is_silent and has_call_as_text(reply.message["content"], tools):
+                    self._has_warned = True
+                    log.warning("%s: %s", self.name, CALL_AS_TEXT)
                 return reply
-            except self._sdk.APIStatusError as error:
-                if self._refused.drops(error, self._optional(request), self._hidden):
-                    continue
-                raise self._judged(error) from None
             except self._sdk.APIError as error:
-                raise self._judged(error) from None
+                if not self._refused.drops(error, self._optional(request), self._hidden):
+                    raise self._judged(error) from None
 
     async def close(self) -> None:
         """See Model.close."""
@@ -136,10 +133,9 @@ class HttpModel:
                     data = json.loads(body.decode("utf-8", "replace"))
                     body.decode("utf-8")
             return self._reply(data, request, may_lack_usage=not self.is_streamed or stream.is_done)
-        except NoApi:
-            raise
         except Transient as error:
-            raise Transient(clean(str(error), self._hidden), usage=self._said(stream, data)) from None
+            said = clean(str(error), self._hidden)
+            raise type(error)(said, usage=self._said(stream, data)) from None
         except StreamedError as error:
             usage = self._said(stream, data)
             raise judge_streamed(error, self.name, self._key_variable, self._hidden, usage) from None

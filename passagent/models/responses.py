@@ -8,7 +8,7 @@ from passagent.config import ModelConfig
 from passagent.models.history import valid_history
 from passagent.models.retry import Transient, one_line
 from passagent.models.types import END, LENGTH, REFUSAL, TOOLS, Message, Reply, ToolSpec, Usage, assistant
-from passagent.models.wire import StreamedError, arguments_text, clean, count, error_of
+from passagent.models.wire import StreamedError, clean, count, error_of
 
 _TERMINAL = {"response.completed", "response.incomplete", "response.failed"}
 _INCOMPLETE = {"max_output_tokens": LENGTH, "content_filter": REFUSAL}
@@ -142,9 +142,8 @@ def to_wire(messages: list[Message], keep_reasoning: bool = True) -> list[dict[s
     for message in messages:
         role, content = message["role"], message["content"]
         if role == "tool":
-            items.append(
-                {"type": "function_call_output", "call_id": message["tool_call_id"], "output": content}
-            )
+            called = message["tool_call_id"]
+            items.append({"type": "function_call_output", "call_id": called, "output": content})
         elif role == "user":
             items.append({"role": "user", "content": content})
         elif role == "assistant":
@@ -157,17 +156,16 @@ def _assistant_items(message: Message, keep_reasoning: bool) -> list[dict[str, A
     calls, items = iter(message["tool_calls"]), list[dict[str, Any]]()
     plain = [{"type": "message", "role": "assistant", "content": message["content"]}]
     plain += [{"type": "function_call"}] * len(message["tool_calls"])
-    kept = message.get("raw", {}).get("responses") or plain
-    for item in kept:
+    for item in message.get("raw", {}).get("responses") or plain:
         content = item.get("content") or []
         if item["type"] == "function_call":
             call = next(calls)
-            arguments = arguments_text(call["arguments"])
-            items.append({**item, "call_id": call["id"], "name": call["name"], "arguments": arguments})
+            sent = {"call_id": call["id"], "name": call["name"], "arguments": call["arguments"]}
+            items.append(item | sent)
         elif item["type"] == "message":
             if isinstance(content, list):
                 content = [p for p in content if (p.get("text") or p.get("refusal") or "").strip()]
-            items += [{**item, "content": content}] if content else []
+            items += [item | {"content": content}] if content else []
         elif item["type"] != "reasoning" or (keep_reasoning and (item.get("encrypted_content") or content)):
             items.append(item)
     while items and items[-1]["type"] == "reasoning":  # cut off: refused without what it led to

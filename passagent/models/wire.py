@@ -192,9 +192,8 @@ class Refused:
 def told(error: Exception) -> tuple[str, str, str]:
     """`(message, code, param)` in the body of an SDK's status error, in either provider's form."""
     body = getattr(error, "body", None)
-    if "<html" in str(body).lower():
-        return "a page of HTML, not an API's answer", "", ""
-    return error_of(body) or (str(error), "", "")
+    is_page = "<html" in str(body).lower()
+    return error_of(body) or ("a page of HTML, not an API's answer" if is_page else str(error), "", "")
 
 
 def error_of(body: Any) -> tuple[str, str, str] | None:

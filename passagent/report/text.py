@@ -97,9 +97,10 @@ def _distinct(column: list[str]) -> list[str]:
 
 def _lines(cell: str, width: int, wraps: bool) -> list[str]:
     """The cell's lines where it may not be wider than `width`."""
-    if wraps:
-        return textwrap.wrap(cell, width, break_long_words=False, break_on_hyphens=False) or [""]
-    return [cell if len(cell) <= width else f"{cell[: width - 2]}.."]
+    if len(cell) <= width:
+        return [cell]
+    broken = textwrap.wrap(cell, width, break_long_words=False, break_on_hyphens=False) if wraps else []
+    return broken or [f"{cell[: width - 2]}.."]
 
 
 def shortened(text: str, limit: int) -> str:
