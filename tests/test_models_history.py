@@ -105,6 +105,7 @@ REPLIES = {
     "no ids": Said(calls=[("", "file_editor", "{}"), ("", "file_editor", "{}")]),
     "an id of other characters": Said(calls=[("functions.file_editor:0", "file_editor", "{}")]),
     "arguments that are no JSON": Said(calls=[("c1", "file_editor", '{"path": ')]),
+    "half a character": Said("\ud83d", [("c1", "file_editor", '{"path": "\\ud83d"}')]),
     "arguments that are no object": Said(calls=[("c1", "file_editor", "[1]"), ("c2", "file_editor", "")]),
     "a blank text beside a call": Said(" \n", [("c1", "file_editor", "{}")], thought="hm", signature="s"),
     "a blank text alone": Said(" \n"),

@@ -87,10 +87,8 @@ def configured(config: Config) -> list[Configured]:
         _configured(config, "agent", member, weight)
         for member, weight in zip(config.model.members(), weights, strict=True)
     ]
-    return [
-        *found,
-        *(_configured(config, role, role_config(config, role), None) for role in other_roles(config)),
-    ]
+    others = other_roles(config)
+    return [*found, *(_configured(config, role, role_config(config, role), None) for role in others)]
 
 
 def _configured(config: Config, role: str, model: ModelConfig, weight: float | None) -> Configured:

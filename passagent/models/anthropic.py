@@ -9,7 +9,7 @@ from passagent.config import ModelConfig
 from passagent.models.history import valid_history
 from passagent.models.retry import Transient, one_line
 from passagent.models.types import END, LENGTH, REFUSAL, TOOLS, Message, Reply, ToolSpec, Usage, assistant
-from passagent.models.wire import StreamedError, arguments_object, count, error_of
+from passagent.models.wire import StreamedError, arguments_object, clean, count, error_of
 
 _STOP = {"end_turn": END, "stop_sequence": END, "tool_use": TOOLS, "max_tokens": LENGTH, "refusal": REFUSAL}
 _STOP["model_context_window_exceeded"] = LENGTH
@@ -188,7 +188,7 @@ def _assistant_blocks(message: Message, keep_thinking: bool) -> list[dict[str, A
         kind = block["type"]
         if kind == "tool_use":
             call = next(calls)
-            sent = {"id": call["id"], "name": call["name"], "input": json.loads(call["arguments"])}
+            sent = {"id": call["id"], "name": call["name"], "input": clean(json.loads(call["arguments"]))}
             blocks.append(block | sent)
         elif kind == "text":
             text = (block.get("text") or "").rstrip()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 from collections.abc import AsyncIterator
 from typing import Any
@@ -40,7 +41,10 @@ CALL_AS_TEXT = (
     "(vLLM: --enable-auto-tool-choice --tool-call-parser NAME; SGLang: --tool-call-parser NAME; "
     "llama.cpp: --jinja; Ollama: a model that `ollama show` lists with tools)"
 )
-_WHY = {ConnectionRefusedError: "connection refused", socket.gaierror: "unknown host"}
+_WHY: dict[type[BaseException], str] = {
+    ConnectionRefusedError: "connection refused",
+    socket.gaierror: "unknown host",
+}
 _UNREADABLE: tuple[type[Exception], ...] = (
     httpx2.HTTPError, httpx2.StreamError, OSError,
     ValueError, TypeError, LookupError, AttributeError, RecursionError,
@@ -56,7 +60,7 @@ class HttpModel:
     ) -> None:
         """`client` is the SDK's asynchronous client, `sdk` its module, `key` what it was given."""
         self.name, self.config, self.wire = config.name, config, wire
-        self.endpoint = str(client.base_url).rstrip("/")
+        self.endpoint = re.sub("//[^/]*@", "//", str(client.base_url)).rstrip("/")  # it is shown: no password
         self.is_streamed: bool | None = None
         """Whether the last reply came as a stream."""
         self.reports_cache = False

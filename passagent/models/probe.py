@@ -38,14 +38,15 @@ async def ask(config: ModelConfig) -> tuple[HttpModel, Reply] | None:
 
     small = {"max_output_tokens": min(MAX_OUTPUT, config.max_output_tokens), "stream": config.streams}
     model = open_model(config.model_copy(update=small))
+    http = model.inner if isinstance(model, Retrying) else None
     try:
-        if not (isinstance(model, Retrying) and isinstance(model.inner, HttpModel)):
+        if not isinstance(http, HttpModel):
             return None
-        model.inner.limit_silence(SILENCE_S)
-        return model.inner, await model.inner.complete(QUESTION, [PING])
+        http.limit_silence(SILENCE_S)
+        return http, await http.complete(QUESTION, [PING])
     except Transient as error:
         kind = UsageError if isinstance(error, NoApi) else InfrastructureError
-        raise kind(f"{config.name} at {model.endpoint}: {error}") from None
+        raise kind(f"{config.name} at {getattr(http, 'endpoint', '')}: {error}") from None
     finally:
         await model.close()
 

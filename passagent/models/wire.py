@@ -242,5 +242,6 @@ def judge_streamed(
 def count(usage: Any, key: str) -> int:
     """A token count of a usage object; 0 where the server leaves it out."""
     value = usage.get(key) if isinstance(usage, dict) else None
-    is_count = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < MAX_COUNT
-    return int(value) if is_count else 0  # some servers write 1000.0
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < MAX_COUNT:
+        return int(value)  # some servers write 1000.0
+    return 0
