@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from passagent.config import ModelConfig
@@ -26,8 +27,7 @@ class Messages:
         self, config: ModelConfig, messages: list[Message], tools: list[ToolSpec], refused: set[str]
     ) -> dict[str, Any]:
         """See Wire.request."""
-        valid = valid_history(messages, tools, plain_ids=True)
-        system, turns = to_wire(valid, keep_thinking="thinking" not in refused)
+        system, turns = to_wire(messages, "thinking" not in refused, tools)
         request: dict[str, Any] = {
             "model": config.name.partition("/")[2],
             "max_tokens": config.max_output_tokens,
@@ -152,14 +152,16 @@ class MessagesStream:
         return {**self._message, "content": blocks, "usage": self._usage}
 
 
-def to_wire(messages: list[Message], keep_thinking: bool = True) -> tuple[str, list[dict[str, Any]]]:
-    """`(system text, turns)` of valid messages: user and assistant alternate.
+def to_wire(
+    messages: list[Message], keep_thinking: bool = True, tools: Sequence[ToolSpec] = ()
+) -> tuple[str, list[dict[str, Any]]]:
+    """`(system text, turns)` of neutral messages, made valid: user and assistant alternate.
 
     The results of a reply's tool calls are one turn. Thinking goes back as it came, signatures and all,
     unless the server refused it.
     """
     system, turns = [], list[dict[str, Any]]()
-    for message in messages:
+    for message in valid_history(messages, tools, plain_ids=True):
         role, content = message["role"], message["content"]
         if role == "system":
             system.append(content)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from passagent.config import ModelConfig
@@ -44,7 +45,7 @@ class Chat:
             messages = [m | {"role": "user"} if m["role"] == "system" else m for m in messages]
         request: dict[str, Any] = {
             "model": config.name.partition("/")[2],
-            "messages": to_wire(valid_history(messages, tools), reasoning),
+            "messages": to_wire(messages, reasoning, tools),
         }
         # OpenAI's newer models take max_completion_tokens only, many compatible servers max_tokens only
         limits = (
@@ -170,14 +171,16 @@ class ChatStream:
         return {"choices": [choice] if self._seen else [], "usage": self._usage}
 
 
-def to_wire(messages: list[Message], reasoning: list[str]) -> list[dict[str, Any]]:
-    """Valid messages as Chat Completions takes them."""
+def to_wire(
+    messages: list[Message], reasoning: list[str], tools: Sequence[ToolSpec] = ()
+) -> list[dict[str, Any]]:
+    """Neutral messages, made valid, as Chat Completions takes them."""
     keys = ("role", "tool_call_id", "content")
     return [
         _turn(message, reasoning)
         if message["role"] == "assistant"
         else {k: message[k] for k in keys if k in message}
-        for message in messages
+        for message in valid_history(messages, tools)
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from passagent.config import ModelConfig
@@ -33,7 +34,7 @@ class Responses:
         system = "\n\n".join(clean(m["content"]) for m in messages if m["role"] == "system")
         request: dict[str, Any] = {
             "model": config.name.partition("/")[2],
-            "input": to_wire(valid_history(messages, tools), "encrypted_content" not in refused),
+            "input": to_wire(messages, "encrypted_content" not in refused, tools),
             "max_output_tokens": config.max_output_tokens,
             "store": False,
             "include": ["reasoning.encrypted_content"],
@@ -133,13 +134,15 @@ class ResponsesStream:
         return {**self._response, "output": self._response.get("output") or self._items}
 
 
-def to_wire(messages: list[Message], keep_reasoning: bool = True) -> list[dict[str, Any]]:
-    """Valid messages, without the system's, as input items.
+def to_wire(
+    messages: list[Message], keep_reasoning: bool = True, tools: Sequence[ToolSpec] = ()
+) -> list[dict[str, Any]]:
+    """Neutral messages, without the system's and made valid, as input items.
 
     Reasoning items go back as they came, unless the server refused them.
     """
     items: list[dict[str, Any]] = []
-    for message in messages:
+    for message in valid_history(messages, tools):
         role, content = message["role"], message["content"]
         if role == "tool":
             called = message["tool_call_id"]
