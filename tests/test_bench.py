@@ -320,20 +320,23 @@ def test_the_expert_beside_others(call, tmp_path):
     tiny.write_subgraph(tmp_path / "tasks/matmul", [4, 4], model=MATMUL)
     words = ["bench", "tasks", "--compiler", "expert", *QUICK, "--out", "kept", "--json"]
     code, out, err = call(*words)
-    assert code == 1
-    assert "matmul: the expert covers nothing of it (matmul is left to the vendor library)" in one_line(err)
+    assert code == 0 and "matmul expert: left whole to eager, counted as 1.0\n" in err
+    assert "cannot be compared" not in err
     data = json.loads(out)
-    [result] = data["results"]
+    left, result = data["results"]
+    assert left["left_to_eager"] and not result["left_to_eager"]
+    assert (left["task"], left["as_score"], left["graphs"][0]["speedup"]["e2e"]) == ("matmul", 1.0, 1.0)
     assert (result["task"], result["status"]) == ("silu_mul", "ok")
     [line] = data["compilers"]
-    assert (line["compiler"], line["tasks"], line["asked"]) == ("expert", 1, 2)
+    assert (line["compiler"], line["tasks"], line["asked"]) == ("expert", 2, 2)
     assert line["subgraph_cr"]["value"] == 1.0
     row = json.loads((tmp_path / "kept/results.jsonl").read_text().splitlines()[-1])
     assert all(graph["compiled_samples_ms"] for graph in row["evaluation"]["graphs"])
 
     code, out, err = call("bench", "tasks/silu_mul", *words[2:])  # kept; linear was not asked for
     assert (code, "1 of them made before" in err) == (0, True)
-    assert json.loads(out)["results"] == data["results"]
+    assert json.loads(out)["results"] == [result]
+    assert "left whole to eager by the expert, counted as 1.0: matmul\n" in call(*words[:-1])[1]
 
     # What was written is there to be read, and to be measured as passes.
     code, out, _ = call(

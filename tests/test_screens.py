@@ -5,14 +5,24 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 
 import pytest
 from test_cli import call, one_line, stored, task  # noqa: F401 (fixtures)
 
+from passagent import settings
+from passagent.benchmark.summary import summarise
+from passagent.collection.collection_figures import Summary as Collected
+from passagent.config import load_config
+from passagent.evaluator.result import Evaluation, GraphResult, Speedup
+from passagent.report import bench_table, collect_table
 from passagent.report.text import table
+from passagent.store import Store, runs
 
+RUN = {"task_path": "", "task_key": "", "model": "expert", "device": "cpu", "seed": 0, "iters": 1}
+RUN |= {"config": load_config().model_dump_json(), "version": ""}
 BETWEEN = "---- the next command ----"
 PROGRAM = f"""
 import sys
@@ -49,19 +59,54 @@ def on_a_terminal(commands: list[str], **environment: str) -> str:
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 200])
-def test_tables_drop_columns_and_never_break_a_word(monkeypatch, columns):
+def test_tables_drop_columns_and_break_sentences_at_spaces(monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
     names = ["name", "note", ">count", ">share", "kind"]
     rows = [
         ["a_name_of_some_length", "several words that may be broken at spaces", "7", "1.0", "of some kind"]
     ]
-    shown = table(names, rows, drop=["kind", "share"])
+    shown = table(names, rows, drop=["kind", "share"], wrap=["note"])
     assert max(map(len, shown.splitlines())) <= columns
     words = {word for cell in [*(name.lstrip(">") for name in names), *rows[0]] for word in cell.split()}
     assert set(shown.split()) <= words
     assert set(shown.split()) >= {"a_name_of_some_length", "7", *rows[0][1].split()}
     assert ("1.0" in shown.split()) == (columns == 200)
     assert ("kind" in shown.split()) == (columns == 200)
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_table_leaves_out_what_names_share_and_has_one_line_a_row(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    tasks = [f"hf_transformers/encoder_layers/{name}_with_a_long_name" for name in ("gelu", "softmax")]
+    rows = [[name, "ok", "two words", f"{1 / 3:.10f}"] for name in tasks]
+    lines = table(["task", "status", "kind", ">speedup"], rows, indent="").splitlines()
+    assert len(lines) == 3 and max(map(len, lines)) <= columns
+    assert all(line.endswith("0.3333333333") for line in lines[1:])
+    beginning = {40: "..", 80: "..gelu_with_a_long_name ", 200: tasks[0]}[columns]
+    assert lines[1].startswith(beginning)
+
+
+def test_tables_of_compilers_and_models_have_one_line_a_row_at_80_columns(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    compilers = ["inductor", "torch:inductor:reduce-overhead"]
+    graphs = [GraphResult(name="g", dtype="f", status="ok", passes_from_t=-10, speedup=Speedup(e2e=1.5))]
+    judged = [Evaluation.model_construct(dispatch="direct", graphs=graphs, es={})] * 3
+    lines = bench_table.text([summarise(name, judged, 3) for name in compilers]).splitlines()
+    assert [line.split()[0] for line in lines] == ["compiler", *compilers]
+    assert all("1.500 [1.500-1.500]" in line for line in lines[1:])
+    models = [Collected("openai/gpt-6.2-sol", 0.1), Collected("anthropic/claude-haiku-5-5", 0.1)]
+    for rows in (lines, collect_table.text(models).splitlines()):
+        assert max(map(len, rows)) <= 80
+
+
+def test_runs_of_long_names_have_one_line_each_at_80_columns(call, monkeypatch, tmp_path):  # noqa: F811
+    monkeypatch.setenv("COLUMNS", "80")
+    names = ["sample_of_a_level_with_a_rather_long_name_and_more/" + "x" * 30 + f"_{end}" for end in "ab"]
+    with Store.open(tmp_path / "runs") as store:
+        for name in names:
+            runs.create_run(store, roles=["general"], operators=[], task=name, **RUN)
+    lines = call("runs")[1].splitlines()
+    assert len(lines) == 3 and max(map(len, lines)) <= 80
 
 
 def test_every_table_of_a_run_fits_80_columns(call, stored, monkeypatch):  # noqa: F811
@@ -92,10 +137,36 @@ def test_a_mistyped_name_is_answered_with_the_nearest(call, stored, task):  # no
         (["why", 99], "the nearest: 12"),
         (["diff", 1, 0], "the nearest: 1"),
         (["run", "tsak"], "did you mean 'task'?"),
+        (["run", "quick_gleu"], "did you mean 'example:quick_gelu'?"),
+        (["run", name], f"passagent show {name}, or resume {name}"),
+        (["eval", "last"], "passagent show last, or resume last"),
+        (["bench", "last"], "passagent show last, or resume last"),
+        (["rnu"], "Did you mean 'run'?"),
+        (["frobnicate"], "passagent --help names the commands"),
+        (["run", "x" * 300], "the path is too long"),
+        (["collect", "x" * 300], "the path is too long"),
         (["eval", f"{task.parent}/tasc"], "did you mean 'task'?"),
     ):
         code, _, err = call(*words)
         assert code == 2 and told in one_line(err)
+
+
+def test_help_shows_every_default(call):  # noqa: F811
+    """Those of the settings that options stand for, and no word of what has none."""
+    config, shown = load_config(), " ".join(call("run", "--help")[1].split())
+    for name, key in settings.OPTIONS.items():
+        section, _, field = key.partition(".")
+        default = getattr(getattr(config, section), field)
+        if default not in (None, [], False) and name != "library":
+            assert re.search(rf"PASSAGENT_{name.upper()}; default: \({default}[,)]", shown), name
+
+
+def test_cpu_build_of_torch_is_said_where_a_gpu_is_asked_for(call, task, monkeypatch):  # noqa: F811
+    monkeypatch.setattr("torch.version.cuda", None)
+    monkeypatch.setattr("torch.version.hip", None)
+    for words in (["run", task], ["bench", task]):
+        code, _, err = call(*words, "--device", "cuda")
+        assert code == 2 and "is built for the CPU alone" in one_line(err)
 
 
 def test_the_shell_completes_commands_and_options():

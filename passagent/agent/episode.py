@@ -21,6 +21,7 @@ from passagent.agent.tokens import CHARACTERS
 from passagent.agent.toolbox import EDITOR, EVALUATOR, Tool, check_arguments
 from passagent.config import AgentConfig
 from passagent.errors import nearest
+from passagent.models.history import meant_tool
 from passagent.models.retry import ContextOverflow
 from passagent.models.types import LENGTH, REFUSAL, Message, Model, Reply, Usage
 from passagent.models.wire import clean
@@ -119,7 +120,8 @@ async def run_episode(
                 for call, is_cut in unanswered(messages):
                     made = evaluations(messages) + pending.used
                     text = await answer(call, by_name, is_cut, made < limits.max_evaluations)
-                    message = {"role": "tool", "tool_call_id": call["id"], "name": call["name"]}
+                    name = meant_tool(call["name"], list(by_name)) or call["name"]
+                    message = {"role": "tool", "tool_call_id": call["id"], "name": name}
                     late = None
                     try:
                         late = pending.take() if read_status(text) is None else None
@@ -198,7 +200,7 @@ async def answer(call: dict[str, str], tools: dict[str, Tool], is_cut: bool, may
 
 def understand(call: dict[str, str], tools: dict[str, Tool], is_cut: bool) -> tuple[Tool, dict[str, object]]:
     """The tool that a call means and its arguments. Raises ToolError."""
-    tool = tools.get(call["name"])
+    tool = tools.get(meant_tool(call["name"], list(tools)) or "")
     if tool is None:
         raise ToolError(f"there is no tool '{call['name'][:80]}'{nearest(call['name'][:80], list(tools))}")
     if is_cut:

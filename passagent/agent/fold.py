@@ -136,7 +136,7 @@ def _kept(messages: list[Message]) -> set[int]:
         for call in message.get("tool_calls", ()) if message["role"] == "assistant" else ():
             arguments = _object(call["arguments"])
             path = arguments.get("path")
-            if isinstance(path, str) and call["name"] == "file_editor":
+            if isinstance(path, str) and "file_editor" in call["name"]:
                 if arguments.get("command") == "create":
                     writers[path] = set()
                 writers.setdefault(path, set()).add(index)

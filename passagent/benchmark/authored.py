@@ -5,16 +5,11 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from passagent.errors import PassagentError
 from passagent.evaluator.result import Candidate
 from passagent.tasks import Task
 
 PASSES = "passes"
 """Beside the results: what the expert wrote, DIR/TASK as `--pass-dir` takes it."""
-
-
-class Uncovered(PassagentError):
-    """The expert leaves all of a task to eager."""
 
 
 def expert_version() -> str:
@@ -28,14 +23,11 @@ def expert_version() -> str:
     return digest.hexdigest()
 
 
-def first_pass(task: Task, device: str) -> Candidate:
-    """What the expert's default plan makes of a task. Raises Uncovered where it covers nothing."""
+def first_pass(task: Task, device: str) -> Candidate | None:
+    """What the expert's default plan makes of a task; None where it leaves all of it to eager."""
     from passagent.expert.choices import default
     from passagent.expert.expert_model import candidate
 
     target = "cuda" if device.startswith("cuda") else "cpu"
-    files, authored = candidate(str(task.path), target, default(target))
-    if not files:
-        why = ", ".join(f"{op} {reason}" for op, reason in authored.refused.items())
-        raise Uncovered(f"{task.name}: the expert covers nothing of it ({why or 'nothing to fuse'})")
-    return Candidate(files)
+    files, _ = candidate(str(task.path), target, default(target))
+    return Candidate(files) if files else None

@@ -2,10 +2,9 @@
 
 A problem counts once: one that became several tasks is correct where all of them are, and its time is their
 sum. fast_p is the share of problems that are correct and more than p times as fast (KernelBench, score.py);
-fast_0 is the share of correct ones. A problem that the expert leaves to eager is correct, and as fast as it;
-its time is that of another compiler's row, without which it is not in the table. A speedup over torch.compile
-is the quotient of two over eager, each measured against eager in turns. Intervals are over problems, as in
-summary.py.
+fast_0 is the share of correct ones. A problem that the expert leaves to eager is correct, and as fast as it.
+A speedup over torch.compile is the quotient of two over eager, each measured against eager in turns.
+Intervals are over problems, as in summary.py.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from passagent.benchmark.results import Row
 from passagent.benchmark.summary import Estimate, draws, geometric, ratio, summarise, sums
 from passagent.errors import UsageError
 from passagent.evaluator.compilers import is_compiled
-from passagent.evaluator.result import Evaluation, Speedup
-from passagent.evaluator.score import T_RANGE
+from passagent.evaluator.result import Evaluation
 from passagent.tasks import Task
 
 SUITE = "kernelbench"
@@ -101,7 +99,6 @@ def lines(
 
     `places`: by a task's key. `bandwidth`: bytes/s for a call that moves so many bytes.
     """
-    rows = _with_left(rows)
     results = {one: _results(places, rows, one, bandwidth) for one in compilers if one != "eager"}
     levels = sorted({place.level for place in places.values()})
     levels += [ALL] if len(levels) > 1 else []
@@ -119,24 +116,6 @@ def lines(
                 score = summarise(compiler, judged, len(judged), b, p).as_score
                 found.append(dataclasses.replace(line, as_score=score))
     return found
-
-
-def _with_left(rows: Sequence[Row]) -> list[Row]:
-    """The rows; one that was left to eager counts as right, in the time that another row gives for eager."""
-    known = {
-        row.task_key: row.evaluation
-        for row in rows
-        if row.evaluation and not any(graph.eager_ms is None for graph in row.evaluation.graphs)
-    }
-    return [
-        _as_eager(row, known[row.task_key]) if row.left and row.task_key in known else row for row in rows
-    ]
-
-
-def _as_eager(row: Row, seen: Evaluation) -> Row:
-    change = {"status": "ok", "passes_from_t": T_RANGE[0], "speedup": Speedup(e2e=1.0)}
-    graphs = [graph.model_copy(update=change) for graph in seen.graphs]
-    return row.model_copy(update={"error": None, "evaluation": seen.model_copy(update={"graphs": graphs})})
 
 
 def _results(

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Protocol
 
 from passagent import __version__
-from passagent.benchmark.authored import PASSES, Uncovered, expert_version, first_pass
+from passagent.benchmark.authored import PASSES, expert_version, first_pass
 from passagent.benchmark.held_out import seen_part
 from passagent.benchmark.results import Results, Row
 from passagent.cluster.opening import open_pool
 from passagent.config import Config
 from passagent.errors import InfrastructureError, PassagentError, UsageError, nearest
 from passagent.evaluator.compilers import PREFIX, check
-from passagent.evaluator.result import MANIFEST, Candidate, Evaluation, Subject
+from passagent.evaluator.result import MANIFEST, Candidate, Evaluation, Speedup, Subject
 from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.events import OnEvent
 from passagent.search.candidates import RETRY_AFTER_S
@@ -201,11 +201,14 @@ async def _measure(
             seen = work.seen or work.task
             with Store.open(searches) as store:
                 row.run, found = await best_of_search(store, seen, settings, pool, watch.search)
-            subject = found or NO_PASSES
+            row.left = found is None and compiler == EXPERT
+            subject = "eager" if row.left else found or NO_PASSES
         elif work.subject is None:
             written = await asyncio.to_thread(first_pass, work.seen or work.task, config.evaluator.device)
-            written.write(searches.parent / PASSES / name)
-            subject = written
+            row.left = written is None
+            if written is not None:
+                written.write(searches.parent / PASSES / name)
+            subject = written or "eager"
         else:
             subject = work.subject
         evaluation = await _evaluate(pool, work.task, subject, watch)
@@ -213,11 +216,15 @@ async def _measure(
         raise
     except PassagentError as error:
         log.exception("%s was not measured with %s", name, compiler)
-        row.error, row.left = str(error), isinstance(error, Uncovered)
+        row.error = str(error)
     else:
         if evaluation.evaluator_version != results.identity["evaluator"]:
             raise UsageError("passagent's own files changed while it measured; go on with another --out")
         row.evaluation, row.error = evaluation, _why_not_counted(evaluation)
+        if row.left:
+            evaluation.as_score = evaluation.gmean_speedup = 1.0
+            for graph in evaluation.graphs:
+                graph.speedup = graph.speedup and Speedup(e2e=1.0)
     row.at = now()
     return row
 

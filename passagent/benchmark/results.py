@@ -53,7 +53,7 @@ class Row(BaseModel):
     error: str | None = None
     """Why there is no evaluation that counts: the task's fault or the machine's, never the compiler's."""
     left: bool = False
-    """There is an error since the author writes no pass for it: a call takes what eager takes."""
+    """The author writes no pass for it: eager was measured in its place, and its speedup counts as 1."""
 
     @property
     def stands(self) -> bool:

@@ -19,6 +19,7 @@ from passagent.cluster.opening import check_devices, machine_of
 from passagent.config import Config, load_config
 from passagent.errors import PassagentError, TaskError, UsageError
 from passagent.models import open_model
+from passagent.models.probe import check_models
 from passagent.search.runlog import run_log
 from passagent.store.library import library_path, library_text
 from passagent.tasks import Task, load_task
@@ -114,6 +115,8 @@ async def run(request: Request, watched: Callable[[Planned], Watch]) -> Measured
         used = library_text(library) if any(work.searched for work in works) else ""
         planned = Planned(config.evaluator.device, works, todo, results.path, used)
         watch = watched(planned)
+        if any(work.compiler == RUN for work in todo):
+            await check_models(config)
         if todo:
             try:
                 await measure(todo, config, results, directory / SEARCHES, watch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -79,6 +80,8 @@ def guarded(command: Callable[[], object]) -> None:
         _forget_output()
         sys.exit(EXIT_FAILED)
     except (OSError, MemoryError) as error:
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            _fail(f"{str(error.filename)[:60]}...: the path is too long", EXIT_USAGE)
         fault = machine_fault(error, place="stdout")
         if fault is None:
             raise
@@ -92,7 +95,8 @@ def guarded(command: Callable[[], object]) -> None:
         if message.startswith("Usage:"):  # no command given
             print(message, file=sys.stderr)
             sys.exit(EXIT_USAGE)
-        _fail(message, EXIT_USAGE)
+        is_far = message.startswith("No such command") and "Did you mean" not in message
+        _fail(f"{message} passagent --help names the commands" if is_far else message, EXIT_USAGE)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import os
 from fractions import Fraction
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +15,9 @@ def option(name: str, help: str, *more: str, env: str | None = None, **settings:
     """`--max-time`, and `more` names of it; from the environment by PASSAGENT_MAX_TIME, or by `env`."""
     variable = name.partition("/")[0].removeprefix("--").replace("-", "_").upper()
     return typer.Option(name, *more, envvar=env or f"PASSAGENT_{variable}", help=help, **settings)
+
+
+limit = partial(option, show_default="no limit")
 
 
 def argument(name: str, help: str, **settings: Any) -> Any:
@@ -173,7 +177,9 @@ Model = Annotated[
         show_default="expert",
     ),
 ]
-BaseUrl = Annotated[str | None, option("--base-url", "A compatible model server's address.")]
+BaseUrl = Annotated[
+    str | None, option("--base-url", "A model server's address.", show_default="the provider's own")
+]
 Price = Annotated[
     list[str] | None,
     option(
@@ -185,9 +191,11 @@ Price = Annotated[
 Check = Annotated[bool, option("--check", "Ask each for one tiny tool call.")]
 
 # Of a search
-Iters = Annotated[int | None, option("--iters", "Episodes over the life of the run.")]
-Islands = Annotated[int | None, option("--islands", "Populations that search side by side.")]
-Seed = Annotated[int | None, option("--seed", "Seed of the search's choices.")]
+Iters = Annotated[
+    int | None, option("--iters", "Episodes over the life of the run.", show_default="12, or the run's own")
+]
+Islands = Annotated[int | None, option("--islands", "Populations side by side.", show_default="3")]
+Seed = Annotated[int | None, option("--seed", "Seed of the search's choices.", show_default="0")]
 SeedDir = Annotated[
     str | None,
     option(
@@ -199,16 +207,16 @@ Deterministic = Annotated[
     option(
         "--deterministic/--no-deterministic",
         "Let nothing that a prompt shows depend on how quick devices are.",
-        show_default=False,
+        show_default="no-deterministic",
     ),
 ]
 MaxTime = Annotated[
     float | None,
-    option("--max-time", "End after this time: 90, 90s, 30m, 2h.", parser=_seconds, metavar="TIME"),
+    limit("--max-time", "End after this time: 90, 90s, 30m, 2h.", parser=_seconds, metavar="TIME"),
 ]
-MaxTokens = Annotated[int | None, option("--max-tokens", "Stop after this many tokens.")]
-MaxCost = Annotated[float | None, option("--max-cost", "Spend at most this, USD.")]
-MaxEvals = Annotated[int | None, option("--max-evals", "Evaluate at most this many candidates.")]
+MaxTokens = Annotated[int | None, limit("--max-tokens", "Stop after this many tokens.")]
+MaxCost = Annotated[float | None, limit("--max-cost", "Spend at most this, USD.")]
+MaxEvals = Annotated[int | None, limit("--max-evals", "Evaluate at most this many candidates.")]
 TargetAs = Annotated[float | None, option("--target-as", "Stop when a correct pass has this AS.")]
 MaxStagnation = Annotated[
     int | None, option("--max-stagnation", "Stop after so many episodes of the run without a gain.")
@@ -264,6 +272,7 @@ BenchIters = Annotated[
         "--iters",
         "Of --compiler run: episodes on each task; of --compiler expert: search so long first.",
         min=0,
+        show_default="12 of run, 0 of expert",
     ),
 ]
 BenchOut = Annotated[str | None, option("--out", "Where results are kept.", show_default="runs/bench/NAME")]

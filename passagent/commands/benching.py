@@ -145,6 +145,8 @@ def _print(form: Form, found: Measured, stream: Any) -> None:
     if form != "json":
         for item in found.failed:
             print(f"not measured: {item['task']} {item['compiler'] or ''}: {item['reason']}", file=stream)
+        if left := sorted({row.task for row in measured if row.left}):
+            print(f"left whole to eager by the expert, counted as 1.0: {', '.join(left)}", file=stream)
     measured_tasks = {
         frozenset(row.task_key for row in measured if row.compiler == s.compiler) for s in found.summaries
     }

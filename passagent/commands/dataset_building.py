@@ -38,7 +38,7 @@ def funnel_text(steps: list[dict[str, Any]]) -> str:
         numbers = [str(step["in"]), str(step["out"])]
         used = [f"{step['seconds']:.0f}", str(step["peak_mib"])] if step["seconds"] else ["", ""]
         rows.append([step["step"], *numbers, lost, *used])
-    return table(["step", ">in", ">out", "lost", ">s", ">MiB"], rows, drop=["MiB", "s"])
+    return table(["step", ">in", ">out", "lost", ">s", ">MiB"], rows, drop=["MiB", "s"], wrap=["lost"])
 
 
 def check(directory: str, as_json: bool) -> None:

@@ -59,7 +59,7 @@ def _print_totals(tasks: list[TaskCoverage]) -> None:
     rows = [[t.operator, str(t.tasks), str(t.count), t.why] for t in totals(tasks)]
     if rows:
         print()
-        print(table(["stays with eager", "tasks", "times", "why"], rows))
+        print(table(["stays with eager", "tasks", "times", "why"], rows, wrap=["why"]))
     covered, kernels = sum(t.covered for t in tasks), sum(t.covered and not t.views for t in tasks)
     print(
         f"\n{covered} of {len(tasks)} tasks covered ({100 * covered / len(tasks):.1f}%), "

@@ -67,4 +67,9 @@ def _table(rows: list[Row]) -> str:
         lines.append(
             [name, str(len(own)), str(made), str(exact), str(sum(len(row.tasks) for row in own)), shown]
         )
-    return table(["group", ">problems", ">converted", ">exact", ">tasks", "refused"], lines, drop=["exact"])
+    return table(
+        ["group", ">problems", ">converted", ">exact", ">tasks", "refused"],
+        lines,
+        drop=["exact"],
+        wrap=["refused"],
+    )

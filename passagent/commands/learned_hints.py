@@ -26,7 +26,7 @@ def list_hints(path: str | None, as_json: bool) -> None:
         ]
         for one in found
     ]
-    print(table(["hint", "state", ">shown + held out", ">uplift (95%)", "advice"], rows))
+    print(table(["hint", "state", ">shown + held out", ">uplift (95%)", "advice"], rows, wrap=["advice"]))
 
 
 def show(hint: str, path: str | None, as_json: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from passagent.report.text import table
-from passagent.tasks import Task, load_task
+from passagent.tasks import load_task
 from passagent.tasks.examples import PREFIX, examples
 
 
@@ -24,15 +24,6 @@ def list_tasks(as_json: bool) -> None:
         ]
         print(json.dumps({"tasks": shown}))
         return
-    rows = [[name, str(len(task.subgraphs)), _shown_operators(task)] for name, task in found.items()]
+    rows = [[name, str(len(task.subgraphs)), ", ".join(task.operators)] for name, task in found.items()]
     print(table(["task", ">subgraphs", "operators"], rows, indent=""))
-
-
-def _shown_operators(task: Task, width: int = 32) -> str:
-    """The operator sequence, cut after a whole name where it is wider than `width`."""
-    shown: list[str] = []
-    for name in task.operators:
-        if len(", ".join([*shown, name, "..."])) > width:
-            return ", ".join([*shown, "..."])
-        shown.append(name)
-    return ", ".join(shown)
+    print(f"run one with: passagent run {PREFIX}NAME")

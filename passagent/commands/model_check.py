@@ -11,26 +11,14 @@ from typing import Any
 
 from passagent.config import Config, ModelConfig, load_config
 from passagent.errors import PassagentError
-from passagent.models import open_model, provider_of, role_config
-from passagent.models.http import HttpModel
+from passagent.models import provider_of, role_config
 from passagent.models.prices import Price, prices_of, read_prices
-from passagent.models.retry import Retrying
-from passagent.models.types import Message, Reply, ToolSpec
+from passagent.models.probe import PING, ask, distinct_models, other_roles
+from passagent.models.types import Reply
 from passagent.report.text import table
 
 KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 ADDRESSES = {"openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL"}
-PING = ToolSpec(
-    "report",
-    "Report a word.",
-    {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]},
-)
-QUESTION: list[Message] = [
-    {"role": "system", "content": "You answer by calling the tool."},
-    {"role": "user", "content": "Call the tool `report` once, with the word 'ready'."},
-]
-MAX_OUTPUT = 2000
-"""Tokens of a check's reply, at most: models that reason need some before the call."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +64,8 @@ def models(preset: str | None, settings: dict[str, Any], check: bool, as_json: b
     config = load_config(preset, settings)
     listed = configured(config)
     checks: dict[str, Checked] = {}
-    if check:
-        for name, settings_of in _distinct(config).items():
-            checks[name] = asyncio.run(ask(settings_of, prices_of(config.model, [name])[name]))
+    for model in distinct_models(config) if check else ():
+        checks[model.name] = asyncio.run(checked(model, prices_of(config.model, [model.name])[model.name]))
     if as_json:
         data = [asdict(c) | ({"check": asdict(checks[c.model])} if check else {}) for c in listed]
         print(json.dumps({"prices_of": read_prices()[0], "models": data}))
@@ -100,13 +87,8 @@ def configured(config: Config) -> list[Configured]:
         _configured(config, "agent", member, weight)
         for member, weight in zip(config.model.members(), weights, strict=True)
     ]
-    return [*found, *(_configured(config, role, role_config(config, role), None) for role in _others(config))]
-
-
-def _others(config: Config) -> list[str]:
-    """The other roles that have a model of their own."""
-    roles = [role for role in type(config.roles).model_fields if getattr(config.roles, role) is not None]
-    return [*roles, "validator"] if config.validator.model else roles
+    others = other_roles(config)
+    return [*found, *(_configured(config, role, role_config(config, role), None) for role in others)]
 
 
 def _configured(config: Config, role: str, model: ModelConfig, weight: float | None) -> Configured:
@@ -120,29 +102,16 @@ def _configured(config: Config, role: str, model: ModelConfig, weight: float | N
     return Configured(role, model.name, weight, address if variable else None, key, rates)
 
 
-def _distinct(config: Config) -> dict[str, ModelConfig]:
-    """Each model once."""
-    roles = [role_config(config, role) for role in _others(config)]
-    return {model.name: model for model in (*config.model.members(), *roles)}
-
-
-async def ask(config: ModelConfig, price: Price | None) -> Checked:
+async def checked(config: ModelConfig, price: Price | None) -> Checked:
     """Ask the model for one tool call. Nothing is raised that a model's server or settings may cause."""
-    asked = config.model_copy(update={"max_output_tokens": min(MAX_OUTPUT, config.max_output_tokens)})
-    asked = asked.model_copy(update={"stream": config.streams})
-    started, reply, error, http = time.monotonic(), None, None, None
+    started, asked, error = time.monotonic(), None, None
     try:
-        model = open_model(asked)
-        http = model.inner if isinstance(model, Retrying) and isinstance(model.inner, HttpModel) else None
-        if http is None:  # the expert and recordings answer tasks only
-            await model.close()
+        asked = await ask(config)
+        if asked is None:  # the expert and recordings answer tasks only
             return Checked(config.name, True, True, False, False, 0, 0, 0.0, 0.0, None)
-        try:
-            reply = await model.complete(QUESTION, [PING])
-        finally:
-            await model.close()
     except PassagentError as failure:
-        error = str(failure)
+        error = str(failure).removeprefix(f"{config.name} at ")
+    http, reply = asked or (None, None)
     if error is None and not _called(reply):
         error = "it answered without calling the tool as asked"
     usage = reply.usage if reply else None
@@ -150,7 +119,7 @@ async def ask(config: ModelConfig, price: Price | None) -> Checked:
         model=config.name,
         ok=error is None,
         tools=_called(reply),
-        streaming=bool(http and http.is_streamed and reply),
+        streaming=bool(http and http.is_streamed),
         caching=bool(http and http.reports_cache),
         input_tokens=usage.input_tokens if usage else 0,
         output_tokens=usage.output_tokens if usage else 0,
@@ -199,4 +168,4 @@ def _check_text(checks: list[Checked]) -> str:
         for c in checks
     ]
     header = ["model", "works", "tools", "streaming", "caching", ">tokens", ">USD", ">s", ""]
-    return "\n" + table(header, rows, indent="", drop=["s", "tokens", "caching", "streaming"])
+    return "\n" + table(header, rows, indent="", drop=["s", "tokens", "caching", "streaming"], wrap=[""])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from passagent.config import ModelConfig
+from passagent.models.history import valid_history
 from passagent.models.retry import Transient, one_line
 from passagent.models.types import END, LENGTH, REFUSAL, TOOLS, Message, Reply, ToolSpec, Usage, assistant
 from passagent.models.wire import StreamedError, arguments_object, clean, count, error_of
@@ -25,7 +27,7 @@ class Messages:
         self, config: ModelConfig, messages: list[Message], tools: list[ToolSpec], refused: set[str]
     ) -> dict[str, Any]:
         """See Wire.request."""
-        system, turns = to_wire(messages, keep_thinking="thinking" not in refused)
+        system, turns = to_wire(messages, "thinking" not in refused, tools)
         request: dict[str, Any] = {
             "model": config.name.partition("/")[2],
             "max_tokens": config.max_output_tokens,
@@ -150,25 +152,24 @@ class MessagesStream:
         return {**self._message, "content": blocks, "usage": self._usage}
 
 
-def to_wire(messages: list[Message], keep_thinking: bool = True) -> tuple[str, list[dict[str, Any]]]:
-    """`(system text, turns)` of neutral messages: user and assistant alternate.
+def to_wire(
+    messages: list[Message], keep_thinking: bool = True, tools: Sequence[ToolSpec] = ()
+) -> tuple[str, list[dict[str, Any]]]:
+    """`(system text, turns)` of neutral messages, made valid: user and assistant alternate.
 
-    The results of a reply's tool calls are one turn. Empty assistant messages are left out. Thinking goes
-    back as it came, signatures and all, unless the server refused it.
+    The results of a reply's tool calls are one turn. Thinking goes back as it came, signatures and all,
+    unless the server refused it.
     """
     system, turns = [], list[dict[str, Any]]()
-    for message in messages:
-        role, content = message["role"], clean(message["content"])
+    for message in valid_history(messages, tools, plain_ids=True):
+        role, content = message["role"], message["content"]
         if role == "system":
             system.append(content)
             continue
         if role == "assistant":
-            blocks = _assistant_blocks(message, content)
-            if not keep_thinking:
-                blocks = [block for block in blocks if "thinking" not in block["type"]]
+            blocks = _assistant_blocks(message, keep_thinking)
         elif role == "tool":
-            answered = message["tool_call_id"]
-            blocks = [{"type": "tool_result", "tool_use_id": answered, "content": content or "(empty)"}]
+            blocks = [{"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": content}]
         else:
             blocks = [{"type": "text", "text": content}]
         side = "assistant" if role == "assistant" else "user"
@@ -179,23 +180,28 @@ def to_wire(messages: list[Message], keep_thinking: bool = True) -> tuple[str, l
     return "\n\n".join(system), turns
 
 
-def _assistant_blocks(message: Message, content: str) -> list[dict[str, Any]]:
-    calls = message["tool_calls"]
-    if not content.strip() and not calls:
-        return []
-    kept = message.get("raw", {}).get("anthropic")
-    if kept:
-        ids = iter(calls)
-        return [_with_id(b, next(ids)) if b["type"] == "tool_use" else dict(b) for b in kept]
-    blocks: list[dict[str, Any]] = [{"type": "text", "text": content}] if content.strip() else []
-    for call in calls:
-        blocks.append(_with_id({"type": "tool_use", "name": call["name"]}, call))
+def _assistant_blocks(message: Message, keep_thinking: bool) -> list[dict[str, Any]]:
+    """A reply's blocks as the API takes them: none that is blank, and no thinking at the end."""
+    calls, blocks = iter(message["tool_calls"]), list[dict[str, Any]]()
+    plain = [{"type": "text", "text": message["content"]}] + [{"type": "tool_use"}] * len(
+        message["tool_calls"]
+    )
+    for block in message.get("raw", {}).get("anthropic") or plain:
+        kind = block["type"]
+        if kind == "tool_use":
+            call = next(calls)
+            sent = {"id": call["id"], "name": call["name"], "input": clean(json.loads(call["arguments"]))}
+            blocks.append(block | sent)
+        elif kind == "text":
+            text = (block.get("text") or "").rstrip()
+            blocks += [block | {"text": text}] if text else []
+        elif "thinking" not in kind or (
+            keep_thinking and any(map(block.get, ("thinking", "signature", "data")))
+        ):
+            blocks.append(block)
+    while blocks and "thinking" in blocks[-1]["type"]:
+        blocks.pop()
     return blocks
-
-
-def _with_id(block: dict[str, Any], call: dict[str, str]) -> dict[str, Any]:
-    """A tool_use block as it is sent: with the call's own id and an object as input."""
-    return {**block, "id": call["id"], "input": clean(arguments_object(call["arguments"]))}
 
 
 def _arguments(value: Any) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from passagent.config import ModelConfig
+from passagent.models.history import valid_history
 from passagent.models.retry import Transient, one_line
 from passagent.models.types import END, LENGTH, REFUSAL, TOOLS, Message, Reply, ToolSpec, Usage, assistant
-from passagent.models.wire import StreamedError, arguments_text, clean, count, error_of
+from passagent.models.wire import StreamedError, count, error_of
 
 _STOP = {
     "stop": END,
@@ -30,6 +32,7 @@ class Chat:
         "temperature",
         "stream_options",
         "stream",
+        "system",
         *_REASONING,
     )
 
@@ -38,9 +41,11 @@ class Chat:
     ) -> dict[str, Any]:
         """See Wire.request."""
         reasoning = [name for name in _REASONING if name not in refused]
+        if "system" in refused:  # it becomes the beginning of the first user turn
+            messages = [m | {"role": "user"} if m["role"] == "system" else m for m in messages]
         request: dict[str, Any] = {
             "model": config.name.partition("/")[2],
-            "messages": to_wire(messages, reasoning),
+            "messages": to_wire(messages, reasoning, tools),
         }
         # OpenAI's newer models take max_completion_tokens only, many compatible servers max_tokens only
         limits = (
@@ -166,38 +171,36 @@ class ChatStream:
         return {"choices": [choice] if self._seen else [], "usage": self._usage}
 
 
-def to_wire(messages: list[Message], reasoning: list[str]) -> list[dict[str, Any]]:
-    """Neutral messages as Chat Completions takes them; empty assistant messages are left out."""
-    wire: list[dict[str, Any]] = []
-    for message in messages:
-        role, content = message["role"], clean(message["content"])
-        if role == "tool":
-            wire.append({"role": "tool", "tool_call_id": message["tool_call_id"], "content": content})
-        elif role != "assistant":
-            wire.append({"role": role, "content": content})
-        elif content or message["tool_calls"]:
-            kept = message.get("raw", {}).get("openai", {})
-            turn = {"role": "assistant", "content": content or None}
-            turn |= {name: kept[name] for name in reasoning if name in kept}
-            if message["tool_calls"]:
-                turn["tool_calls"] = [
-                    {
-                        "id": call["id"],
-                        "type": "function",
-                        "function": {"name": call["name"], "arguments": arguments_text(call["arguments"])},
-                    }
-                    for call in message["tool_calls"]
-                ]
-            wire.append(turn)
-    return wire
+def to_wire(
+    messages: list[Message], reasoning: list[str], tools: Sequence[ToolSpec] = ()
+) -> list[dict[str, Any]]:
+    """Neutral messages, made valid, as Chat Completions takes them."""
+    keys = ("role", "tool_call_id", "content")
+    return [
+        _turn(message, reasoning)
+        if message["role"] == "assistant"
+        else {k: message[k] for k in keys if k in message}
+        for message in valid_history(messages, tools)
+    ]
+
+
+def _turn(message: Message, reasoning: list[str]) -> dict[str, Any]:
+    kept = message.get("raw", {}).get("openai", {})
+    turn = {"role": "assistant", "content": message["content"] or None}
+    turn |= {name: kept[name] for name in reasoning if name in kept}
+    calls = [
+        {"id": c["id"], "type": "function", "function": {"name": c["name"], "arguments": c["arguments"]}}
+        for c in message["tool_calls"]
+    ]
+    return turn | ({"tool_calls": calls} if calls else {})
 
 
 def _call(call: dict[str, Any]) -> dict[str, str]:
     """A tool call of the wire as a neutral one."""
     function = call.get("function") or call.get("custom") or {}
-    arguments = function.get("arguments", function.get("input", ""))
+    arguments = function.get("arguments", function.get("input")) or ""
     return {
-        "id": call.get("id") or "",
-        "name": function.get("name") or "",
+        "id": str(call.get("id") or ""),
+        "name": str(function.get("name") or ""),
         "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments),
     }

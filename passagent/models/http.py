@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
 
 from passagent.config import ModelConfig
-from passagent.models.retry import Transient, one_line
+from passagent.errors import UsageError
+from passagent.models.history import has_call_as_text
+from passagent.models.retry import NoApi, Transient, one_line
 from passagent.models.sse import events
 from passagent.models.types import Message, Reply, ToolSpec, Usage
 from passagent.models.wire import (
@@ -32,6 +36,15 @@ from passagent.models.wire import (
 
 TOKENS_A_BYTE = 0.5
 """An upper bound for a prompt: source code has 0.25 to 0.35 tokens a byte."""
+CALL_AS_TEXT = (
+    "a tool call came as text: the server does not read the model's calls; start it with a parser "
+    "(vLLM: --enable-auto-tool-choice --tool-call-parser NAME; SGLang: --tool-call-parser NAME; "
+    "llama.cpp: --jinja; Ollama: a model that `ollama show` lists with tools)"
+)
+_WHY: dict[type[BaseException], str] = {
+    ConnectionRefusedError: "connection refused",
+    socket.gaierror: "unknown host",
+}
 _UNREADABLE: tuple[type[Exception], ...] = (
     httpx2.HTTPError, httpx2.StreamError, OSError,
     ValueError, TypeError, LookupError, AttributeError, RecursionError,
@@ -47,7 +60,7 @@ class HttpModel:
     ) -> None:
         """`client` is the SDK's asynchronous client, `sdk` its module, `key` what it was given."""
         self.name, self.config, self.wire = config.name, config, wire
-        self.endpoint = str(client.base_url)
+        self.endpoint = re.sub("//[^/]*@", "//", str(client.base_url)).rstrip("/")  # it is shown: no password
         self.is_streamed: bool | None = None
         """Whether the last reply came as a stream."""
         self.reports_cache = False
@@ -57,19 +70,23 @@ class HttpModel:
         self._refused = Refused(config.name)
         self._ratio = TOKENS_A_BYTE
         self._reports_usage: bool | None = None
+        self._has_warned = False
+        """Of calls as text."""
 
     async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
         """See Model.complete; raises Transient, too."""
         while True:
             request = self.wire.request(self.config, messages, tools, self._refused.parameters)
             try:
-                return await self._once(request)
-            except self._sdk.APIStatusError as error:
-                if self._refused.drops(error, self._optional(request), self._hidden):
-                    continue
-                raise judge(error, self.name, self._key_variable, self._hidden) from None
+                reply = await self._once(request)
+                is_silent = self._has_warned or reply.message["tool_calls"]
+                if not is_silent and has_call_as_text(reply.message["content"], tools):
+                    self._has_warned = True
+                    log.warning("%s: %s", self.name, CALL_AS_TEXT)
+                return reply
             except self._sdk.APIError as error:
-                raise judge(error, self.name, self._key_variable, self._hidden) from None
+                if not self._refused.drops(error, self._optional(request), self._hidden):
+                    raise self._judged(error) from None
 
     async def close(self) -> None:
         """See Model.close."""
@@ -79,6 +96,26 @@ class HttpModel:
         """`(input, output)` tokens that a call may take at most."""
         return int(self._size(messages, tools) * self._ratio) + 1, self.config.max_output_tokens
 
+    def limit_silence(self, seconds: float) -> None:
+        """Give up on a server that sends nothing for so long."""
+        self._client = self._client.with_options(timeout=seconds)
+
+    def _judged(self, error: Exception) -> Exception:
+        """What an SDK's APIError means, with the address."""
+        cause = error.__cause__
+        if isinstance(cause, httpx2.ConnectError):
+            root: BaseException = cause
+            while inner := root.__cause__ or root.__context__:
+                root = inner
+            said = f"it cannot be reached: {_WHY.get(type(root)) or one_line(str(cause))}"
+            is_first = self.is_streamed is None
+            return UsageError(f"{self.name} at {self.endpoint}: {said}") if is_first else NoApi(said)
+        if isinstance(cause, httpx2.RemoteProtocolError):
+            return Transient(one_line(f"no complete answer in HTTP: {cause}"))
+        if isinstance(cause, httpx2.TimeoutException):
+            return Transient("it does not answer: it may hang, or be loading its model")
+        return judge(error, f"{self.name} at {self.endpoint}", self._key_variable, self._hidden)
+
     async def _once(self, request: dict[str, Any]) -> Reply:
         stream, data = self.wire.stream(), None
         try:
@@ -86,7 +123,12 @@ class HttpModel:
                 asyncio.timeout(self.config.timeout_s),
                 self.wire.send(self._client, request) as response,
             ):
-                self.is_streamed = "text/event-stream" in response.headers.get("content-type", "")
+                kind = response.headers.get("content-type", "")
+                self.is_streamed = "text/event-stream" in kind
+                if "text/html" in kind:
+                    raise NoApi(
+                        "it answers with a page of HTML, not with a reply: is it the address of an API?"
+                    )
                 if self.is_streamed:
                     await _collect(stream, response.iter_bytes())
                     data = stream.whole()
@@ -96,7 +138,8 @@ class HttpModel:
                     body.decode("utf-8")
             return self._reply(data, request, may_lack_usage=not self.is_streamed or stream.is_done)
         except Transient as error:
-            raise Transient(clean(str(error), self._hidden), usage=self._said(stream, data)) from None
+            said = clean(str(error), self._hidden)
+            raise type(error)(said, usage=self._said(stream, data)) from None
         except StreamedError as error:
             usage = self._said(stream, data)
             raise judge_streamed(error, self.name, self._key_variable, self._hidden, usage) from None

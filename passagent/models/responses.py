@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from passagent.config import ModelConfig
+from passagent.models.history import valid_history
 from passagent.models.retry import Transient, one_line
 from passagent.models.types import END, LENGTH, REFUSAL, TOOLS, Message, Reply, ToolSpec, Usage, assistant
-from passagent.models.wire import StreamedError, arguments_text, clean, count, error_of
+from passagent.models.wire import StreamedError, clean, count, error_of
 
 _TERMINAL = {"response.completed", "response.incomplete", "response.failed"}
 _INCOMPLETE = {"max_output_tokens": LENGTH, "content_filter": REFUSAL}
@@ -32,7 +34,7 @@ class Responses:
         system = "\n\n".join(clean(m["content"]) for m in messages if m["role"] == "system")
         request: dict[str, Any] = {
             "model": config.name.partition("/")[2],
-            "input": to_wire(messages, keep_reasoning="encrypted_content" not in refused),
+            "input": to_wire(messages, "encrypted_content" not in refused, tools),
             "max_output_tokens": config.max_output_tokens,
             "store": False,
             "include": ["reasoning.encrypted_content"],
@@ -132,43 +134,45 @@ class ResponsesStream:
         return {**self._response, "output": self._response.get("output") or self._items}
 
 
-def to_wire(messages: list[Message], keep_reasoning: bool = True) -> list[dict[str, Any]]:
-    """Neutral messages, without the system's, as input items.
+def to_wire(
+    messages: list[Message], keep_reasoning: bool = True, tools: Sequence[ToolSpec] = ()
+) -> list[dict[str, Any]]:
+    """Neutral messages, without the system's and made valid, as input items.
 
     Reasoning items go back as they came, unless the server refused them.
     """
     items: list[dict[str, Any]] = []
-    for message in messages:
-        role, content = message["role"], clean(message["content"])
+    for message in valid_history(messages, tools):
+        role, content = message["role"], message["content"]
         if role == "tool":
-            items.append(
-                {"type": "function_call_output", "call_id": message["tool_call_id"], "output": content}
-            )
+            called = message["tool_call_id"]
+            items.append({"type": "function_call_output", "call_id": called, "output": content})
         elif role == "user":
             items.append({"role": "user", "content": content})
         elif role == "assistant":
-            items += _assistant_items(message, content)
-    return [item for item in items if keep_reasoning or item.get("type") != "reasoning"]
-
-
-def _assistant_items(message: Message, content: str) -> list[dict[str, Any]]:
-    calls = message["tool_calls"]
-    kept = message.get("raw", {}).get("responses")
-    if kept:
-        ids = iter(calls)
-        items = [
-            {**item, "call_id": call["id"], "arguments": arguments_text(call["arguments"])}
-            if item["type"] == "function_call" and (call := next(ids, None))
-            else dict(item)
-            for item in kept
-        ]
-        while items and items[-1]["type"] == "reasoning":  # cut off: refused without what it led to
-            items.pop()
-        return items
-    items = [{"role": "assistant", "content": content}] if content else []
-    for call in calls:
-        arguments = arguments_text(call["arguments"])
-        items.append(
-            {"type": "function_call", "call_id": call["id"], "name": call["name"], "arguments": arguments}
-        )
+            items += _assistant_items(message, keep_reasoning)
     return items
+
+
+def _assistant_items(message: Message, keep_reasoning: bool) -> list[dict[str, Any]]:
+    """A reply's items as the API takes them: without blank texts and without reasoning that holds nothing."""
+    calls, items = iter(message["tool_calls"]), list[dict[str, Any]]()
+    plain = [{"type": "message", "role": "assistant", "content": message["content"]}]
+    plain += [{"type": "function_call"}] * len(message["tool_calls"])
+    for item in message.get("raw", {}).get("responses") or plain:
+        content = item.get("content") or []
+        if item["type"] == "function_call":
+            call = next(calls)
+            sent = {"call_id": call["id"], "name": call["name"], "arguments": call["arguments"]}
+            items.append(item | sent)
+        elif item["type"] == "message":
+            if isinstance(content, list):
+                content = [p for p in content if (p.get("text") or p.get("refusal") or "").strip()]
+            items += [item | {"content": content}] if content else []
+        elif item["type"] != "reasoning" or (keep_reasoning and (item.get("encrypted_content") or content)):
+            items.append(item)
+    while items and items[-1]["type"] == "reasoning":  # cut off: refused without what it led to
+        items.pop()
+    if any(item["type"] == "reasoning" for item in items):
+        return items
+    return [{name: value for name, value in item.items() if name != "id"} for item in items]

@@ -60,6 +60,10 @@ class Transient(Exception):
         self.retry_after, self.usage, self.is_rate_limit = retry_after, usage, is_rate_limit
 
 
+class NoApi(Transient):
+    """No API answers at the model's address: another try helps only where one did before."""
+
+
 class ContextOverflow(PassagentError):
     """The conversation is longer than the model's window: fold it and ask again."""
 

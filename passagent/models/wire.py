@@ -20,9 +20,15 @@ log = logging.getLogger("passagent.models")
 
 PLACEHOLDER_KEY = "no-key-needed"
 REDACTED = "[redacted]"
+MAX_COUNT = 2**53
+"""Tokens: a count beyond is none."""
 _UNKNOWN = re.compile(
     r"unsupported|not supported|unrecognized|unknown|unexpected|not permitted|extra|instead", re.I
 )
+_NO_SYSTEM = re.compile(
+    r"\bsystem\b.{0,40}(not |un)support|(not |un)support.{0,30}\bsystem\b|only user and assistant roles", re.I
+)
+"""How OpenAI and the chat templates of models refuse the role `system`."""
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _STATUS = {
     "invalid_request_error": 400,
@@ -123,7 +129,15 @@ def api_key(variable: str, name: str, base_url: str | None, base_url_variable: s
 
     Raises UsageError without either, and for an address with a password in it: settings are stored.
     """
-    if base_url and (urlsplit(base_url).password or urlsplit(base_url).query):
+    address = base_url or os.environ.get(base_url_variable)
+    try:
+        url = urlsplit(address or "https://host")
+        if url.scheme not in ("http", "https") or not url.hostname or url.port == 0:
+            raise ValueError
+    except ValueError:
+        shown = str(address).rpartition("@")[2]
+        raise UsageError(f"--model {name}: {shown} is no address such as http://127.0.0.1:8000/v1") from None
+    if base_url and (url.password or url.query):
         raise UsageError(
             f"--model {name}: the address may hold no password or key, it would be stored with the run; "
             f"export {variable}=... instead"
@@ -131,7 +145,7 @@ def api_key(variable: str, name: str, base_url: str | None, base_url_variable: s
     key = os.environ.get(variable, "").strip()
     if key:
         return key
-    if base_url or os.environ.get(base_url_variable):
+    if address:
         return PLACEHOLDER_KEY
     raise UsageError(f"--model {name}: {variable} is not set; export {variable}=... or give --base-url")
 
@@ -156,12 +170,16 @@ class Refused:
         """
         status = getattr(error, "status_code", 0)
         message, code, param = told(error)
-        if status not in (400, 422) or is_overflow(status, message, code):
-            return False
+        is_system = _NO_SYSTEM.search(message) is not None
+        if status not in (400, 422, 500 if is_system else 400) or is_overflow(status, message, code):
+            return False  # 500: llama.cpp's, where a chat template refuses
         for parameter in sent:
+            if (parameter == "system") != is_system:
+                continue
             if parameter.startswith("max_") and not _UNKNOWN.search(message):
                 continue
-            if param == parameter or re.search(rf"(?<!\w){re.escape(parameter)}\b", message):
+            is_named = re.search(rf"(?<!\w){re.escape(parameter)}\b", message) or parameter in code
+            if is_system or is_named or param == parameter:
                 is_new = parameter not in self.parameters  # else another call was refused at the same time
                 self.parameters.add(parameter)
                 if is_new:
@@ -173,7 +191,9 @@ class Refused:
 
 def told(error: Exception) -> tuple[str, str, str]:
     """`(message, code, param)` in the body of an SDK's status error, in either provider's form."""
-    return error_of(getattr(error, "body", None)) or (str(error), "", "")
+    body = getattr(error, "body", None)
+    is_page = "<html" in str(body).lower()
+    return error_of(body) or ("a page of HTML, not an API's answer" if is_page else str(error), "", "")
 
 
 def error_of(body: Any) -> tuple[str, str, str] | None:
@@ -193,7 +213,7 @@ def judge(error: Exception, name: str, key_variable: str, hidden: tuple[str, ...
     """The exception to raise for an SDK's APIError: of status, of connection or of time."""
     status = getattr(error, "status_code", None)
     if not isinstance(status, int):
-        return Transient(clean(one_line(f"no complete reply: {error}"), hidden))
+        return Transient(clean(one_line(f"no complete reply: {error.__cause__ or error}"), hidden))
     message, code, _ = told(error)
     headers: Mapping[str, str] = getattr(getattr(error, "response", None), "headers", {})
     if 200 <= status < 400:
@@ -222,4 +242,6 @@ def judge_streamed(
 def count(usage: Any, key: str) -> int:
     """A token count of a usage object; 0 where the server leaves it out."""
     value = usage.get(key) if isinstance(usage, dict) else None
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < MAX_COUNT:
+        return int(value)  # some servers write 1000.0
+    return 0

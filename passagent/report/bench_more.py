@@ -14,7 +14,7 @@ from passagent.report.text import number, table
 
 
 def suite_text(lines: Sequence[Line]) -> str:
-    """A line for each compiler, base and level, with the 95% intervals below it."""
+    """A line for each compiler, base and level; the means' 95% intervals in brackets."""
     header = ["compiler", "against", "level", ">problems"]
     header += [f">fast_{p:g} (%)" for p in LEVELS_P] + [">G-mean", ">AS", ">of bandwidth (%)"]
     rows = [
@@ -23,14 +23,15 @@ def suite_text(lines: Sequence[Line]) -> str:
             line.base,
             line.level,
             str(line.problems),
-            *(_cell(line.fast[p], 100, 1) for p in LEVELS_P),
+            *(_cell(Estimate(line.fast[p].value), 100, 1) for p in LEVELS_P),
             _cell(line.gmean, 1, 3),
             _cell(line.as_score, 1, 3) if line.base == "eager" else "",
-            _cell(line.light, 100, 1) if line.base == "eager" else "",
+            _cell(Estimate(line.light.value), 100, 1) if line.base == "eager" else "",
         ]
         for line in lines
     ]
-    return table(header, rows, indent="", drop=["of bandwidth (%)", "fast_0 (%)"])
+    drop = ["of bandwidth (%)", "fast_0 (%)", "AS", "fast_2 (%)", "problems"]
+    return table(header, rows, indent="", drop=drop)
 
 
 def suite_data(lines: Sequence[Line]) -> list[dict[str, Any]]:
@@ -78,4 +79,4 @@ def _cell(estimate: Estimate, scale: float, digits: int) -> str:
 
     if estimate.low is None:
         return shown(estimate.value)
-    return f"{shown(estimate.value)}\n{shown(estimate.low)}-{shown(estimate.high)}"
+    return f"{shown(estimate.value)} [{shown(estimate.low)}-{shown(estimate.high)}]"

@@ -84,6 +84,8 @@ def row_line(row: Row) -> str:
     if row.error is not None or row.evaluation is None:
         return f"{head} not measured: {row.error}"
     found = row.evaluation
+    if row.left:
+        return f"{head} left whole to eager, counted as 1.0"
     right = sum(graph.status == "ok" for graph in found.graphs)
     return (
         f"{head} {found.status}, AS {number(found.as_score)}, speedup {number(found.gmean_speedup)}, "

@@ -36,13 +36,10 @@ _GRAPH_FIELDS = {
 
 
 def text(summaries: Sequence[Summary]) -> str:
-    """A line for each compiler, with the 95% intervals below it."""
+    """A line for each compiler, the 95% intervals in brackets."""
     header = ["compiler", "dispatch", *(f">{name}" for name in ("tasks", "subgraphs", *HEADERS.values()))]
-    rows = []
-    for summary in summaries:
-        cells = ["\n".join(filter(None, _shown(metric, getattr(summary, metric)))) for metric in METRICS]
-        rows.append([summary.compiler, summary.dispatch, _tasks(summary), str(summary.subgraphs), *cells])
-    return table(header, rows, indent="", drop=["dispatch", "subgraphs", "Sub. CR (%)", "fast_1 (%)"])
+    drop = ["dispatch", "subgraphs", "Sub. CR (%)", "fast_1 (%)", "Samp. CR (%)"]
+    return table(header, [_cells(summary) for summary in summaries], indent="", drop=drop)
 
 
 def unseen_text(both: Sequence[Unseen]) -> str:
@@ -53,7 +50,7 @@ def unseen_text(both: Sequence[Unseen]) -> str:
             one.compiler,
             str(one.tasks),
             str(one.subgraphs),
-            *("\n".join(filter(None, _shown("as_score", score))) for score in (one.as_seen, one.as_unseen)),
+            *(_figure("as_score", score) for score in (one.as_seen, one.as_unseen)),
             number(one.ratio, 3),
         ]
         for one in both
@@ -64,17 +61,18 @@ def unseen_text(both: Sequence[Unseen]) -> str:
 def markdown(summaries: Sequence[Summary]) -> str:
     """PassNet's Table 1 in Markdown, the 95% intervals in brackets."""
     header = ["compiler", "dispatch", "tasks", "subgraphs", *HEADERS.values()]
-    lines = [header, ["---"] * 2 + ["---:"] * (len(header) - 2)]
-    for summary in summaries:
-        cells = [cell(summary, metric) for metric in METRICS]
-        lines.append([summary.compiler, summary.dispatch, _tasks(summary), str(summary.subgraphs), *cells])
+    lines = [header, ["---"] * 2 + ["---:"] * (len(header) - 2), *map(_cells, summaries)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def cell(summary: Summary, metric: str) -> str:
     """A figure in the table's unit, its interval in brackets."""
-    value, interval = _shown(metric, getattr(summary, metric))
-    return f"{value} [{interval}]" if interval else value
+    return _figure(metric, getattr(summary, metric))
+
+
+def _cells(summary: Summary) -> list[str]:
+    figures = [cell(summary, metric) for metric in METRICS]
+    return [summary.compiler, summary.dispatch, _tasks(summary), str(summary.subgraphs), *figures]
 
 
 def csv_text(summaries: Sequence[Summary]) -> str:
@@ -99,6 +97,7 @@ def data(summaries: Sequence[Summary], rows: Sequence[Row]) -> dict[str, Any]:
                 "task": row.task,
                 "compiler": row.compiler,
                 "run": row.run,
+                "left_to_eager": row.left,
                 "status": row.evaluation.status,
                 "as_score": row.evaluation.as_score,
                 "graphs": [
@@ -115,13 +114,11 @@ def _tasks(summary: Summary) -> str:
     return str(summary.tasks) if summary.tasks == summary.asked else f"{summary.tasks}/{summary.asked}"
 
 
-def _shown(metric: str, estimate: Estimate) -> tuple[str, str]:
-    """A figure in the table's unit, and its interval (empty if there is none)."""
+def _figure(metric: str, estimate: Estimate) -> str:
     percent = metric in ("fast_1", "sample_cr", "subgraph_cr")
 
     def shown(value: float | None) -> str:
         return number(None if value is None else value * 100, 1) if percent else number(value, 3)
 
-    if estimate.low is None:
-        return shown(estimate.value), ""
-    return shown(estimate.value), f"{shown(estimate.low)}-{shown(estimate.high)}"
+    ends = "" if estimate.low is None else f" [{shown(estimate.low)}-{shown(estimate.high)}]"
+    return shown(estimate.value) + ends

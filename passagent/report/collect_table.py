@@ -55,7 +55,7 @@ def rows(summaries: list[Summary]) -> list[tuple[str, list[str]]]:
         ("median evaluations", [_plain(one.evaluations) for one in summaries]),
         ("AS reached by the first evaluation", [_percent(one.first_share) for one in summaries]),
         (
-            "pass -> fail -> pass, of those with a correct pass",
+            "pass -> fail -> pass, of the correct",
             [_of(one.went_back, one.went_back_share()) for one in summaries],
         ),
         ("tokens", [thousands(one.tokens) for one in summaries]),

@@ -43,5 +43,5 @@ def findings_text(run: Run, found: list[Finding]) -> str:
         rows.append([one.verdict, one.check, one.said])
         if one.advice and one.verdict != "ok":
             rows.append(["", "", f"-> {one.advice.replace('RUN', run.id)}"])
-    lines += table(["", "", ""], rows, indent="").splitlines()[1:]
+    lines += table(["", "", ""], rows, indent="", wrap=[""]).splitlines()[1:]
     return "\n".join(lines)

@@ -233,7 +233,7 @@ def island_table(islands: list[dict[str, Any]]) -> str:
         ]
         for island in islands
     ]
-    return table([">island", "role", ">episodes", ">best AS", "nodes"], rows)
+    return table([">island", "role", ">episodes", ">best AS", "nodes"], rows, wrap=["nodes"])
 
 
 def _statuses(counts: dict[str, int]) -> str:

@@ -191,7 +191,7 @@ def _island_table(data: dict[str, Any]) -> str:
                 ", ".join(f"{count} {status}" for status, count in sorted(statuses.items())) or "none",
             ]
         )
-    return table(header, rows, drop=["nodes", "step", "episode", "role"])
+    return table(header, rows, drop=["nodes", "step", "episode", "role"], wrap=["doing", "statuses"])
 
 
 def _device_table(devices: list[dict[str, Any]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
@@ -21,6 +22,8 @@ _CONTROL = re.compile(
 
 
 _GAP = "  "
+_LEAST = 8
+"""Characters that a cut cell keeps."""
 
 
 def width() -> int:
@@ -37,48 +40,67 @@ def console(stream: TextIO | None = None, soft_wrap: bool = False) -> Console:
 
 
 def table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], indent: str = "  ", drop: Sequence[str] = ()
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    indent: str = "  ",
+    drop: Sequence[str] = (),
+    wrap: Sequence[str] = (),
 ) -> str:
-    """Columns as wide as they must be; a column whose header starts with `>` is aligned to the right.
+    """A line a row; a column whose header starts with `>` is aligned to the right.
 
-    Where the terminal is narrower, the columns named in `drop` go, one after the other; then cells are
-    broken at spaces, never in a word.
+    Where the terminal is narrower, the beginning that a column's names share goes, then the columns named in
+    `drop`, one after the other; then cells are cut. Those of `wrap`, sentences, are broken at spaces.
     """
-    names = [name.removeprefix(">") for name in header]
-    columns = list(zip(names, *rows, strict=True))
     right = [name.startswith(">") for name in header]
+    names = [name.removeprefix(">") for name in header]
+    columns = [list(column) for column in zip(names, *rows, strict=True)]
     chosen, room = list(range(len(columns))), width() - len(indent)
-    widths = [max(len(line) for cell in column for line in cell.split("\n")) for column in columns]
+    widths = [max(map(len, column)) for column in columns]
 
     def over() -> int:
         return sum(widths[i] for i in chosen) + len(_GAP) * (len(chosen) - 1) - room
 
+    if over() > 0:
+        columns = [column if right[i] else _distinct(column) for i, column in enumerate(columns)]
+        widths = [max(map(len, column)) for column in columns]
     for name in drop:
         if over() > 0:
             chosen.remove(names.index(name))
-    for i in sorted(chosen, key=lambda i: -widths[i]):
-        longest = max((len(word) for cell in columns[i] for word in cell.split()), default=0)
-        widths[i] = min(widths[i], max(longest, widths[i] - max(0, over())))
+    least = [_least(column, right[i], names[i] in wrap) for i, column in enumerate(columns)]
+    while over() > 0 and (wider := [i for i in chosen if widths[i] > least[i]]):
+        widths[max(wider, key=lambda i: (names[i] in wrap, widths[i]))] -= 1
     lines = []
     for place in range(len(rows) + 1):
-        cells = [_broken(columns[i][place], widths[i]) for i in chosen]
-        for part in range(max(map(len, cells))):
-            shown = [cell[part] if part < len(cell) else "" for cell in cells]
+        cells = [_lines(columns[i][place], widths[i], names[i] in wrap) for i in chosen]
+        for parts in itertools.zip_longest(*cells, fillvalue=""):
             aligned = [
-                text.rjust(widths[i]) if right[i] else text.ljust(widths[i])
-                for i, text in zip(chosen, shown, strict=True)
+                part.rjust(widths[i]) if right[i] else part.ljust(widths[i])
+                for i, part in zip(chosen, parts, strict=True)
             ]
             lines.append((indent + _GAP.join(aligned)).rstrip())
     return "\n".join(lines)
 
 
-def _broken(cell: str, width: int) -> list[str]:
-    """The cell's lines, broken at spaces where they are wider."""
-    lines = cell.split("\n")
-    if max(map(len, lines)) <= width:
-        return lines
-    wrapped = [textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) for line in lines]
-    return [part for line in wrapped for part in line]
+def _least(column: list[str], is_number: bool, wraps: bool) -> int:
+    """Characters that a column needs: its numbers, its longest word, or the beginning of a name."""
+    words = column[1:] if is_number else " ".join(column).split() if wraps else ["." * _LEAST]
+    return max(map(len, words), default=0)
+
+
+def _distinct(column: list[str]) -> list[str]:
+    """The column without the beginning that all its cells share, up to a separator of names."""
+    shared = re.match(r"\S{7,}[:/._-]", os.path.commonprefix(column[1:]))  # noqa: RUF071 (no paths)
+    if shared is None or len(set(column[1:])) < 2:
+        return column
+    return [column[0], *(f"..{cell[shared.end() :]}" for cell in column[1:])]
+
+
+def _lines(cell: str, width: int, wraps: bool) -> list[str]:
+    """The cell's lines where it may not be wider than `width`."""
+    if len(cell) <= width:
+        return [cell]
+    broken = textwrap.wrap(cell, width, break_long_words=False, break_on_hyphens=False) if wraps else []
+    return broken or [f"{cell[: width - 2]}.."]
 
 
 def shortened(text: str, limit: int) -> str:

@@ -20,6 +20,7 @@ from passagent.evaluator.target import target_of
 from passagent.events import OnEvent
 from passagent.faults import os_fault
 from passagent.models import open_model
+from passagent.models.probe import check_models
 from passagent.models.types import Model
 from passagent.search import attendance, planting
 from passagent.search.beginning import Parts, begin
@@ -183,6 +184,8 @@ async def work(
             session.events.note(line)
 
         try:
+            if parts.model is None and (config.search.expert_seeds or planting.planted(store, run.id)):
+                await check_models(config)  # without a seed a model's first request is the first thing done
             evaluator = parts.evaluator or open_pool(config.evaluator, tell, parts.ahead)
             session = open_session(
                 store, run, prepared.task, config, on_event, prepared.model, evaluator, parts.diagnose

@@ -10,13 +10,14 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, get_args
 
 from passagent.errors import TaskError, UsageError, closest
-from passagent.tasks.examples import locate
+from passagent.tasks.examples import PREFIX, examples, locate
 from passagent.tasks.meta import TensorMeta, read_meta
 from passagent.tasks.operator_names import operator_names
 
@@ -113,12 +114,14 @@ def load_task(path: str | Path) -> Task:
     return Task(root.resolve().name, root, tuple(read_subgraph(place, name) for place, name in places))
 
 
-def _other(missing: Path) -> str:
-    """What a person may have meant by a path that is not there: a directory beside it, or what to give."""
+def meant_by(missing: Path) -> str:
+    """What a person may have meant by a path that is not there: a run, what is near, or what to give."""
+    if re.fullmatch("last|[0-9a-f]{8}", str(missing)):
+        return f"; a run's name is no task: passagent show {missing}, or resume {missing}"
     place = missing.parent
     beside = [path.name for path in place.iterdir() if path.is_dir()] if place.is_dir() else []
-    told = closest(missing.name, beside)
-    return told or f"; give a directory that holds {GRAPH_LIST} or model.py"
+    near = closest(missing.name, [*beside, *(f"{PREFIX}{name}" for name in examples())])
+    return near or f"; give a directory that holds {GRAPH_LIST} or model.py"
 
 
 def subgraph_places(root: Path) -> list[tuple[Path, str]]:
@@ -130,7 +133,7 @@ def subgraph_places(root: Path) -> list[tuple[Path, str]]:
         if root.exists():
             what = f"is a file, not a task directory; give a directory that holds {GRAPH_LIST} or model.py"
             raise UsageError(f"{root}: {what}")
-        raise UsageError(f"{root}: no such directory{_other(root)}")
+        raise UsageError(f"{root}: no such directory{meant_by(root)}")
     listing = root / GRAPH_LIST
     if listing.is_file():
         return _listed(root, listing)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from passagent.errors import UsageError
 from passagent.tasks.examples import PREFIX, locate
-from passagent.tasks.reader import GRAPH_LIST
+from passagent.tasks.reader import GRAPH_LIST, meant_by
 
 _COLUMN = "sample_path"
 
@@ -44,7 +44,7 @@ def _expand(word: str, root: str | None) -> list[Path]:
     if path.is_file():
         return list(_listed(path, root))
     if not glob.has_magic(word):
-        raise UsageError(f"{word}: no such directory or sample list")
+        raise UsageError(f"{word}: no such directory or sample list{meant_by(path)}")
     matched = [Path(match) for match in sorted(glob.glob(word, recursive=True))]
     tasks = [task for match in matched if match.is_dir() for task in _below(match, set())]
     if tasks:

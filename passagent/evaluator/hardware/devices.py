@@ -36,6 +36,9 @@ def find_devices(text: str) -> list[Device]:
         raise UsageError(f"--device {text}: write {FORMS}")
     import torch
 
+    if not (torch.version.cuda or torch.version.hip):
+        what = f"this torch ({torch.__version__}) is built for the CPU alone"
+        raise UsageError(f"--device {text}: {what}; install one for CUDA, or use --device cpu")
     count = torch.cuda.device_count()
     wanted = list(range(count)) if text == "cuda:all" else numbers
     if not wanted or max(wanted) >= count:
