@@ -123,6 +123,8 @@ class Worst(BaseModel):
     index: list[int]
     expected: float
     got: float
+    passes_from_t: int | None = None
+    """Smallest t at which the outputs of the call that it is of pass; None: at none."""
 
     @property
     def place(self) -> str:
@@ -210,6 +212,17 @@ class GraphResult(BaseModel):
     """Of kernels, copies and fills, in a call."""
     kernels: list[KernelUse] = Field(default_factory=list)
     """Of the plan."""
+
+    @property
+    def worst_element(self) -> str:
+        """`output 1 at [0, 3]: expected 1.5, got 1.25; it passes from t = 0 on`; empty where none is kept."""
+        worst, level = self.worst, self.passes_from_t
+        if level is None and worst is not None:
+            level = worst.passes_from_t
+        passes = "it passes at no t" if level is None else f"it passes from t = {level} on"
+        if worst is None:
+            return "" if level is None else passes
+        return f"{worst.place} at {worst.index}: expected {worst.expected:.6g}, got {worst.got:.6g}; {passes}"
 
 
 class Evaluation(BaseModel):

@@ -198,10 +198,6 @@ def _detail(graph: GraphResult) -> str:
             f"{best.pattern_node}{against}: {best.reason}."
         )
     if graph.status == "wrong_result" and graph.worst is not None:
-        worst = graph.worst
-        passes = "no tolerance" if graph.passes_from_t is None else f"t >= {graph.passes_from_t}"
-        return (
-            f"Output {worst.output} at {worst.index} is {worst.got:.6g}, eager has {worst.expected:.6g} "
-            f"(largest difference {graph.max_abs_diff or 0:.3g}; passes at {passes})."
-        )
+        why = f" ({graph.error})" if graph.error else ""
+        return f"{graph.worst_element}; largest difference {graph.max_abs_diff or 0:.3g}{why}."
     return (graph.error or "").strip()

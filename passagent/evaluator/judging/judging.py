@@ -246,6 +246,7 @@ class Judging:
             yield
         except Failed as failure:
             result.status, result.error = failure.status, failure.message
+            result.mismatches = failure.mismatches or result.mismatches
             result.passes_from_t, result.speedup = None, None
         except Refused as refused:
             refused.are_in(result)
