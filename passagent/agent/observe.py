@@ -227,7 +227,7 @@ def _idle_passes(graphs: list[GraphResult]) -> list[str]:
     applied = {name for graph in graphs for name in graph.applied}
     idle: dict[str, Mismatch] = {}
     for graph in graphs:
-        if graph.status != "mismatch":
+        if graph.matches:
             for mismatch in graph.mismatches:
                 if mismatch.pass_name not in applied:
                     idle.setdefault(mismatch.pass_name, mismatch)

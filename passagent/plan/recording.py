@@ -12,8 +12,10 @@ import torch
 from torch import fx
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves
 
 from passagent.evaluator.candidate import Candidate
+from passagent.evaluator.correctness.compare import metadata_problem
 from passagent.evaluator.matching.diagnose import best_attempt
 from passagent.evaluator.matching.matcher import Match
 from passagent.evaluator.matching.passes import LoadedPass, PassLoadError, load_passes
@@ -171,14 +173,16 @@ class _Run:
         fake, broken = self.recorder.fake, self.recorder.broken
         broken.clear()
         with fake, torch.no_grad():
-            inputs = [_input(meta) for meta in subgraph.inputs]
+            eager, given = ([_input(subgraph.inputs[i]) for i in subgraph.order] for _ in range(2))
             interpreter = fx.Interpreter(rewritten.graph_module, garbage_collect_values=False)
-            interpreter.run(*[inputs[i] for i in subgraph.order])
+            problem = _difference(graphio.load_graph(subgraph.nodes).forward(*eager), interpreter.run(*given))
             for loaded in () if self._matched else seen:
-                if problem := self._suppose(loaded, rewritten.graph_module.graph, interpreter.env):
-                    beside[loaded.name] = f"; beside that, were it to match: {problem}"
+                if why := self._suppose(loaded, rewritten.graph_module.graph, interpreter.env):
+                    beside[loaded.name] = f"; beside that, were it to match: {why}"
         if broken:
             raise NotCompiled("\n".join(broken))
+        if problem is not None:
+            raise TypeError(problem)
         for position, (number, arguments) in enumerate(self._matched):
             line = (
                 self.passes[number].replacement_func.__code__.co_firstlineno
@@ -256,6 +260,15 @@ class _Run:
 
         call.__name__ = getattr(function, "__name__", "replacement")
         return call
+
+
+def _difference(eager: Any, returned: Any) -> str | None:
+    """The first output whose dtype or shape is not eager's."""
+    pairs = enumerate(zip(tree_leaves(eager), tree_leaves(returned), strict=False))
+    tensors = [
+        (n, a, b) for n, (a, b) in pairs if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
+    ]
+    return next((problem for one in tensors if (problem := metadata_problem(*one))), None)
 
 
 def _input(meta: TensorMeta | int | float) -> Any:

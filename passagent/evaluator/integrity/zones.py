@@ -21,10 +21,19 @@ class Zoned:
 
     raw: torch.Tensor
     zones: torch.Tensor
+    like: torch.Tensor
+    """A tensor of their shape and dtype."""
 
-    def overrun(self) -> bool:
-        """Something was written into a zone."""
-        return not torch.equal(torch.cat([self.raw[:ZONE], self.raw[-ZONE:]]), self.zones)
+    def overrun(self) -> str:
+        """Which element of a tensor the first write into a zone would be; empty without one."""
+        now = torch.cat([self.raw[:ZONE], self.raw[-ZONE:]])
+        if torch.equal(now, self.zones):
+            return ""
+        first = int((now != self.zones).nonzero()[0])
+        inside = len(self.raw) - _DRAWN
+        offset = (first - ZONE if first < ZONE else inside + first - ZONE) // self.like.itemsize
+        kind = f"{str(self.like.dtype).removeprefix('torch.')}{list(self.like.shape)}"
+        return f"element {offset} of a {kind} tensor, which has 0 to {inside // self.like.itemsize - 1}"
 
 
 def between_zones(like: torch.Tensor, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
