@@ -113,8 +113,10 @@ def _counts(graphs: list[GraphResult]) -> str:
 
 
 def _span(graphs: list[GraphResult]) -> str:
-    """`9 -> 3 (left: Fused, getitem, dropout)` for each way in which graphs were rewritten."""
-    distinct = sorted({(g.nodes_before, g.nodes_after, tuple(g.left)) for g in graphs})
+    """`9 -> 3 (left: dropout)` for each way in which graphs were rewritten; its passes are not left over."""
+    others = [tuple(n for n in g.left if n not in {*g.applied, "getitem"}) for g in graphs]
+    pairs = zip(graphs, others, strict=True)
+    distinct = sorted({(g.nodes_before, g.nodes_after, names) for g, names in pairs})
     shown = []
     for before, after, names in distinct[:4]:
         more = ", ..." if len(names) > MAX_LEFT else ""

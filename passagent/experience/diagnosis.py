@@ -120,9 +120,11 @@ _MEANING = {
     "(fuse what still makes an intermediate, read each input once, keep the dtype small)",
     "latency_bound": "the time is mostly the cost of issuing operators and kernels, not of the work: fewer "
     "operators, launches, allocations and copies help; faster arithmetic does not",
-    "instruction_bound": "neither memory traffic nor issuing explains the time: the code inside the kernel, "
-    "its access pattern, its parallelism, or an operator that was left as it is decides",
+    "instruction_bound": "the code inside the kernel, its access pattern, its parallelism, or an operator "
+    "that was left as it is decides; no counter was read that says which",
 }
+_NAMES = {"instruction_bound": "neither memory traffic nor issuing explains the time"}
+"""Of a limiter that nothing measured shows."""
 
 
 def _performance(
@@ -138,7 +140,7 @@ def _performance(
     move_ms = moved / machine.bandwidth(moved) * 1e3
     issue_ms = max(result.nodes_after, 1) * machine.issue_s * 1e3
     lines = [
-        f"Correct on all subgraphs; {label.replace('_', '-')} on "
+        f"Correct on all subgraphs; {_NAMES.get(label, label.replace('_', '-'))} on "
         f"{sum(graph.limiter == label for graph in graphs)} of {len(graphs)}: {_MEANING[label]}."
     ]
     if slow:

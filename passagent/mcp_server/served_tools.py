@@ -11,7 +11,15 @@ from typing import Any, Literal
 
 from passagent.agent.prompt import plain_note, task_text
 from passagent.agent.taskfiles import TaskFiles, ToolError
-from passagent.agent.toolbox import SOUND, candidate_files, checked, found_code, passages, start_of
+from passagent.agent.toolbox import (
+    MAX_PASSAGES,
+    SOUND,
+    candidate_files,
+    checked,
+    found_code,
+    passages,
+    start_of,
+)
 from passagent.agent.workspace import Workspace
 from passagent.evaluator.candidate import Candidate
 from passagent.evaluator.target import target_of
@@ -148,7 +156,9 @@ class Tools:
         found = None if task is None else self.service.catalog.task(task)
         config = self.service.config
         retriever, target = retriever_of(config.experience.retriever), target_of(config.evaluator)
-        text = passages(retriever.search(query, found.operators if found else (), limit=6, target=target))
+        text = passages(
+            retriever.search(query, found.operators if found else (), limit=MAX_PASSAGES, target=target)
+        )
         answer = answers.paged(text, None, _text, fence=False)
         self._note(caller, found, "search_knowledge", answer, query=query, task=task)
         return answer
