@@ -202,8 +202,8 @@ class GraphResult(BaseModel):
     left: list[str] = Field(default_factory=list)
     """The operators of the rewritten graph in order; a replacement by its pass's name."""
     moved_bytes: int = 0
-    """Of all inputs and outputs, outputs that are views counted once: what any candidate must move. An
-    embedding's table counts whole, so the figure can be too high there."""
+    """Of all inputs and outputs, outputs that are views counted once, of slices what is read: what any
+    candidate must move. An embedding's table counts whole, so the figure can be too high there."""
     flops: int | None = None
     """Of the graph's matrix products, convolutions and attention; None where torch cannot tell."""
     plan_bytes: int | None = None

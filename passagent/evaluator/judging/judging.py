@@ -296,7 +296,8 @@ class Judging:
     ) -> None:
         """Outputs on every input set, in audited calls; whether they agree with eager's is judged aside."""
         reference = ahead.get(subgraph)
-        result.moved_bytes, result.flops = reference.moved_bytes, reference.flops
+        result.moved_bytes = reference.moved_bytes - reference.unread_bytes
+        result.flops = reference.flops
         result.narrowed = reference.narrowed
         if self._prepared is not None:
             fill_plan_figures(result, self._prepared.plans)

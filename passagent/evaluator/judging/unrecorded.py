@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from passagent.config import EvaluatorConfig
-from passagent.evaluator.judging.verdict import REFUSED, Failed, Refused, blank, conclude
+from passagent.evaluator.judging.verdict import REFUSED, Failed, blank, conclude
 from passagent.evaluator.result import Candidate, Evaluation, Violation
 from passagent.tasks.reader import Task
 
 
-def refused(task: Task, candidate: Candidate, config: EvaluatorConfig, why: Refused) -> Evaluation:
-    """A failure at every t on every subgraph of `task`, for violations of the rules."""
-    beside = {name: one.mismatches for name, one in why.unmatched.items()}
+def refused(
+    task: Task,
+    candidate: Candidate,
+    config: EvaluatorConfig,
+    violations: list[Violation],
+    unmatched: Mapping[str, Failed] = {},
+) -> Evaluation:
+    """A failure at every t on every subgraph of `task`, for `violations` of the rules."""
+    beside = {name: one.mismatches for name, one in unmatched.items()}
     failures = {one.name: Failed("refused", REFUSED, beside.get(one.name, ())) for one in task.subgraphs}
-    return failed(task, candidate, config, failures, why.violations)
+    return failed(task, candidate, config, failures, violations)
 
 
 def failed(
