@@ -142,7 +142,6 @@ def test_an_evaluation_counts_only_where_something_was_run(conversation: list[Me
 def test_the_task_states_the_threads_of_a_timed_call(conversation: list[Message]) -> None:
     threads = worker_threads(None)
     assert f"OpenMP threads in a timed call, eager's and yours: {threads} " in conversation[1]["content"]
-    assert re.search(r"GB/s at 1 MiB with threads: \d+", conversation[1]["content"])
 
 
 def test_a_mismatch_names_every_literal_and_what_does_not_build(conversation: list[Message]) -> None:
@@ -152,10 +151,8 @@ def test_a_mismatch_names_every_literal_and_what_does_not_build(conversation: li
     assert "was not declared in this scope" in text and "status: mismatch (not run)" in text
     assert "#include <unistd.h>" in refused and "#include <sys/mman.h>" in refused
     assert "has 2.0, the graph 0.5" in refused and "status: refused (not run)" in refused
-    assert (
-        "output 0 is float64, eager's is float32" in dtype
-        and "output 0 is float64, eager's is bfloat16" in dtype
-    )
+    for name in ("float32", "bfloat16"):
+        assert f"output 0 is float64, eager's is {name}" in dtype
     assert "status: runtime_error (not run)" in dtype
 
 
@@ -172,9 +169,7 @@ def test_a_check_shows_the_plans_of_all_dtypes_once(conversation: list[Message])
     assert "Fused.py on float32, bfloat16\n" in text and text.count("launch whole") == 1
 
 
-def test_a_diagnosis_is_told_where_it_changed_and_passes_are_not_left_over(
-    conversation: list[Message],
-) -> None:
+def test_a_diagnosis_is_told_once_and_passes_are_not_left_over(conversation: list[Message]) -> None:
     first, second = results(conversation)[7:9]
     assert first.count("status: ok") == second.count("status: ok") == 1
     assert "diagnosis: As it is." in first and "diagnosis:" not in second

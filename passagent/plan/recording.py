@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -174,11 +175,11 @@ class _Run:
         broken.clear()
         with fake, torch.no_grad():
             eager, given = ([_input(subgraph.inputs[i]) for i in subgraph.order] for _ in range(2))
-            interpreter = fx.Interpreter(rewritten.graph_module, garbage_collect_values=False)
-            problem = _difference(graphio.load_graph(subgraph.nodes).forward(*eager), interpreter.run(*given))
-            for loaded in () if self._matched else seen:
-                if why := self._suppose(loaded, rewritten.graph_module.graph, interpreter.env):
-                    beside[loaded.name] = f"; beside that, were it to match: {why}"
+            returned, problem = rewritten.graph_module.forward(*given), None
+            with suppress(Exception):  # where it needs values, outputs are compared when it runs
+                problem = _difference(graphio.load_graph(subgraph.nodes).forward(*eager), returned)
+            if not self._matched:
+                beside = self._suppose(seen, rewritten.graph_module, given)
         if broken:
             raise NotCompiled("\n".join(broken))
         if problem is not None:
@@ -201,24 +202,27 @@ class _Run:
                 Missed(name=one.pass_name, subgraph=subgraph.name, reason=reason, **how, **nodes)
             )
 
-    def _suppose(self, loaded: LoadedPass, graph: fx.Graph, values: dict[fx.Node, Any]) -> str:
-        """Record a pass as if it matched what is most like its pattern, all operators of which are there.
+    def _suppose(self, passes: list[LoadedPass], module: fx.GraphModule, given: list[Any]) -> dict[str, str]:
+        """Record passes as if each matched what is most like its pattern, if all operators of it are there.
 
-        What is wrong with its host code then, in a line.
+        What is wrong with their host code then, by their names.
         """
-        bound = best_attempt(loaded.pattern_graph, graph).bound
-        if bound is None:
-            return ""
-        try:
-            args = arguments_of(loaded, Match({}, bound, [], []))
-            self._recording(loaded.replacement_func)(*fx.map_arg(args, values.__getitem__))
-            self.supposed.append((self._matched[-1][0], self._recorded[len(self._matched) - 1]))
-            return ""
-        except (Refused, Exception) as error:
-            told, self.recorder.refused = _told(self.recorder, error), None
-            return f"{told.status}: {told.message}{f' ({told.file}:{told.line})' if told.file else ''}"
-        finally:
+        interpreter, wrong = fx.Interpreter(module, garbage_collect_values=False), dict[str, str]()
+        interpreter.run(*given)
+        for loaded in passes:
+            bound = best_attempt(loaded.pattern_graph, module.graph).bound
+            if bound is None:
+                continue
+            try:
+                args = arguments_of(loaded, Match({}, bound, [], []))
+                self._recording(loaded.replacement_func)(*fx.map_arg(args, interpreter.env.__getitem__))
+                self.supposed.append((self._matched[-1][0], self._recorded[len(self._matched) - 1]))
+            except (Refused, Exception) as error:
+                told, self.recorder.refused = _told(self.recorder, error), None
+                place = f" ({told.file}:{told.line})" if told.file else ""
+                wrong[loaded.name] = f"; beside that, were it to match: {told.status}: {told.message}{place}"
             self._matched.clear()
+        return wrong
 
     def _seeing(self, number: int, loaded: LoadedPass) -> Callable[..., Any]:
         """The pass's replacement_args, of whose result is noted what the plan's caller needs."""
