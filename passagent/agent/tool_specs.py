@@ -107,7 +107,7 @@ SPECS = {
     EVALUATOR: ToolSpec(
         EVALUATOR,
         f"Evaluate your pass directory as it is now {_JUDGES} Returns {_TELLS} "
-        "Evaluations are limited; a candidate that gives no plan uses none. With wait false you go on "
+        "Evaluations are limited; what matches nothing or gives no plan uses none. With wait false you go on "
         "at once, such as with the next version, and a later answer ends with the result.",
         _schema(
             {
