@@ -208,13 +208,6 @@ SERVED = {
         ),
         _served("cancel", "Stop a job that you no longer need.", {"job": _JOB}),
         _served(
-            "explain_mismatch",
-            "For a job with the status mismatch: for each graph how far each pattern came, the pattern's "
-            "node that failed, the graph's node it was held against, and why.",
-            {"job": _JOB, "cursor": _CURSOR},
-            ["job"],
-        ),
-        _served(
             KNOWLEDGE,
             f"Search {_KNOWS} by keywords; read_document reads a document that was found. With task, what "
             "names its operators comes first.",

@@ -128,28 +128,6 @@ class Tools:
     async def cancel(self, caller: Caller, job: int) -> answers.JobAnswer:
         return self._answer(await self.service.cancel(job))
 
-    async def explain_mismatch(
-        self, caller: Caller, job: int, cursor: str | None = None
-    ) -> answers.MismatchList:
-        node = nodes.get_node(self.service.store, job)
-        if node.state != "done":
-            raise ToolError(f"job {job} is not done; wait for it")
-        lines = [
-            answers.MismatchLine(
-                graph=graph.name,
-                **{key: _shown(value) for key, value in mismatch.model_dump().items()},
-            )
-            for graph in evaluation_of(self.service.store, node).graphs
-            for mismatch in graph.mismatches
-        ]
-        start = start_of(cursor)
-        return answers.listed(
-            lines[start:],
-            start,
-            False,
-            lambda part, more: answers.MismatchList(job=job, mismatches=part, cursor=more),
-        )
-
     async def search_knowledge(
         self, caller: Caller, query: str, task: str | None = None
     ) -> answers.TextAnswer:
@@ -361,10 +339,6 @@ class Tools:
 
 def _text(part: str, more: str | None) -> answers.TextAnswer:
     return answers.TextAnswer(text=part, cursor=more)
-
-
-def _shown(value: object) -> object:
-    return answers.harmless(value)[:1000] if isinstance(value, str) else value
 
 
 def _line(name: str, task: Task) -> answers.TaskLine:

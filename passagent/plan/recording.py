@@ -192,14 +192,16 @@ class _Run:
             )
             self.calls.append(_Recorded(number, line, arguments, self._recorded[position]))
         for one in rewritten.mismatches:
-            how = {"matched_nodes": one.matched_nodes, "pattern_nodes": one.pattern_nodes}
-            reason = as_line(one.reason + beside.get(one.pass_name, ""))
-            nodes = {
-                "pattern_node": as_line(one.pattern_node),
-                "graph_node": one.graph_node and as_line(one.graph_node),
-            }
             self.missed.append(
-                Missed(name=one.pass_name, subgraph=subgraph.name, reason=reason, **how, **nodes)
+                Missed(
+                    name=one.pass_name,
+                    subgraph=subgraph.name,
+                    matched_nodes=one.matched_nodes,
+                    pattern_nodes=one.pattern_nodes,
+                    pattern_node=as_line(one.pattern_node),
+                    graph_node=one.graph_node and as_line(one.graph_node),
+                    reason=as_line(one.reason + beside.get(one.pass_name, "")),
+                )
             )
 
     def _suppose(self, passes: list[LoadedPass], module: fx.GraphModule, given: list[Any]) -> dict[str, str]:

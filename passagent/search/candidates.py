@@ -80,7 +80,7 @@ def tell(store: Store, node: Node, files: dict[str, str], evaluation: Evaluation
 def score_to_beat(store: Store, node: Node) -> float:
     """The best AS that the node's island knew of; its interval's lower end, where its timing is unstable."""
     _, best = bests.as_before(store, node)
-    for first in bests.best_of_island(store, node.run_id, node.island, 1):
+    for first in bests.elites(store, node.run_id, node.island, 1):
         evaluation = evaluation_of(store, first) if first.as_score == best else None
         if evaluation and any(graph.unstable for graph in evaluation.graphs):
             return evaluation.as_low or best or 0.0

@@ -14,36 +14,29 @@ from passagent.tasks.reader import Subgraph
 
 def unread_bytes(nodes: list[dict[str, Any]], order: list[int], subgraph: Subgraph) -> int:
     """The bytes that no operator reads; `order`: for each placeholder the position of its input."""
-    total = 0
-    for position, node in zip(order, load_graph(nodes).graph.find_nodes(op="placeholder"), strict=True):
+    total, module = 0, load_graph(nodes)
+    for position, node in zip(order, module.graph.find_nodes(op="placeholder"), strict=True):
         meta = subgraph.inputs[position]
         if not meta.is_python_scalar:
             dtype = getattr(torch, meta.dtype.removeprefix("torch."))
             value = torch.empty(meta.shape, dtype=dtype, device="meta")
-            total += value.nbytes - _read(node, value)
+            total += value.nbytes - _read(fx.Interpreter(module), node, value)
     return total
 
 
-def _read(node: fx.Node, value: Any) -> int:
+def _read(calls: fx.Interpreter, node: fx.Node, value: Any) -> int:
     """Bytes of a node's value that its users read, those of a view by the view's own users."""
     whole, read = sum(tensor.nbytes for tensor in tree_leaves(value)), 0
     for user in node.users:
-        if user.op == "output":
-            continue
-        args, kwargs = fx.map_arg((user.args, user.kwargs), lambda one: value if one is node else one)
-        try:
-            target: Any = user.target
-            made = (
-                getattr(args[0], target)(*args[1:], **kwargs)
-                if user.op == "call_method"
-                else target(*args, **kwargs)
-            )
-            is_view = made is not value and _storages(made) <= _storages(value)
-        except Exception:  # it takes other values, too: no view
-            return whole
-        if not is_view:
-            return whole
-        read += _read(user, made)
+        if user.op != "output":
+            given = fx.map_arg((user.args, user.kwargs), lambda one: value if one is node else one)
+            try:
+                made = getattr(calls, user.op)(user.target, *given)
+                if made is value or not _storages(made) <= _storages(value):
+                    return whole
+            except Exception:  # it takes other values, too: no view
+                return whole
+            read += _read(calls, user, made)
     return min(whole, read)
 
 
