@@ -280,7 +280,7 @@ def test_knowledge_is_searched_and_read(tmp_path: Path) -> None:
         read=lambda path: f"text of {path}",
     )
     episode.run()
-    assert episode.results() == ["[guide/rows.md] Rows\nabout row softmax, 6", "text of index.md"]
+    assert episode.results() == ["[guide/rows.md] Rows\nabout row softmax, 2", "text of index.md"]
 
 
 def scored(*verdicts: str) -> list[str]:

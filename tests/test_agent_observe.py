@@ -101,8 +101,18 @@ def test_a_wrong_result_names_the_worst_element() -> None:
     ]
     text = observation(evaluation("wrong_result", graphs, as_score=0.4))
     assert (
-        "output 1 at [0, 3]: expected 1.5, got 1.25; largest difference 0.25; it passes from t = 0 on" in text
+        "output 1 at [0, 3]: expected 1.5, got 1.25; it passes from t = 0 on (full credit needs t <= -5); "
+        "largest difference 0.25" in text
     )
+
+
+def test_a_wrong_result_with_a_reason_names_its_worst_element_too() -> None:
+    reason = "output 1 is far from eager's for inputs of large magnitude"
+    worst = Worst(output=1, index=[0, 3], expected=1.5, got=1.25, passes_from_t=0)
+    graphs = [graph(f"g{i}", "wrong_result", error=reason, worst=worst, max_abs_diff=0.25) for i in range(2)]
+    text = observation(evaluation("wrong_result", graphs, as_score=0.1, error=reason))
+    assert text.count(reason) == 1
+    assert text.count("output 1 at [0, 3]: expected 1.5, got 1.25; it passes from t = 0 on") == 2
 
 
 def test_violations_name_rule_file_line_and_count() -> None:
@@ -294,7 +304,7 @@ def test_the_first_error_is_told_in_one_line() -> None:
     )
     worst = Worst(output=1, index=[0, 3], expected=1.5, got=1.25)
     assert of("wrong_result", {"worst": worst, "passes_from_t": 0}) == (
-        "g: output 1 at [0, 3]: expected 1.5, got 1.25; it passes at t = 0 and above"
+        "g: output 1 at [0, 3]: expected 1.5, got 1.25; it passes from t = 0 on"
     )
     rule = Violation(rule="torch_op", file="A.py", line=7, message="x * y computes; write a kernel")
     assert first_error(evaluation("refused", [], violations=[rule, rule]), files) == (

@@ -364,7 +364,8 @@ def test_a_resume_evaluates_nothing_twice_and_loses_nothing(tmp_path: Path) -> N
             episode.known = dict(known)
             assert episode.run(json.loads(json.dumps(stored))).reason == "done"
             # what was told is not submitted again; what was not is, with the files as they were
-            assert sorted(episode.handed) == sorted(one for one in handed if one not in told_now)
+            again = sorted(number for call_id, number in handed if (call_id, number) not in told_now)
+            assert sorted(number for _, number in episode.handed) == again
             begun = [event for event in episode.events if event.startswith("begin")]
             assert len(begun) == len(handed) - len(known)
             assert sorted(number for _, number, _ in episode.told()) == [1, 3, 4, 5]
@@ -454,3 +455,12 @@ def test_a_search_stores_and_exports_what_came_late(tmp_path: Path) -> None:
             assert example.turns[-1].answers == call_id
             trained = [turn for turn in example.turns if turn.is_trained]
             assert trained[-1].calls[-1].id == call_id and len(trained) == 2
+
+
+def test_a_result_that_is_there_comes_with_the_next_reply_whatever_that_reply_calls(tmp_path: Path) -> None:
+    """Not only behind an answer that has no result of its own."""
+    script: list[Step] = [([], calling(write(1), LATER, write(2))), ([1, 2], calling(NOW)), ([], "done")]
+    episode = Episode(tmp_path, script)
+    assert episode.run().reason == "done"
+    assert [number for _, number, _ in episode.told()] == [2, 1]
+    assert [message["role"] for message in episode.messages[-3:]] == ["tool", "user", "assistant"]

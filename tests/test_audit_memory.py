@@ -61,7 +61,7 @@ class Audited:
 def test_an_audit_holds_no_more_inputs_however_many_calls_it_makes():
     peaks = [Audited().peak(list(range(count))) for count in (1, 3, SETS)]
     assert peaks[2] < peaks[0] + 0.2
-    assert max(peaks) < 3.2  # this call's inputs, those of the call before, and what is read of a set
+    assert max(peaks) < 3.4  # this call's inputs, those of the call before, what is read of a set, and zones
 
 
 def test_an_audit_holds_the_outputs_of_its_calls_but_no_copies_of_them():

@@ -101,6 +101,18 @@ def test_a_single_byte_beside_a_block_is_seen(where, device):
         audit.close()
 
 
+@pytest.mark.parametrize(
+    ("where", "element"), [(ZONE - 1, -1), (ZONE - 8, -4), (-ZONE, 600), (-ZONE + 2 * 40, 640)]
+)
+def test_a_write_beside_a_tensor_names_tensor_and_element(where, element):
+    audit = Blocks()
+    audit.place(torch.ones(30, 20, dtype=torch.float16))
+    audit.blocks[-1].raw[where] ^= 1
+    audit.check_zones()
+    (violation,) = audit.take()
+    assert f"element {element} of a float16[30, 20] tensor, which has 0 to 599" in violation.message
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
 def test_unwritten_memory_holds_what_the_call_before_left_but_for_a_part(dtype, device):

@@ -20,9 +20,10 @@ from passagent.evaluator.result import Status
 from passagent.experience.diagnosis import LABELS
 from passagent.search import gathering
 from passagent.search.beginning import Parts
+from passagent.search.candidates import score_to_beat
 from passagent.search.relatives import attempt
 from passagent.search.setup import stored_config
-from passagent.store import Store, episodes, evaluations, nodes, runs
+from passagent.store import Store, bests, episodes, evaluations, nodes, runs
 
 
 def passages(label: str, device: str, device_name: str = "NVIDIA H200", limit: int = 3) -> list[str]:
@@ -96,6 +97,19 @@ def test_an_episode_remembers_its_relatives_and_fills_the_places(tmp_path: Path)
                 if limit >= 3:
                     same = [id_ for id_ in children if nodes.get_node(store, id_).number == parent.number]
                     assert {*same[:1], *above[:1]} <= {*ids}, "own-episode children and ancestors come first"
+
+
+def test_the_score_to_beat_is_the_lower_end_of_a_best_one_with_unstable_timing(tmp_path: Path) -> None:
+    with searched(tmp_path) as (store, run):
+        every = nodes.of_run(store, run.id)
+        best = max(bests.elites(store, run.id, 0, 1), key=lambda node: node.as_score)
+        later = max((one for one in every if one.island == 0), key=lambda node: node.id)
+        later = replace(later, id=10_000)
+        for unstable, score in ((False, best.as_score), (True, 0.25)):
+            evaluation = evaluations.get_evaluation(store, best.evaluation_id or 0) | {"as_low": 0.25}
+            evaluation["graphs"][0]["unstable"] = unstable
+            tiny_search.give_evaluation(store, best, evaluation)
+            assert score_to_beat(store, later) == pytest.approx(score)
 
 
 def test_an_attempt_tells_what_was_changed_and_why_it_failed(tmp_path: Path) -> None:

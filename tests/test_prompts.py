@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from closeness import assert_as_exact_as_eager
 from tiny import MODEL, write_subgraph, write_task
 
@@ -261,13 +263,62 @@ def test_a_users_prompt_overrides_and_changes_the_hash(
     assert "Do as you like." in compose(context(tmp_path / "t"))[1]["content"]
 
 
+SCALAR_OPERATORS: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
+    "x + s": lambda x, s: x + s,
+    "x - s": lambda x, s: x - s,
+    "s - x": lambda x, s: s - x,
+    "add(alpha=s)": lambda x, s: torch.add(x, torch.ones_like(x), alpha=s),
+    "remainder": torch.remainder,
+    "fmod": torch.fmod,
+    "comparisons": torch.eq,
+    "hardshrink": torch.nn.functional.hardshrink,
+    "x * s": lambda x, s: x * s,
+    "x / s": lambda x, s: x / s,
+    "x // s": lambda x, s: x // s,
+    "leaky_relu": torch.nn.functional.leaky_relu,
+    "elu": torch.nn.functional.elu,
+    "celu": torch.nn.functional.celu,
+    "softplus": torch.nn.functional.softplus,
+    "softshrink": torch.nn.functional.softshrink,
+    "threshold": lambda x, s: torch.nn.functional.threshold(x, s, 0.0),
+}
+"""Of a 16-bit tensor x and a number s."""
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_how_eager_rounds_a_number_is_told_as_measured(device: str, dtype: torch.dtype) -> None:
+    """With s rounded first, or s as it is, the operator in float gives eager's values; not with the other."""
+    x = (torch.arange(1, 8000) / 1000 - 4).to(dtype)
+    measured = dict[str, str]()
+    for name, operator in SCALAR_OPERATORS.items():
+        differing = {"rounded": 0, "unrounded": 0}
+        for s in (0.1, 0.3, 0.7, 1.7, 2.2):
+            rounded = torch.tensor(s, dtype=torch.float64).to(dtype).item()
+            values = torch.cat([x, torch.full((8,), rounded, dtype=dtype)]).to(device)
+            got = operator(values, s)
+            for kind, number in (("rounded", rounded), ("unrounded", s)):
+                differing[kind] += int((operator(values.float(), number).to(got.dtype) != got).sum())
+        assert sorted(map(bool, differing.values())) == [False, True], (name, differing)
+        measured[name] = min(differing, key=lambda kind: differing[kind])
+    text = resources.find(f"prompts/targets/{device}/kernels.md").read_text()
+    (line,) = [line for line in text.splitlines() if "A Python number s" in line]
+    first, *_ = line.partition("; it takes s unrounded")
+    told = {n: "rounded" if n in first else "unrounded" for n in SCALAR_OPERATORS if n in line}
+    assert told == {name: measured[name] for name in told}, measured
+    assert len(told) >= len(SCALAR_OPERATORS) - 2, set(SCALAR_OPERATORS) - told.keys()
+
+
 def test_figures_of_targets() -> None:
     text = "\n".join(figures("cuda", "NVIDIA H200"))
     assert "4800 GB/s (nominal)" in text and "227 KB shared memory a block" in text and "132 SMs" in text
     assert "unknown (not measured)" in text
     assert "unknown (not in passagent's table)" in "\n".join(figures("cuda", "NVIDIA GH200 480GB"))
-    name, cores, *_ = figures("cpu", "some CPU")
-    assert name == "some CPU" and re.match(r"\d+ cores", cores)
+    name, threads, *_ = figures("cpu", "some CPU", threads=3)
+    assert name == "some CPU" and threads.startswith("OpenMP threads in a timed call, eager's and yours: 3 ")
+    copies = Machine(1e-6, ((2**20, 9e10), (2**27, 3e10)), copy_threads=(1, 2))
+    shown = "\n".join(figures("cpu", "some CPU", copies))
+    assert "90 GB/s at 1 MiB with threads: 1, 30 GB/s at 128 MiB with threads: 2" in shown
     measured = figures("cuda", "NVIDIA H200", Machine(9.3e-6, ((2**20, 1e12), (2**27, 4.1e12))))
     assert "issuing one eager operator: 9.3 us (measured here)" in measured
     assert any("1e+03 GB/s at 1 MiB, 4.1e+03 GB/s at 128 MiB" in line for line in measured)

@@ -94,6 +94,8 @@ class EpisodeContext:
     """Passes of similar tasks, the most similar first."""
     machine: Machine | None = None
     """What was measured of this machine."""
+    threads: int | None = None
+    """OpenMP threads of a timed call; None: not known."""
     eager: tuple[EagerGraph, ...] = ()
     """What eager does on the task's subgraphs, as far as it was measured."""
     migrated: bool = False

@@ -102,8 +102,9 @@ async def run_episode(
         rest = left(messages, message["content"], limits, pending.used) + more_left()
         add(message | {"content": f"{message['content']}\nleft: {', '.join(rest)}"})
 
-    async def tell_pending() -> bool:
-        await pending.settle()
+    async def tell_pending(is_last: bool = True) -> bool:
+        if is_last:
+            await pending.settle()
         count = len(messages)
         while late := pending.take():
             add_result({"role": "user", "content": ""}, late)
@@ -127,6 +128,7 @@ async def run_episode(
                         late = pending.take() if read_status(text) is None else None
                     finally:  # the answer is saved, whatever a pending evaluation raised
                         add_result(message | {"content": text}, late)
+                await tell_pending(is_last=False)
                 check(messages, limits, pending.used)
                 sent = fold(messages, budget, overhead)
                 reply = await model.complete(sent.messages, specs)

@@ -19,13 +19,8 @@ def first_error(evaluation: Evaluation, files: Mapping[str, str]) -> str:
     graph = next((graph for graph in failed if graph.status == evaluation.status), None)
     if graph and graph.status == "mismatch" and graph.mismatches:
         return _mismatch(graph, files)
-    if graph and graph.status == "wrong_result" and graph.worst and not graph.error:
-        worst = graph.worst
-        from_t = "no t" if graph.passes_from_t is None else f"t = {graph.passes_from_t} and above"
-        return _one_line(
-            f"{graph.name}: {worst.place} at {worst.index}: expected {worst.expected:.6g}, got "
-            f"{worst.got:.6g}; it passes at {from_t}"
-        )
+    if graph and graph.status == "wrong_result" and graph.worst:
+        return _one_line(f"{graph.name}: {graph.worst_element}{f'; {graph.error}' if graph.error else ''}")
     return _error((graph.error if graph else None) or evaluation.error or "no reason was recorded", files)
 
 

@@ -34,12 +34,14 @@ _VECTORS = {
 
 
 @functools.lru_cache(maxsize=16)
-def figures(target: str, device_name: str, machine: Machine | None = None) -> tuple[str, ...]:
+def figures(
+    target: str, device_name: str, machine: Machine | None = None, threads: int | None = None
+) -> tuple[str, ...]:
     """The device's name, then a line for each figure: measured (of `machine`), nominal, or unknown.
 
-    Read once a process.
+    `threads`: OpenMP threads of a timed call. Read once a process.
     """
-    return (device_name, *(_gpu(device_name) if target == "cuda" else _cpu()), *_measured(machine))
+    return (device_name, *(_gpu(device_name) if target == "cuda" else _cpu(threads)), *_measured(machine))
 
 
 def _gpu(device_name: str) -> list[str]:
@@ -54,12 +56,14 @@ def _gpu(device_name: str) -> list[str]:
     ]
 
 
-def _cpu() -> list[str]:
+def _cpu(threads: int | None) -> list[str]:
     cores = len(os.sched_getaffinity(0))
     flags = set(_cpu_flags())
     vectors = [name for flag, name in _VECTORS.items() if flag in flags]
     return [
-        f"{cores} cores for OpenMP (shared by eager and your kernel)",
+        f"OpenMP threads in a timed call, eager's and yours: {threads or 'unknown'} (omp_get_max_threads() "
+        f"there; no clause takes more){'; parallel regions gain nothing' if threads == 1 else ''}",
+        f"cores of this machine: {cores}",
         f"vectors: {', '.join(vectors) or 'unknown'}",
         f"caches of a core: {_caches() or 'unknown'}",
         "peak FLOP/s: unknown",
@@ -69,7 +73,11 @@ def _cpu() -> list[str]:
 def _measured(machine: Machine | None) -> list[str]:
     if machine is None:
         return ["bandwidth and cost of a launch on this machine: unknown (not measured)"]
-    rates = ", ".join(f"{rate / 1e9:.3g} GB/s at {_bytes(size)}" for size, rate in machine.bandwidths)
+    counts = machine.copy_threads or (0,) * len(machine.bandwidths)
+    rates = ", ".join(
+        f"{rate / 1e9:.3g} GB/s at {_bytes(size)}{f' with threads: {count}' if count else ''}"
+        for (size, rate), count in zip(machine.bandwidths, counts, strict=True)
+    )
     return [
         f"bandwidth of a copy, read and written bytes together: {rates} (measured here)",
         f"issuing one eager operator: {machine.issue_s * 1e6:.2g} us (measured here)",

@@ -113,8 +113,10 @@ def _counts(graphs: list[GraphResult]) -> str:
 
 
 def _span(graphs: list[GraphResult]) -> str:
-    """`9 -> 3 (left: Fused, getitem, dropout)` for each way in which graphs were rewritten."""
-    distinct = sorted({(g.nodes_before, g.nodes_after, tuple(g.left)) for g in graphs})
+    """`9 -> 3 (left: dropout)` for each way in which graphs were rewritten; its passes are not left over."""
+    others = [tuple(n for n in g.left if n not in {*g.applied, "getitem"}) for g in graphs]
+    pairs = zip(graphs, others, strict=True)
+    distinct = sorted({(g.nodes_before, g.nodes_after, names) for g, names in pairs})
     shown = []
     for before, after, names in distinct[:4]:
         more = ", ..." if len(names) > MAX_LEFT else ""
@@ -161,7 +163,7 @@ def _failures(graphs: list[GraphResult], sources: Mapping[str, str]) -> list[str
     limit = max(MAX_ERROR // max(len(groups), 1), MIN_ERROR)
     shown = [
         f"{status} {_where(members)}\n"
-        + _indent(_quoted(what, sources, limit) if what else _worst_of(members))
+        + _indent("\n".join(part for part in (_quoted(what, sources, limit), _worst_of(members)) if part))
         for (status, what), members in groups.items()
     ]
     more = len(shown) - MAX_FAILURES
@@ -169,25 +171,26 @@ def _failures(graphs: list[GraphResult], sources: Mapping[str, str]) -> list[str
 
 
 def _worst_of(members: list[GraphResult]) -> str:
-    """Wrong results, a line for each graph."""
+    """Wrong results, a line for each graph of which an element is kept."""
+    known = [graph for graph in members if graph.status == "wrong_result" and graph.worst is not None]
     if len(members) == 1:
-        return _worst(members[0])
-    rows = [f"{graph.name} ({graph.dtype}): {_worst(graph)}" for graph in members[:MAX_ROWS]]
-    more = len(members) - len(rows)
+        return "".join(map(_worst, known))
+    rows = [f"{graph.name} ({graph.dtype}): {_worst(graph)}" for graph in known[:MAX_ROWS]]
+    more = len(known) - len(rows)
     return "\n".join(rows) + (f"\n... {more} more graphs" if more else "")
 
 
 def _what(graph: GraphResult) -> str:
     """What failed, in words that are equal for equal failures; empty for wrong results, which all differ."""
-    if graph.status == "mismatch" and graph.mismatches:
-        return "\n".join(_mismatch(mismatch) for mismatch in graph.mismatches)
+    if graph.status in ("mismatch", "refused") and graph.mismatches and not graph.matches:
+        return "\n".join([*map(_mismatch, graph.mismatches), *([graph.error] if graph.error else [])])
     if graph.status == "wrong_result" and graph.worst is not None and not graph.error:
         return ""
     return graph.error or "(no message)"
 
 
 def _quoted(error: str, sources: Mapping[str, str], limit: int) -> str:
-    """An error's message, cut to so many characters, and the lines of the candidate that it means."""
+    """An error's message, cut to so many characters, and the candidate's lines that it means; "" as it is."""
     quoted = excerpts(error, sources)
     return _cut(error, limit) + (f"\n{quoted}" if quoted else "")
 
@@ -209,18 +212,9 @@ def _mismatch(mismatch: Mismatch) -> str:
 
 
 def _worst(graph: GraphResult) -> str:
-    from_t = graph.passes_from_t
-    passes = (
-        "it passes at no t"
-        if from_t is None
-        else f"it passes from t = {from_t} on (full credit needs t <= -5)"
-    )
-    difference = "" if graph.max_abs_diff is None else f"largest difference {graph.max_abs_diff:.3g}; "
-    if graph.worst is None:
-        return difference + passes
-    worst = graph.worst
-    element = f"{worst.place} at {worst.index}: expected {worst.expected:.6g}, got {worst.got:.6g}; "
-    return element + difference + passes + _against_float64(graph)
+    difference = "" if graph.max_abs_diff is None else f"; largest difference {graph.max_abs_diff:.3g}"
+    credit = "" if graph.passes_from_t is None else " (full credit needs t <= -5)"
+    return f"{graph.worst_element}{credit}{difference}{_against_float64(graph)}"
 
 
 def _against_float64(graph: GraphResult) -> str:
@@ -235,7 +229,7 @@ def _idle_passes(graphs: list[GraphResult]) -> list[str]:
     applied = {name for graph in graphs for name in graph.applied}
     idle: dict[str, Mismatch] = {}
     for graph in graphs:
-        if graph.status != "mismatch":
+        if graph.matches:
             for mismatch in graph.mismatches:
                 if mismatch.pass_name not in applied:
                     idle.setdefault(mismatch.pass_name, mismatch)

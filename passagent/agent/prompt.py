@@ -83,7 +83,9 @@ def _task_values(context: EpisodeContext, is_served: bool) -> dict[str, Any]:
         "is_served": is_served,
         "task": context.task,
         "view": view_task(context.task, context.limits.context_budget.task, context.eager),
-        "hardware": figures(context.target.name, context.device_name, context.machine) if is_known else (),
+        "hardware": figures(context.target.name, context.device_name, context.machine, context.threads)
+        if is_known
+        else (),
     }
 
 

@@ -107,7 +107,7 @@ SPECS = {
     EVALUATOR: ToolSpec(
         EVALUATOR,
         f"Evaluate your pass directory as it is now {_JUDGES} Returns {_TELLS} "
-        "Evaluations are limited; a candidate that gives no plan uses none. With wait false you go on "
+        "Evaluations are limited; what matches nothing or gives no plan uses none. With wait false you go on "
         "at once, such as with the next version, and a later answer ends with the result.",
         _schema(
             {
@@ -192,13 +192,6 @@ SERVED = {
             ["job"],
         ),
         _served("cancel", "Stop a job that you no longer need.", {"job": _JOB}),
-        _served(
-            "explain_mismatch",
-            "For a job with the status mismatch: for each graph how far each pattern came, the pattern's "
-            "node that failed, the graph's node it was held against, and why.",
-            {"job": _JOB, "cursor": _CURSOR},
-            ["job"],
-        ),
         _served(
             KNOWLEDGE,
             f"Search {_KNOWS} by keywords; read_document reads a document that was found. With task, what "

@@ -23,8 +23,8 @@ from passagent.experience.knowledge import Passage
 from passagent.extend import Target
 from passagent.models.types import ToolSpec
 
-MAX_PASSAGE = 900
-"""Characters of a passage that a search found; its document can be read whole."""
+MAX_PASSAGES, MAX_PASSAGE = 2, 700
+"""Passages that a search shows, and characters of each; its document can be read whole."""
 MAX_DOCUMENT = 30_000
 """Characters of a document shown."""
 MAX_CODE = 6000
@@ -182,7 +182,7 @@ def profile(workspace: Workspace, limits: Limits) -> Tool:
 def search_knowledge(
     search: Callable[..., list[Passage]] = knowledge.search, read: Callable[[str], str] = knowledge.read
 ) -> Tool:
-    """Search and read the knowledge documents: `search(query, limit=6)` and `read(path)`."""
+    """Search and read the knowledge documents: `search(query, limit=MAX_PASSAGES)` and `read(path)`."""
 
     async def run(arguments: dict[str, Any], call_id: str) -> str:
         query, path = arguments.get("query"), arguments.get("path")
@@ -193,7 +193,7 @@ def search_knowledge(
                 return _cut(read(path), MAX_DOCUMENT)
             except UsageError as error:
                 raise ToolError(str(error)) from error
-        return passages(search(query, limit=6))
+        return passages(search(query, limit=MAX_PASSAGES))
 
     return Tool(SPECS[KNOWLEDGE], run)
 

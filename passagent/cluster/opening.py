@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from passagent.cluster.survey import Reference
 from passagent.config import EvaluatorConfig
-from passagent.confine.environment import device_name
+from passagent.confine.environment import device_name, worker_threads
 from passagent.evaluator.hardware.devices import find_devices
 from passagent.evaluator.hardware.machine import Machine, measure_machine, read_machine
 from passagent.evaluator.runner.starting import StartedReferee
@@ -76,6 +76,11 @@ def machine_of(config: EvaluatorConfig) -> Machine:
     if config.pool == LOCAL:
         return measure_machine(find_devices(config.device)[0].name)
     return read_machine(_reference(config).machine)
+
+
+def threads_of(config: EvaluatorConfig) -> int | None:
+    """OpenMP threads of a timed call; None where another machine decides."""
+    return worker_threads(config.threads) if config.pool == LOCAL else config.threads
 
 
 def environment_key(config: EvaluatorConfig, *others: BaseModel) -> str:

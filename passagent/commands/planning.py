@@ -54,7 +54,7 @@ def _check_matches(candidate: Candidate, answer: Recorded) -> None:
     problems = [f"{one.subgraph}: {_place(one.why)}{one.why.message}" for one in answer.failed]
     for one in recording.passes:
         if not one.plans and not answer.failed:
-            reason = next((m.reason for m in answer.missed if m.name == one.name), "no reason was given")
+            reason = next((m.words for m in answer.missed if m.name == one.name), "no reason was given")
             place = f"{one.file}:{_pattern_line(candidate, one.file)}"
             problems.append(f"{place}: matches nothing: {reason}")
     if not problems:

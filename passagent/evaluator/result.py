@@ -123,6 +123,8 @@ class Worst(BaseModel):
     index: list[int]
     expected: float
     got: float
+    passes_from_t: int | None = None
+    """Smallest t at which the outputs of the call that it is of pass; None: at none."""
 
     @property
     def place(self) -> str:
@@ -200,8 +202,8 @@ class GraphResult(BaseModel):
     left: list[str] = Field(default_factory=list)
     """The operators of the rewritten graph in order; a replacement by its pass's name."""
     moved_bytes: int = 0
-    """Of all inputs and outputs, outputs that are views counted once: what any candidate must move. An
-    embedding's table counts whole, so the figure can be too high there."""
+    """Of all inputs and outputs, outputs that are views counted once, of slices what is read: what any
+    candidate must move. An embedding's table counts whole, so the figure can be too high there."""
     flops: int | None = None
     """Of the graph's matrix products, convolutions and attention; None where torch cannot tell."""
     plan_bytes: int | None = None
@@ -210,6 +212,17 @@ class GraphResult(BaseModel):
     """Of kernels, copies and fills, in a call."""
     kernels: list[KernelUse] = Field(default_factory=list)
     """Of the plan."""
+
+    @property
+    def worst_element(self) -> str:
+        """`output 1 at [0, 3]: expected 1.5, got 1.25; it passes from t = 0 on`; empty where none is kept."""
+        worst, level = self.worst, self.passes_from_t
+        if level is None and worst is not None:
+            level = worst.passes_from_t
+        passes = "it passes at no t" if level is None else f"it passes from t = {level} on"
+        if worst is None:
+            return "" if level is None else passes
+        return f"{worst.place} at {worst.index}: expected {worst.expected:.6g}, got {worst.got:.6g}; {passes}"
 
 
 class Evaluation(BaseModel):

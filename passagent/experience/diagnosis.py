@@ -120,9 +120,11 @@ _MEANING = {
     "(fuse what still makes an intermediate, read each input once, keep the dtype small)",
     "latency_bound": "the time is mostly the cost of issuing operators and kernels, not of the work: fewer "
     "operators, launches, allocations and copies help; faster arithmetic does not",
-    "instruction_bound": "neither memory traffic nor issuing explains the time: the code inside the kernel, "
-    "its access pattern, its parallelism, or an operator that was left as it is decides",
+    "instruction_bound": "the code inside the kernel, its access pattern, its parallelism, or an operator "
+    "that was left as it is decides; no counter was read that says which",
 }
+_NAMES = {"instruction_bound": "neither memory traffic nor issuing explains the time"}
+"""Of a limiter that nothing measured shows."""
 
 
 def _performance(
@@ -138,7 +140,7 @@ def _performance(
     move_ms = moved / machine.bandwidth(moved) * 1e3
     issue_ms = max(result.nodes_after, 1) * machine.issue_s * 1e3
     lines = [
-        f"Correct on all subgraphs; {label.replace('_', '-')} on "
+        f"Correct on all subgraphs; {_NAMES.get(label, label.replace('_', '-'))} on "
         f"{sum(graph.limiter == label for graph in graphs)} of {len(graphs)}: {_MEANING[label]}."
     ]
     if slow:
@@ -198,10 +200,6 @@ def _detail(graph: GraphResult) -> str:
             f"{best.pattern_node}{against}: {best.reason}."
         )
     if graph.status == "wrong_result" and graph.worst is not None:
-        worst = graph.worst
-        passes = "no tolerance" if graph.passes_from_t is None else f"t >= {graph.passes_from_t}"
-        return (
-            f"Output {worst.output} at {worst.index} is {worst.got:.6g}, eager has {worst.expected:.6g} "
-            f"(largest difference {graph.max_abs_diff or 0:.3g}; passes at {passes})."
-        )
+        why = f" ({graph.error})" if graph.error else ""
+        return f"{graph.worst_element}; largest difference {graph.max_abs_diff or 0:.3g}{why}."
     return (graph.error or "").strip()

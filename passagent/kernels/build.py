@@ -126,7 +126,8 @@ def _explained(message: str, source: str, name: str, signature: Signature) -> st
     first = next((line for line in message.splitlines() if ": error:" in line), "")
     if first.startswith(f"call of {name}:"):
         called = f"{name}({', '.join(signature.types)})"
-        message += f"\nit is called as {called}; a template (template <class T>) takes all dtypes"
+        advice = "" if "template" in source else "; a template (template <class T>) takes all dtypes"
+        message += f"\nit is called as {called}{advice}"
     empty = [f"<{header}>" for header in sorted(toolchain.NOTHING) if f"<{header}>" in source]
     if empty and _OF_STD.search(message):
         message += f"\n{', '.join(empty)}: empty for a kernel, which prints, times and draws nothing"

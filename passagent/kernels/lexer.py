@@ -86,17 +86,24 @@ class Rules:
 
 
 def check(source: Source, rules: Rules) -> None:
-    """Raise KernelRefused for a header, directive, pragma, string or word that a kernel has no use for."""
-    found = source.tokens
+    """Raise KernelRefused for all headers, directives, pragmas and words that a kernel has no use for."""
+    found, refused = source.tokens, list[KernelRefused]()
     pasting = any(token.kind == "paste" for token in found)
     at = 0
     while at < len(found):
         end = next((i for i in range(at, len(found)) if found[i].kind == "newline"), len(found))
         line = list(found[at:end])
-        if line and line[0].kind == "hash":
-            line = _check_directive(line[1:], rules)
-        _check_line(line, rules, pasting)
+        try:
+            if line and line[0].kind == "hash":
+                line = _check_directive(line[1:], rules)
+            _check_line(line, rules, pasting)
+        except KernelRefused as error:
+            refused.append(error)
         at = end + 1
+    if refused:
+        first, *others = refused
+        more = [f"; line {one.line} too: {re.split(': not among|;', str(one))[0]}" for one in others[:20]]
+        raise KernelRefused(first.rule, first.line, "".join([str(first), *more]))
 
 
 def read(written: str, language: str) -> Source:

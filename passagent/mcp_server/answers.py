@@ -76,25 +76,6 @@ class JobAnswer(TextAnswer):
     told: str | None = Field(None, description="what a running one waits for; why one failed")
 
 
-class MismatchLine(BaseModel):
-    """How far a pattern came in a graph."""
-
-    graph: str
-    pass_name: str
-    matched_nodes: int
-    pattern_nodes: int
-    reason: str
-    pattern_node: str
-    graph_node: str | None
-
-
-class MismatchList(Answer):
-    """What explain_mismatch answers."""
-
-    job: int
-    mismatches: list[MismatchLine]
-
-
 class SimilarLine(BaseModel):
     """A pass that worked elsewhere."""
 

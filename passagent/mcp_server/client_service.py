@@ -15,6 +15,7 @@ from passagent.agent.context import EpisodeContext
 from passagent.agent.prompt import compose
 from passagent.agent.taskfiles import ToolError
 from passagent.agent.tool_specs import SERVED
+from passagent.cluster.opening import threads_of
 from passagent.config import Config
 from passagent.confine.environment import device_name, evaluator_version
 from passagent.evaluator.candidate import Candidate
@@ -97,6 +98,7 @@ class Service:
             role=self.config.search.roles[0],
             seed=0,
             machine=await asyncio.to_thread(measure_machine, device),
+            threads=threads_of(self.config.evaluator),
             limits=self.config.agent,
         )
 

@@ -36,7 +36,7 @@ MAX_NAME = 60
 MAX_LISTED = 200
 """Tasks in the list of resources."""
 READS = {
-    "list_tasks", "read_task", "check", "wait", "explain_mismatch", "search_knowledge", "read_document",
+    "list_tasks", "read_task", "check", "wait", "search_knowledge", "read_document",
     "search_code", "history", "best", "similar",
 }  # fmt: skip
 """Tools that change nothing."""

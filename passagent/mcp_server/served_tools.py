@@ -11,7 +11,15 @@ from typing import Any, Literal
 
 from passagent.agent.prompt import plain_note, task_text
 from passagent.agent.taskfiles import TaskFiles, ToolError
-from passagent.agent.toolbox import SOUND, candidate_files, checked, found_code, passages, start_of
+from passagent.agent.toolbox import (
+    MAX_PASSAGES,
+    SOUND,
+    candidate_files,
+    checked,
+    found_code,
+    passages,
+    start_of,
+)
 from passagent.agent.workspace import Workspace
 from passagent.evaluator.candidate import Candidate
 from passagent.evaluator.target import target_of
@@ -120,35 +128,15 @@ class Tools:
     async def cancel(self, caller: Caller, job: int) -> answers.JobAnswer:
         return self._answer(await self.service.cancel(job))
 
-    async def explain_mismatch(
-        self, caller: Caller, job: int, cursor: str | None = None
-    ) -> answers.MismatchList:
-        node = nodes.get_node(self.service.store, job)
-        if node.state != "done":
-            raise ToolError(f"job {job} is not done; wait for it")
-        lines = [
-            answers.MismatchLine(
-                graph=graph.name,
-                **{key: _shown(value) for key, value in mismatch.model_dump().items()},
-            )
-            for graph in evaluation_of(self.service.store, node).graphs
-            for mismatch in graph.mismatches
-        ]
-        start = start_of(cursor)
-        return answers.listed(
-            lines[start:],
-            start,
-            False,
-            lambda part, more: answers.MismatchList(job=job, mismatches=part, cursor=more),
-        )
-
     async def search_knowledge(
         self, caller: Caller, query: str, task: str | None = None
     ) -> answers.TextAnswer:
         found = None if task is None else self.service.catalog.task(task)
         config = self.service.config
         retriever, target = retriever_of(config.experience.retriever), target_of(config.evaluator)
-        text = passages(retriever.search(query, found.operators if found else (), limit=6, target=target))
+        text = passages(
+            retriever.search(query, found.operators if found else (), limit=MAX_PASSAGES, target=target)
+        )
         answer = answers.paged(text, None, _text, fence=False)
         self._note(caller, found, "search_knowledge", answer, query=query, task=task)
         return answer
@@ -351,10 +339,6 @@ class Tools:
 
 def _text(part: str, more: str | None) -> answers.TextAnswer:
     return answers.TextAnswer(text=part, cursor=more)
-
-
-def _shown(value: object) -> object:
-    return answers.harmless(value)[:1000] if isinstance(value, str) else value
 
 
 def _line(name: str, task: Task) -> answers.TaskLine:

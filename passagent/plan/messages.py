@@ -62,7 +62,21 @@ class Missed(Record):
     name: FileName
     """Of the pass."""
     subgraph: FileName
+    matched_nodes: Number
+    pattern_nodes: Number
+    pattern_node: Line
+    """The operator of the pattern that fails."""
+    graph_node: Line | None
     reason: Line
+
+    @property
+    def words(self) -> str:
+        """How far it comes and why not further, in a line."""
+        against = f" (the graph has {self.graph_node})" if self.graph_node else ""
+        return (
+            f"matches {self.matched_nodes} of {self.pattern_nodes} operators, then not "
+            f"{self.pattern_node}{against}: {self.reason}"
+        )
 
 
 class Refusal(Record):
@@ -75,6 +89,7 @@ class Refusal(Record):
     line: Number = 0
     others: Annotated[tuple[Refusal, ...], Field(max_length=1000)] = ()
     """What is refused on further subgraphs."""
+    missed: Annotated[tuple[Missed, ...], Field(max_length=100_000)] = ()
 
 
 class Failure(Record):

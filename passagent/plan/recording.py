@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import fx
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves
 
 from passagent.evaluator.candidate import Candidate
+from passagent.evaluator.correctness.compare import metadata_problem
+from passagent.evaluator.matching.diagnose import best_attempt
+from passagent.evaluator.matching.matcher import Match
 from passagent.evaluator.matching.passes import LoadedPass, PassLoadError, load_passes
-from passagent.evaluator.matching.rewrite import Token, apply_passes
+from passagent.evaluator.matching.rewrite import Token, apply_passes, arguments_of
 from passagent.plan import facts as device
 from passagent.plan import native, operators, refusal, without_cuda
 from passagent.plan.arguments import Argument, ParameterArg, TupleArg
@@ -78,11 +84,12 @@ def _record(request: Request, recorder: Recorder, passes: list[LoadedPass]) -> R
     plans: list[list[Plan]] = [[] for _ in passes]
     subgraphs, missed, failed = [], list[Missed](), list[Failure]()
     found, refusals = list[tuple[str, list[_Recorded]]](), list[Refusal]()
+    supposed = list[tuple[int, Plan]]()
     for subgraph in request.subgraphs:
         calls = list[_Recorded]()
         try:
-            calls, unmatched = _twice(recorder, passes, subgraph)
-            missed += unmatched
+            first = _twice(recorder, passes, subgraph)
+            calls, missed, supposed = first.calls, missed + first.missed, supposed + first.supposed
         except PassLoadError:
             raise
         except (Refused, Exception) as error:
@@ -94,7 +101,7 @@ def _record(request: Request, recorder: Recorder, passes: list[LoadedPass]) -> R
             recorder.refused = None
         found.append((subgraph.name, calls))
     if refusals:
-        return refusals[0].model_copy(update={"others": tuple(refusals[1:])})
+        return refusals[0].model_copy(update={"others": tuple(refusals[1:]), "missed": tuple(missed)})
     asked = dict(sorted(recorder.facts.asked.items()))
     for name, calls in found:
         listed = []
@@ -104,6 +111,9 @@ def _record(request: Request, recorder: Recorder, passes: list[LoadedPass]) -> R
                 known.append(plan)
             listed.append(Call(number=call.number, plan=known.index(plan), arguments=call.arguments))
         subgraphs.append(SubgraphCalls(name=name, calls=tuple(listed)))
+    for number, unmatched in supposed:
+        plan = unmatched.model_copy(update={"facts": asked})
+        plans[number] += [] if plan in plans[number] else [plan]
     recording = Recording(
         device=request.device,
         passes=tuple(_pass(one, tuple(own)) for one, own in zip(passes, plans, strict=True)),
@@ -112,18 +122,16 @@ def _record(request: Request, recorder: Recorder, passes: list[LoadedPass]) -> R
     return Recorded(recording=recording, missed=tuple(missed), failed=tuple(failed))
 
 
-def _twice(
-    recorder: Recorder, passes: list[LoadedPass], subgraph: Subgraph
-) -> tuple[list[_Recorded], list[Missed]]:
-    """The calls of a subgraph, the same both times, and where nothing matches."""
+def _twice(recorder: Recorder, passes: list[LoadedPass], subgraph: Subgraph) -> _Run:
+    """The first of two runs over a subgraph, whose calls are the same."""
     first, second = (_Run(recorder, passes) for _ in range(2))
-    missed = first.over(subgraph)
+    first.over(subgraph)
     second.over(subgraph)
     if first.calls != second.calls:
         differing = next((a for a, b in zip(first.calls, second.calls, strict=False) if a != b), None)
         file = passes[differing.number].file if differing else ""
         raise Refused(refusal.TWICE, file, differing.line if differing else 0)
-    return first.calls, missed
+    return first
 
 
 def _pass(loaded: LoadedPass, plans: tuple[Plan, ...]) -> Pass:
@@ -151,20 +159,31 @@ class _Run:
     passes: list[LoadedPass]
     calls: list[_Recorded] = field(default_factory=list)
     """In the order in which the passes match."""
+    missed: list[Missed] = field(default_factory=list)
+    """Where nothing matches."""
+    supposed: list[tuple[int, Plan]] = field(default_factory=list)
+    """Where nothing at all does: the passes' numbers and plans as if their patterns' literals agreed."""
     _matched: list[tuple[int, tuple[Argument, ...]]] = field(default_factory=list)
     _recorded: dict[int, Plan] = field(default_factory=dict)
 
-    def over(self, subgraph: Subgraph) -> list[Missed]:
-        """Replace the matches, run the graph on fake tensors, fill `calls`; which passes match nowhere."""
+    def over(self, subgraph: Subgraph) -> None:
+        """Replace the matches, run the graph on fake tensors, note the calls and what matches nowhere."""
         seen = [replace(one, replacement_args=self._seeing(n, one)) for n, one in enumerate(self.passes)]
         rewritten = apply_passes(graphio.load_graph(subgraph.nodes), seen, self._recording, check=True)
+        beside = dict[str, str]()
         fake, broken = self.recorder.fake, self.recorder.broken
         broken.clear()
         with fake, torch.no_grad():
-            inputs = [_input(meta) for meta in subgraph.inputs]
-            rewritten.graph_module.forward(*[inputs[i] for i in subgraph.order])
+            eager, given = ([_input(subgraph.inputs[i]) for i in subgraph.order] for _ in range(2))
+            returned, problem = rewritten.graph_module.forward(*given), None
+            with suppress(Exception):  # where it needs values, outputs are compared when it runs
+                problem = _difference(graphio.load_graph(subgraph.nodes).forward(*eager), returned)
+            if not self._matched:
+                beside = self._suppose(seen, rewritten.graph_module, given)
         if broken:
             raise NotCompiled("\n".join(broken))
+        if problem is not None:
+            raise TypeError(problem)
         for position, (number, arguments) in enumerate(self._matched):
             line = (
                 self.passes[number].replacement_func.__code__.co_firstlineno
@@ -172,10 +191,40 @@ class _Run:
                 else 0
             )
             self.calls.append(_Recorded(number, line, arguments, self._recorded[position]))
-        return [
-            Missed(name=one.pass_name, subgraph=subgraph.name, reason=as_line(explained(one)))
-            for one in rewritten.mismatches
-        ]
+        for one in rewritten.mismatches:
+            self.missed.append(
+                Missed(
+                    name=one.pass_name,
+                    subgraph=subgraph.name,
+                    matched_nodes=one.matched_nodes,
+                    pattern_nodes=one.pattern_nodes,
+                    pattern_node=as_line(one.pattern_node),
+                    graph_node=one.graph_node and as_line(one.graph_node),
+                    reason=as_line(one.reason + beside.get(one.pass_name, "")),
+                )
+            )
+
+    def _suppose(self, passes: list[LoadedPass], module: fx.GraphModule, given: list[Any]) -> dict[str, str]:
+        """Record passes as if each matched what is most like its pattern, if all operators of it are there.
+
+        What is wrong with their host code then, by their names.
+        """
+        interpreter, wrong = fx.Interpreter(module, garbage_collect_values=False), dict[str, str]()
+        interpreter.run(*given)
+        for loaded in passes:
+            bound = best_attempt(loaded.pattern_graph, module.graph).bound
+            if bound is None:
+                continue
+            try:
+                args = arguments_of(loaded, Match({}, bound, [], []))
+                self._recording(loaded.replacement_func)(*fx.map_arg(args, interpreter.env.__getitem__))
+                self.supposed.append((self._matched[-1][0], self._recorded[len(self._matched) - 1]))
+            except (Refused, Exception) as error:
+                told, self.recorder.refused = _told(self.recorder, error), None
+                place = f" ({told.file}:{told.line})" if told.file else ""
+                wrong[loaded.name] = f"; beside that, were it to match: {told.status}: {told.message}{place}"
+            self._matched.clear()
+        return wrong
 
     def _seeing(self, number: int, loaded: LoadedPass) -> Callable[..., Any]:
         """The pass's replacement_args, of whose result is noted what the plan's caller needs."""
@@ -219,13 +268,13 @@ class _Run:
         return call
 
 
-def explained(mismatch: Any) -> str:
-    """Why a pattern matches nowhere, in a line."""
-    against = f" (the graph has {mismatch.graph_node})" if mismatch.graph_node else ""
-    return (
-        f"matches {mismatch.matched_nodes} of {mismatch.pattern_nodes} operators, then not "
-        f"{mismatch.pattern_node}{against}: {mismatch.reason}"
-    )
+def _difference(eager: Any, returned: Any) -> str | None:
+    """The first output whose dtype or shape is not eager's."""
+    pairs = enumerate(zip(tree_leaves(eager), tree_leaves(returned), strict=False))
+    tensors = [
+        (n, a, b) for n, (a, b) in pairs if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
+    ]
+    return next((problem for one in tensors if (problem := metadata_problem(*one))), None)
 
 
 def _input(meta: TensorMeta | int | float) -> Any:

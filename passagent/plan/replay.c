@@ -2,6 +2,9 @@
 // allocated, steps run. No Python runs but torch's own functions, for fills and copies that are not contiguous.
 // Built and told what a plan is by replay.py.
 #include "host.h"
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
 
 enum step_kind { LAUNCH, FILL, COPY, ADDRESS, CALL };
 enum { NOWHERE = -1 };
@@ -55,6 +58,8 @@ struct program {
 };
 
 static const char capsule[] = "passagent.replay";
+static const struct program* running;
+static const struct step* launched;  // on the CPU, last
 
 // Whether an argument is what the plan is for; where it lies is noted.
 static int fits(struct program* p, const struct input* in, PyObject* object) {
@@ -172,7 +177,7 @@ static int run(struct program* p) {
     const uint64_t* given = p->values + s->first;
     int right = 0;
     switch (s->kind) {
-      case LAUNCH: right = submit(s->name, p->cpu, s->function, s->sizes, stream, p->parameters + s->first); break;
+      case LAUNCH: running = p, launched = s; right = submit(s->name, p->cpu, s->function, s->sizes, stream, p->parameters + s->first); break;
       case FILL: right = fill(p, s, given[0], stream); break;
       case COPY: right = copy(p, s, given[0], given[1], stream); break;
       case ADDRESS: right = put(p, s, given[0], given[1], stream); break;
@@ -225,7 +230,25 @@ static PyObject* call(PyObject* self, PyObject* const* args, intptr_t count, PyO
   return result;
 }
 
-// What follows is called by replay.py through ctypes.
+// Print how far from the start of each tensor that the kernel is given lies the address where no memory is.
+static void print_fault(int signal, siginfo_t* fault, void* context) {
+  if (launched == NULL) return;
+  dprintf(STDERR_FILENO, "\nkernel %s reads or writes where no memory is, seen from the starts of its tensors:", launched->name);
+  for (uint32_t i = launched->first; i < launched->first + launched->count; ++i) {
+    if (running->cell[i].slot == NOWHERE) continue;
+    long long offset = (int64_t)((uint64_t)fault->si_addr - running->values[i]);
+    dprintf(STDERR_FILENO, " argument %u at byte %lld;", i - launched->first, offset);
+  }
+  dprintf(STDERR_FILENO, " mask its accesses at the borders\n");
+}
+
+// What follows is called by Python through ctypes.
+
+// Have a fault of a kernel on the CPU printed before the process dies of it.
+void watch_faults(void) {
+  struct sigaction action = {.sa_sigaction = print_fault, .sa_flags = SA_SIGINFO | SA_RESETHAND};
+  sigaction(SIGSEGV, &action, NULL);
+}
 
 static void forget(PyObject* self) {
   struct program* p = PyCapsule_GetPointer(self, capsule);

@@ -112,11 +112,7 @@ def failure(graph: GraphResult) -> str:
             f"against {m.graph_node or 'nothing of its kind'}: {m.reason}"
             for m in graph.mismatches
         )
-    if graph.worst is not None:
-        worst = graph.worst
-        where = f"{worst.place}{worst.index} is {worst.got:.6g}, eager has {worst.expected:.6g}"
-        return f"{graph.error}; {where}" if graph.error else where
-    return graph.error or ""
+    return "; ".join(part for part in (graph.error, graph.worst_element) if part)
 
 
 def _how(evaluation: Evaluation) -> str:

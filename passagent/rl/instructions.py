@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from passagent.agent.context import EpisodeContext
 from passagent.agent.prompt import compose
-from passagent.cluster.opening import device_label
+from passagent.cluster.opening import device_label, threads_of
 from passagent.config import Config
 from passagent.evaluator.target import target_of
 from passagent.tasks import Task
@@ -22,6 +22,7 @@ def task_text(task: Task, config: Config, role: str, rules: bool = True, here: b
         device_name=device_label(config.evaluator) if here else "",
         role=role,
         seed=0,
+        threads=threads_of(config.evaluator),
         limits=config.agent,
     )
     texts = [message["content"] for message in compose(context)]

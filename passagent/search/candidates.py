@@ -67,11 +67,23 @@ def propose(
 
 
 def tell(store: Store, node: Node, files: dict[str, str], evaluation: Evaluation | None = None) -> str:
-    """What a model is told of a node that is done, and of its `files`."""
+    """What a model is told of a node that is done and of its `files`; of its diagnosis where that changed."""
     evaluation = evaluation or evaluation_of(store, node)
     parent_as, best_as = bests.as_before(store, node)
-    diagnosis = found["text"] if (found := node.diagnosed) else ""
+    parent = None if node.parent_id is None else nodes.get_node(store, node.parent_id)
+    found, before = node.diagnosed or {}, (parent and parent.diagnosed) or {}
+    diagnosis = found.get("text", "") if found.get("label") != before.get("label") else ""
     return observation(evaluation, parent_as, best_as, files, diagnosis)
+
+
+def score_to_beat(store: Store, node: Node) -> float:
+    """The best AS that the node's island knew of; its interval's lower end, where its timing is unstable."""
+    _, best = bests.as_before(store, node)
+    for first in bests.elites(store, node.run_id, node.island, 1):
+        evaluation = evaluation_of(store, first) if first.as_score == best else None
+        if evaluation and any(graph.unstable for graph in evaluation.graphs):
+            return evaluation.as_low or best or 0.0
+    return best or 0.0  # what is best is measured again
 
 
 def evaluation_of(store: Store, node: Node) -> Evaluation:
@@ -116,8 +128,7 @@ async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[No
     store, task = session.store, session.task
     environment = session.environment
     with store.reading():
-        _, best = bests.as_before(store, node)
-        bar = best or 0.0  # what is best is measured again
+        bar = score_to_beat(store, node)
         found = _recall(session, node, candidate, environment, bar) if session.config.search.reuse else None
     if found:
         evaluation = found.evaluation

@@ -13,6 +13,7 @@ from typing import Protocol
 from passagent import resources
 from passagent.agent.context import Attempt, EpisodeContext, HintView, ParentView, PastTask
 from passagent.agent.observe import observation
+from passagent.cluster.opening import threads_of
 from passagent.config import Config, EvaluatorConfig
 from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.reference.eager import EagerGraph
@@ -91,6 +92,7 @@ def episode_context(known: Known, episode: Episode, parent: Node | None) -> Epis
         knowledge=passages(known, parent),
         past=past_tasks(known, draft) if begins and episode.model != EXPERT else [],
         machine=known.machine,
+        threads=threads_of(known.config.evaluator),
         eager=known.eager,
         migrated=bool(episode.migrated),
         limits=known.config.agent,

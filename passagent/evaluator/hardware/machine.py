@@ -41,6 +41,8 @@ class Machine:
     """(bytes read and written, bytes/s) of a copy, by rising size."""
     flops: tuple[tuple[str, float], ...] = ()
     """(dtype, FLOP/s) of a matrix product."""
+    copy_threads: tuple[int, ...] = ()
+    """On a CPU, with how many threads the copy of each size in `bandwidths` was fastest."""
 
     @property
     def best_bandwidth(self) -> float:
@@ -74,6 +76,7 @@ def read_machine(found: dict[str, Any]) -> Machine:
         float(found["issue_s"]),
         tuple((int(size), float(rate)) for size, rate in found["bandwidths"]),
         tuple((str(dtype), float(rate)) for dtype, rate in found["flops"]),
+        tuple(int(count) for count in found["copy_threads"]),
     )
 
 
@@ -133,9 +136,9 @@ def _measure(device: str) -> Machine:
     synchronise = torch.cuda.synchronize if is_gpu else lambda: None
     tiny = torch.ones(16, device=device)
 
-    def seconds(call: Callable[[], object], calls: int) -> float:
-        """Of the best round; with all threads, too, if these are several."""
-        times: list[float] = []
+    def seconds(call: Callable[[], object], calls: int) -> tuple[float, int]:
+        """Of the best round, and its threads; all threads are tried, too, if these are several."""
+        times: list[tuple[float, int]] = []
         for count in {threads} if is_gpu else {1, threads}:
             torch.set_num_threads(count)
             begun, rounds = time.perf_counter(), 0
@@ -145,33 +148,34 @@ def _measure(device: str) -> Machine:
                 for _ in range(calls):
                     call()
                 synchronise()
-                times.append((time.perf_counter() - start) / calls)
+                times.append(((time.perf_counter() - start) / calls, count))
                 rounds += 1
         return min(times)
 
     try:
         with torch.no_grad():
-            issue = seconds(lambda: torch.neg(tiny), 200)
-            bandwidths = []
+            issue, _ = seconds(lambda: torch.neg(tiny), 200)
+            bandwidths, copy_threads = [], []
             for size in SIZES:
                 source = torch.ones(size // 8, device=device)
                 target = torch.empty_like(source)
                 calls = max(1, 2**26 // size) if is_gpu else 1
-                rate = size / seconds(functools.partial(target.copy_, source), calls)
-                bandwidths.append((size, rate))
+                took, count = seconds(functools.partial(target.copy_, source), calls)
+                bandwidths.append((size, size / took))
+                copy_threads += [] if is_gpu else [count]
             flops = []
             for dtype in (torch.float32, torch.float16, torch.bfloat16):
                 rate = 0.0
                 for rows in PRODUCTS[torch.device(device).type]:
                     one = torch.ones(rows, rows, device=device, dtype=dtype)
-                    took = seconds(functools.partial(torch.mm, one, one), 1)
+                    took, _ = seconds(functools.partial(torch.mm, one, one), 1)
                     rate = max(rate, 2 * rows**3 / took)
                     if took > _LITTLE_S:
                         break
                 flops.append((str(dtype).removeprefix("torch."), rate))
     finally:
         torch.set_num_threads(threads)
-    return Machine(issue, tuple(bandwidths), tuple(flops))
+    return Machine(issue, tuple(bandwidths), tuple(flops), tuple(copy_threads))
 
 
 if __name__ == "__main__":

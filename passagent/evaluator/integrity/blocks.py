@@ -36,7 +36,7 @@ class Block:
     nbytes: int
     zones: torch.Tensor
     """What its guard zones were filled with."""
-    dtype: torch.dtype
+    like: torch.Tensor
 
     def inside(self) -> torch.Tensor:
         """The block's bytes."""
@@ -46,9 +46,9 @@ class Block:
         """Whether the tensor lies in it."""
         return 0 <= tensor.data_ptr() - self.raw.data_ptr() < len(self.raw)
 
-    def overrun(self) -> bool:
-        """Something was written beside the block."""
-        return Zoned(self.raw, self.zones).overrun()
+    def overrun(self) -> str:
+        """See Zoned.overrun."""
+        return Zoned(self.raw, self.zones, self.like).overrun()
 
 
 class Blocks:
@@ -68,6 +68,11 @@ class Blocks:
     def blocks(self) -> list[Block]:
         """All that are held."""
         return [*self._kept, *self._before, *self._now]
+
+    @property
+    def is_clean(self) -> bool:
+        """Nothing was found since the last time."""
+        return not self._found
 
     def begin(self, outputs: Sequence[torch.Tensor] = (), *, poisoned: bool = False) -> None:
         """A call begins: its blocks hold what those of the call before do; NaN if `poisoned`.
@@ -91,11 +96,9 @@ class Blocks:
 
     def check(self, blocks: Iterable[Zoned | Block]) -> None:
         """The same for any blocks."""
-        if any(block.overrun() for block in blocks):
-            message = (
-                "a kernel writes outside of the tensors that it was given; mask its stores at the borders"
-            )
-            self.report("out_of_bounds", message)
+        if where := next(filter(None, (block.overrun() for block in blocks)), ""):
+            outside = "a kernel writes outside of the tensors that it was given"
+            self.report("out_of_bounds", f"{outside}: {where}; mask its stores at the borders")
 
     def note_copy(self, output: torch.Tensor, copied: torch.Tensor) -> None:
         """Torch had copied these values to where a kernel then wrote an output."""
@@ -117,7 +120,7 @@ class Blocks:
     ) -> torch.Tensor:
         """A tensor of the shape, strides and dtype of `like` on `device` in a block of its own."""
         raw, made = between_zones(like, device)
-        block = Block(raw, len(raw) - 2 * ZONE, raw, like.dtype)
+        block = Block(raw, len(raw) - 2 * ZONE, raw, like)
         self._fill(block, made, values)
         if values is not None:
             made.copy_(values)
@@ -133,7 +136,7 @@ class Blocks:
         inside, before = block.inside(), self._block_before(block)
         known = values
         if known is None and before is not None:
-            known = before.inside().view(block.dtype)
+            known = before.inside().view(like.dtype)
         block.zones = ordinary_bytes(known, like, self._random)
         fill_zones(block.raw, block.zones)
         if values is None and block.nbytes:
@@ -152,8 +155,8 @@ class Blocks:
         if len(self._now) >= len(self._before):
             return None
         before = self._before[len(self._now)]
-        alike = before.nbytes == block.nbytes and before.dtype == block.dtype
-        return before if alike and block.nbytes % block.dtype.itemsize == 0 else None
+        alike = before.nbytes == block.nbytes and before.like.dtype == block.like.dtype
+        return before if alike and block.nbytes % block.like.itemsize == 0 else None
 
     def report(self, rule: str, message: str, file: str = "", line: int = 0) -> None:
         """Add a violation, once."""

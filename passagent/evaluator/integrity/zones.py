@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import torch
 
-ZONE = 4096
-"""Bytes of each guard zone."""
-_DRAWN = 2 * ZONE
+ZONE = 1 << 16
+"""Bytes of each guard zone: a wrong stride leads far."""
+_DRAWN = 1 << 13
+"""Bytes of them that are drawn; the others repeat these."""
 
 
 @dataclass(frozen=True)
@@ -21,10 +22,19 @@ class Zoned:
 
     raw: torch.Tensor
     zones: torch.Tensor
+    like: torch.Tensor
+    """A tensor of their shape and dtype."""
 
-    def overrun(self) -> bool:
-        """Something was written into a zone."""
-        return not torch.equal(torch.cat([self.raw[:ZONE], self.raw[-ZONE:]]), self.zones)
+    def overrun(self) -> str:
+        """Which element of a tensor the first write into a zone would be; empty without one."""
+        now = torch.cat([self.raw[:ZONE], self.raw[-ZONE:]])
+        if torch.equal(now, self.zones):
+            return ""
+        first = int((now != self.zones).nonzero()[0])
+        inside = len(self.raw) - 2 * ZONE
+        offset = (first - ZONE if first < ZONE else inside + first - ZONE) // self.like.itemsize
+        kind = f"{str(self.like.dtype).removeprefix('torch.')}{list(self.like.shape)}"
+        return f"element {offset} of a {kind} tensor, which has 0 to {inside // self.like.itemsize - 1}"
 
 
 def between_zones(like: torch.Tensor, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -69,7 +79,7 @@ def ordinary_bytes(
         chosen = chosen * (0.5 + chance / 2)
     else:
         chosen = torch.where(chance < 0.5, chosen, chosen // 2)
-    return chosen.to(like.dtype).view(torch.uint8).to(like.device)
+    return chosen.to(like.dtype).view(torch.uint8).to(like.device).repeat(2 * ZONE // _DRAWN)
 
 
 def _sample(

@@ -38,15 +38,14 @@ def judge_sets(
             raise Failed("runtime_error", comparison.problem)
         _note(result, comparison, expected)
         if comparison.passes_from_t is None:
-            raise Failed(
-                "wrong_result", f"{_values(_worst(expected, comparison))} differ from eager's at every t"
-            )
+            what = f"{_values(_worst(expected, comparison))} differ from eager's at every t"
+            raise _wrong(result, expected, comparison, what)
         level = max(level, comparison.passes_from_t)
         if (errors := exactness(expected, got)) is not None:
-            _judge_errors(result, expected, errors, comparison.passes_from_t, is_candidate)
+            _judge_errors(result, expected, got, errors, comparison.passes_from_t, is_candidate)
             found_errors.append(errors)
     for number, got in list(enumerate(found))[SETS:]:
-        judge_extreme(reference, number, got)
+        judge_extreme(reference, number, got, result)
     coarse = frozenset.intersection(*(errors.coarse for errors in found_errors)) if found_errors else None
     if coarse and is_candidate and level <= score.STRICT_T:
         worst = max(found_errors, key=lambda errors: errors.candidate)
@@ -54,10 +53,11 @@ def judge_sets(
     _credit(result, level, judged)
 
 
-def judge_extreme(reference: Reference, number: int, got: list[torch.Tensor]) -> None:
+def judge_extreme(reference: Reference, number: int, got: list[torch.Tensor], result: GraphResult) -> None:
     """Raise Failed for outputs that are wrong on a set of large values, or of values beyond the recorded."""
-    if problem := extreme_problem(reference.expected[number], got, is_beyond=number == BEYOND_SET):
-        raise Failed("wrong_result", problem)
+    expected = reference.expected[number]
+    if problem := extreme_problem(expected, got, is_beyond=number == BEYOND_SET):
+        raise _wrong(result, expected, compare(expected.eager, got), problem)
 
 
 def judge_timed(
@@ -78,15 +78,14 @@ def judge_timed(
         comparison = compare(eager.eager, got)
         level = comparison.passes_from_t
         if comparison.problem or level is None or level > allowed:
-            result.worst = _worst(expected, comparison)
-            raise _differs(comparison.problem or "stale or wrong values")
+            raise _wrong(result, expected, comparison, _timed(comparison.problem or "stale or wrong values"))
         if level > result.passes_from_t:
             _note(result, comparison, expected)
             _credit(result, level, [(eager, got)])
     if eager is not expected:
         _judge_drift(expected, eager, got, result, is_candidate)
     if eager.known and (errors := exactness(eager, got)) is not None:
-        _judge_errors(result, eager, errors, result.passes_from_t, is_candidate)
+        _judge_errors(result, eager, got, errors, result.passes_from_t, is_candidate)
 
 
 def _judge_drift(
@@ -99,7 +98,8 @@ def _judge_drift(
     if (errors.reduced or errors.coarse) and is_candidate:
         raise _reduced(errors, "eager in a timed call")
     if errors.far and result.passes_from_t is not None and result.passes_from_t <= score.STRICT_T:
-        raise _differs("values are far from eager's for their size")
+        what = _timed("values are far from eager's for their size")
+        raise _wrong(result, expected, compare(eager.eager, got), what)
 
 
 def _credit(
@@ -114,7 +114,12 @@ def _credit(
 
 
 def _judge_errors(
-    result: GraphResult, expected: Expected, errors: Exactness, level: int, is_candidate: bool
+    result: GraphResult,
+    expected: Expected,
+    got: list[torch.Tensor],
+    errors: Exactness,
+    level: int,
+    is_candidate: bool,
 ) -> None:
     against = _reference(expected)
     if expected.known:
@@ -127,7 +132,7 @@ def _judge_errors(
             f"values are far from eager's for their size: error {errors.candidate:.1e} against {against}, "
             f"{errors.wrong:.1%} of them wrong; compute every element"
         )
-        raise Failed("wrong_result", message)
+        raise _wrong(result, expected, compare(expected.eager, got), message)
 
 
 def _reduced(errors: Exactness, against: str) -> Refused:
@@ -143,8 +148,14 @@ def _reference(expected: Expected) -> str:
     return "float64" if expected.known else "eager"
 
 
-def _differs(what: str) -> Failed:
-    return Failed("wrong_result", f"a timed call differs from eager: {what}")
+def _timed(what: str) -> str:
+    return f"a timed call differs from eager: {what}"
+
+
+def _wrong(result: GraphResult, expected: Expected, comparison: Comparison, message: str) -> Failed:
+    """The failure, with the element that is furthest outside kept in `result`."""
+    result.max_abs_diff, result.worst = comparison.max_abs_diff, _worst(expected, comparison)
+    return Failed("wrong_result", message)
 
 
 def _note(result: GraphResult, comparison: Comparison, expected: Expected) -> None:
@@ -156,7 +167,8 @@ def _note(result: GraphResult, comparison: Comparison, expected: Expected) -> No
 def _worst(expected: Expected, comparison: Comparison) -> Worst | None:
     """The element that is furthest outside, named after the input where it is of one."""
     worst = comparison.worst
-    return worst and worst.model_copy(update={"input": expected.input_at(worst.output)})
+    change = {"input": worst and expected.input_at(worst.output), "passes_from_t": comparison.passes_from_t}
+    return worst and worst.model_copy(update=change)
 
 
 def _values(worst: Worst | None) -> str:

@@ -247,6 +247,7 @@ class Judging:
             yield
         except Failed as failure:
             result.status, result.error = failure.status, failure.message
+            result.mismatches = failure.mismatches or result.mismatches
             result.passes_from_t, result.speedup = None, None
         except Refused as refused:
             refused.are_in(result)
@@ -296,7 +297,8 @@ class Judging:
     ) -> None:
         """Outputs on every input set, in audited calls; whether they agree with eager's is judged aside."""
         reference = ahead.get(subgraph)
-        result.moved_bytes, result.flops = reference.moved_bytes, reference.flops
+        result.moved_bytes = reference.moved_bytes - reference.unread_bytes
+        result.flops = reference.flops
         result.narrowed = reference.narrowed
         if self._prepared is not None:
             fill_plan_figures(result, self._prepared.plans)

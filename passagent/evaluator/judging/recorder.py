@@ -28,7 +28,7 @@ from passagent.evaluator.judging.effort import CANDIDATE_S, Allowance
 from passagent.evaluator.judging.library_operators import taken_from_the_library
 from passagent.evaluator.judging.verdict import Failed, Refused
 from passagent.evaluator.reference.baseline import Baseline
-from passagent.evaluator.result import Candidate, Violation
+from passagent.evaluator.result import Candidate, Mismatch, Violation
 from passagent.evaluator.runner import kernel_builds
 from passagent.evaluator.runner.planned import Plans
 from passagent.evaluator.target import target_of, uses_triton
@@ -63,8 +63,10 @@ class Prepared:
 
     def outline(self) -> list[str]:
         """Each plan in a few lines, and why there are no others."""
-        idle = {one.name for one in self.plans.recording.passes if not one.plans}
-        reasons = {one.name: one.reason for one in self.missed if one.name in idle}
+        recording = self.plans.recording
+        called = {call.number for one in recording.subgraphs for call in one.calls}
+        idle = {one.name for number, one in enumerate(recording.passes) if number not in called}
+        reasons = {one.name: one.words for one in self.missed if one.name in idle}
         return [
             *(f"{name} matches nothing: {plain(reason)}" for name, reason in reasons.items()),
             *(f"{name}: {failure.status}: {failure.message}" for name, failure in self.failed.items()),
@@ -163,11 +165,14 @@ class Recorder:
                     else:
                         where = f"{source}:{line}" if line else source
                         texts.append(plain(f"{told(kernel.entry, why)} ({where})"))
+        said = "\n".join(_each_once(texts))
+        unmatched = _unmatched(answer, said)
         if refused:
-            raise Refused(list({one.model_dump_json(): one for one in refused}.values()))
+            raise Refused(list({one.model_dump_json(): one for one in refused}.values()), unmatched)
+        failed |= unmatched
         for subgraph in recorded.subgraphs:
             if any((one.number, one.plan) in unbuilt for one in subgraph.calls):
-                failed[subgraph.name] = Failed("compile_error", "\n".join(_each_once(texts)))
+                failed[subgraph.name] = Failed("compile_error", said)
         return Prepared(Plans(recorded, built), failed, edited, list(answer.missed), allowance)
 
     def _built(
@@ -216,7 +221,7 @@ class Recorder:
             return answer
         if answer.status != "refused":
             raise _failed(answer)
-        raise Refused([_violation(one) for one in (answer, *answer.others)])
+        raise Refused([_violation(one) for one in (answer, *answer.others)], _unmatched(answer))
 
     def _seen(self, subgraph: Subgraph, baseline: Baseline | None, device: str) -> RecordedSubgraph:
         """A subgraph as the recording process sees it. The baseline's worker captures what Dynamo must."""
@@ -226,6 +231,22 @@ class Recorder:
             made = baseline.reference(subgraph, "direct")
             kept = captures.KeptGraph(made.nodes, made.order)
         return record.seen(subgraph, kept, device)
+
+
+def _unmatched(answer: Recorded | Refusal, beside: str = "") -> dict[str, Failed]:
+    """By their names, the subgraphs that no pass matches, and why; `beside`: what does not build."""
+    calls = answer.recording.subgraphs if isinstance(answer, Recorded) else ()
+    called = {one.name for one in calls if one.calls} | {
+        one.subgraph for one in getattr(answer, "failed", ())
+    }
+    missed: dict[str, list[Mismatch]] = {}
+    for one in answer.missed:
+        if one.subgraph not in called:
+            fields = one.model_dump(exclude={"name", "subgraph"})
+            texts = {name: plain(text) if isinstance(text, str) else text for name, text in fields.items()}
+            missed.setdefault(one.subgraph, []).append(Mismatch(pass_name=one.name, **texts))
+    message = "\n".join(part for part in ("no pass matched this graph", beside) if part)
+    return {name: Failed("mismatch", message, found) for name, found in missed.items()}
 
 
 def _each_once(texts: list[str]) -> list[str]:

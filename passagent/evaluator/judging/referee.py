@@ -147,7 +147,7 @@ class Referee:
             prepared = self._recorder.prepare(candidate, task.subgraphs, self._baseline)
             failed = prepared.failed
         except Refused as refused:
-            return unrecorded.refused(task, candidate, self.config, refused.violations)
+            return unrecorded.refused(task, candidate, self.config, refused.violations, refused.unmatched)
         except Failed as failure:
             failed = dict.fromkeys(names, failure)
         for subgraph in task.subgraphs:

@@ -73,7 +73,7 @@ class TimedChecks:
         if chosen < SETS:
             self._judge(self.reference.expected[chosen], self.reference.expected[chosen], got)
         else:
-            judge_extreme(self.reference, chosen, got)
+            judge_extreme(self.reference, chosen, got, self.result)
 
     def _judge(self, expected: Expected, eager: Expected, got: list[torch.Tensor]) -> None:
         def work() -> None:

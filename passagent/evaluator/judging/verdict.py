@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -16,6 +17,7 @@ from passagent.evaluator.result import (
     Candidate,
     Evaluation,
     GraphResult,
+    Mismatch,
     Speedup,
     Status,
     Subject,
@@ -52,9 +54,10 @@ def violation_of(found: ReportedViolation) -> Violation:
 class Refused(Exception):
     """The candidate broke an integrity rule."""
 
-    def __init__(self, violations: list[Violation]) -> None:
+    def __init__(self, violations: list[Violation], unmatched: dict[str, Failed] | None = None) -> None:
+        """`unmatched`: by their names, subgraphs that no pass matches, where nothing was run."""
         super().__init__(violations[0].message)
-        self.violations = violations
+        self.violations, self.unmatched = violations, unmatched or {}
 
     def are_in(self, result: GraphResult) -> None:
         """The file of violations that name none: the first pass that was applied to the subgraph."""
@@ -66,9 +69,9 @@ class Refused(Exception):
 class Failed(Exception):
     """The candidate failed on a subgraph, or as a whole when it was loaded."""
 
-    def __init__(self, status: Status, message: str) -> None:
+    def __init__(self, status: Status, message: str, mismatches: Sequence[Mismatch] = ()) -> None:
         super().__init__(message)
-        self.status, self.message = status, message
+        self.status, self.message, self.mismatches = status, message, list(mismatches)
 
 
 def raise_for(error: Error) -> None:

@@ -17,6 +17,8 @@ from passagent.evaluator.matching.unify import describe, key, same_literal, show
 
 _MAX_SEEDS = 400
 _MAX_STEPS = 100_000
+_MOST = 12
+"""Operators beyond the first of which a reason says how they differ."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,8 @@ class Attempt:
     pattern_node: fx.Node
     graph_node: fx.Node | None
     reason: str
+    bound: dict[str, Any] | None = None
+    """What the pattern's parameters stand for, if each operator has a counterpart: only arguments differ."""
 
 
 @dataclass
@@ -41,7 +45,10 @@ class _Alignment:
         return sum(node not in self.failures for node in self.image)
 
     def fail(self, node: fx.Node, graph_node: fx.Node | None, reason: str) -> None:
-        self.failures.setdefault(node, (graph_node, reason))
+        before = self.failures.get(node)
+        self.failures[node] = (
+            (graph_node, reason) if before is None else (before[0], f"{before[1]}; {reason}")
+        )
 
 
 def best_attempt(pattern: fx.Graph, graph: fx.Graph) -> Attempt:
@@ -75,7 +82,14 @@ def _report(best: _Alignment, wanted: list[fx.Node], present: list[fx.Node]) -> 
     for node in wanted:
         if node in best.failures:
             graph_node, reason = best.failures[node]
-            return Attempt(best.matched, node, graph_node, reason + _spelling(node, graph_node, present))
+            reason += _spelling(node, graph_node, present)
+            others = [f"; `{describe(n)}`: {best.failures[n][1]}" for n in wanted if n in best.failures][1:]
+            more = f"; {len(others) - _MOST} operators more differ" if len(others) > _MOST else ""
+            parameters = {str(parameter.target): value for parameter, value in best.bound.items()}
+            is_whole = all(one in best.image and key(one) == key(best.image[one]) for one in wanted)
+            is_whole = is_whole and len(parameters) == len(wanted[0].graph.find_nodes(op="placeholder"))
+            reason += "".join(others[:_MOST]) + more
+            return Attempt(best.matched, node, graph_node, reason, parameters if is_whole else None)
     for node in wanted:
         if node not in best.image:
             free = [g for g in present if key(g) == key(node) and g not in best.image.values()]

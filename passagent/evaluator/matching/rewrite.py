@@ -95,7 +95,7 @@ def replace_match(
         function, args = replacement(found.bindings)
     else:
         assert isinstance(loaded, LoadedPass)
-        function, args = loaded.replacement_func, _arguments(loaded, found)
+        function, args = loaded.replacement_func, arguments_of(loaded, found)
     written = memory.writes(inside)
     if wrap is not None:
         function = wrap(function)
@@ -177,7 +177,7 @@ def _checked(function: Callable[..., Any], name: str, count: int, many: bool) ->
     return checked
 
 
-def _arguments(loaded: LoadedPass, found: Match) -> tuple[Any, ...]:
+def arguments_of(loaded: LoadedPass, found: Match) -> tuple[Any, ...]:
     """What the pass's replacement_args makes of the match; nodes are hidden behind tokens while it runs."""
     tokens: dict[str, fx.Node] = {}
 

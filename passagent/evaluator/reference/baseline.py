@@ -33,6 +33,7 @@ from passagent.evaluator.reference import reference as of_reference
 from passagent.evaluator.reference.eager import EagerGraph, Output
 from passagent.evaluator.reference.flop_count import count_flops
 from passagent.evaluator.reference.reference import Reference, describe, load_request, of_eager, run_request
+from passagent.evaluator.reference.unread import unread_bytes
 from passagent.evaluator.runner import endings, hostless, worker_messages
 from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, last_line
 from passagent.evaluator.runner.fresh import Rotation, Windows
@@ -260,6 +261,7 @@ class Baseline:
         made.operators = reply.operators
         made.dispatches, made.operator_ns = reply.dispatches, reply.operator_ns
         made.moved_bytes = input_bytes(subgraph)
+        made.unread_bytes = unread_bytes(made.nodes, made.order, subgraph)
         made.flops = count_flops(made.nodes, made.order, subgraph)
         mutated: set[int] = set()
         found: list[tuple[list[torch.Tensor], list[Fact]]] = []

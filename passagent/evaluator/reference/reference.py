@@ -43,7 +43,9 @@ class Reference:
     """Inputs that stay as recorded in all sets, and why."""
     operators: int = 0
     moved_bytes: int = 0
-    """Of inputs and outputs, see GraphResult."""
+    """Of all inputs and outputs."""
+    unread_bytes: int = 0
+    """Of the inputs."""
     written_bytes: int = 0
     """Of outputs with memory of their own, each element that is not repeated once: what a call must write."""
     flops: int | None = None

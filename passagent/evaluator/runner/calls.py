@@ -88,6 +88,8 @@ class Graph:
     """
     slot: int = 0
     draw: Draw | None = None
+    is_warm: bool = True
+    """Called at least once. What may write beside its tensors is audited before."""
 
     @cached_property
     def plain(self) -> torch.fx.GraphModule:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ from passagent.plan.replay import Replay, choices_of
 from passagent.plan.show import brief, folded
 from passagent.plan.table import taken
 
+_OF_DTYPE = re.compile(r"\bb?u?(?:float|int)\d+\b|[\d.]+ [KMG]?B\b")
+"""What differs between the texts of plans that differ in dtypes only: these and sizes in bytes."""
 _DELEGATED = (
     "an output is a copy that torch made of an input and no kernel changed; read the input in a kernel and "
     "write the output there"
@@ -52,13 +55,14 @@ class Plans:
         }
 
     def outline(self) -> list[str]:
-        """Each plan in a few lines, under the pass and the subgraphs that it is for."""
-        found = []
+        """Each plan in a few lines, under its pass and subgraphs; once where only dtypes differ."""
+        alike: dict[tuple[str, str], tuple[str, list[str]]] = {}
         for one in folded(self.recording):
-            counts = Counter(one.subgraphs)
-            names = ", ".join(f"{name} x {n}" if n > 1 else name for name, n in counts.items())
-            found.append(f"{one.file} on {names}\n{brief(one.plan)}")
-        return found
+            text = brief(one.plan)
+            _, names = alike.setdefault((one.file, _OF_DTYPE.sub("", text)), (text, []))
+            names += [f"{name} x {n}" if n > 1 else name for name, n in Counter(one.subgraphs).items()]
+        found = [(file, text, names) for (file, _), (text, names) in alike.items() if names]
+        return [f"{file} on {', '.join(names)}\n{text}" for file, text, names in found]
 
     @staticmethod
     def read(data: dict[str, Any], folder: Path, builds: bool = False) -> Plans:

@@ -27,6 +27,7 @@ from passagent.evaluator.runner.fresh import Rotation
 from passagent.evaluator.runner.planned import Planned
 from passagent.evaluator.runner.reservoirs import InputSets
 from passagent.evaluator.runner.worker_messages import GraphReply, ReportedMismatch, TakeGraph
+from passagent.plan.interpret import is_interpreting
 from passagent.tasks.graphio import dump_graph, load_graph, operator_name
 from passagent.tasks.meta import TensorMeta
 from passagent.tasks.module import load_module
@@ -91,7 +92,9 @@ def take(
     call_order = order
     if by_dynamo or is_compiled(compiler):
         call_order = list(range(len(live)))
-    if call_order is not order or isinstance(loaded, Planned):
+    is_planned = isinstance(loaded, Planned)
+    is_warm = call_order is not order or (is_planned and (device != "cpu" or is_interpreting()))
+    if is_warm:
         built.call(*[live[i] for i in call_order])  # compiles; finds out which alternatives are fastest
     graph = calls.Graph(
         built.call,
@@ -105,6 +108,7 @@ def take(
         request.written,
         memory,
         zoned,
+        is_warm=is_warm or not is_planned,
     )
     reply = built.report | {"operators": _operators(nodes)}
     if request.repeats:
@@ -185,7 +189,7 @@ def _live(value: Any, shape: list[int] | None, memory: list[torch.Tensor], zoned
     zones = ordinary_bytes(values, values, unpredictable())
     fill_zones(raw, zones)
     memory.append(raw)
-    zoned.append(Zoned(raw, zones))
+    zoned.append(Zoned(raw, zones, live))
     return live.copy_(values)
 
 

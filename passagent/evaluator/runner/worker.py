@@ -34,6 +34,7 @@ from passagent.evaluator.runner.lockstep import Turn, TurnLost
 from passagent.evaluator.runner.marks import mark_by
 from passagent.evaluator.runner.planned import Planned, Plans
 from passagent.evaluator.runner.subgraphs import Loaded
+from passagent.plan import extension
 from passagent.plan.interpret import is_interpreting
 from passagent.tasks.module import full_device
 
@@ -145,6 +146,8 @@ def _load(state: _State, request: messages.Load) -> None:
     if request.plans is not None:
         plans = Plans.read(request.plans, state.folder / "built", builds=not state.is_shut_in)
         state.loaded = Planned(plans, state.device, state.blocks)
+        if state.is_shut_in:
+            extension.library().watch_faults()
     elif request.files is not None:
         state.root.mkdir()
         single = request.single_replacement_func
@@ -254,6 +257,9 @@ def _audit(state: _State, request: messages.Audit) -> messages.AuditReply:
             copies.append([tensor if tensor is None else _written(graph, tensor) for tensor in copied])
         del one
     audit.check_zones()
+    if not graph.is_warm and audit.is_clean:
+        graph.call(*graph.args)
+        graph.is_warm = True
     then = [output for one in kept for output in one.outputs]
     stable = all(_is_still(graph, *pair) for pair in zip(results, then, strict=True))
     results.clear()
