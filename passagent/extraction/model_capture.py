@@ -45,6 +45,17 @@ class Capture:
     """Why there are several pieces: `FILE:LINE: reason`."""
 
 
+@contextmanager
+def restored_transforms() -> Iterator[None]:
+    """End the transforms of torch.func (vmap, grad) that a graph begins and, where it fails, does not end."""
+    depth = torch._C._functorch.get_dynamic_layer_stack_depth()
+    try:
+        yield
+    finally:
+        torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+
+
+@restored_transforms()
 def capture_model(model: Model, dynamic: bool = False, saves_memory: bool = False) -> Capture:
     """Capture a call of the model with Dynamo. Raises PassagentError with Dynamo's reason.
 
