@@ -723,6 +723,40 @@ def test_a_model_is_timed_with_and_without_passes_and_losers_are_dropped(my_pass
     assert ["FuseGelu", "the model is faster without it"] in fewer.manifest["left_out"]
 
 
+def test_a_gain_is_over_the_faster_of_eager_and_inductor(gelu_passes, monkeypatch):
+    from passagent.deployment import model_timing
+
+    took = {"eager": 448_000, "default": 631_000, "default + passes": 459_000}
+    times = {name: [[ns] * 2] * 8 for name, ns in took.items()}
+    monkeypatch.setattr(model_timing, "_times", lambda *_: times)
+    found = pa.measure(torch.nn.GELU(), torch.randn(2, 16, 64), passes=gelu_passes("cpu"))
+    assert found.baseline("default") == "eager" and found.gains["default"].high < 1
+    assert found.us["default + passes"] == pytest.approx(459)
+    times["default"] = [[400_000] * 2] * 8
+    found = pa.measure(torch.nn.GELU(), torch.randn(2, 16, 64), passes=gelu_passes("cpu"))
+    assert found.baseline("default") == "Inductor (default)"
+    assert found.gains["default"].ratio == pytest.approx(400 / 459)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_each_mode_has_baselines_that_are_called_as_it_is(gelu_passes):
+    x = torch.randn(2, 16, 64, device="cuda")
+    found = pa.measure(torch.nn.GELU(), x, passes=gelu_passes("cuda"))
+    assert found.baselines["default"] in ("eager", "default")
+    assert found.baselines["reduce-overhead"] in ("eager in a CUDA graph", "reduce-overhead")
+
+
+class Printing(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        print("called")
+        return torch.nn.functional.gelu(x)
+
+
+def test_what_a_model_prints_while_it_is_timed_goes_to_the_measurement(gelu_passes, capsys):
+    found = pa.measure(Printing(), torch.randn(2, 16, 64), passes=gelu_passes("cpu"))
+    assert found.printed == ["called"] and "called" not in capsys.readouterr().out
+
+
 @pytest.mark.long
 def test_wrong_outputs_are_found_when_a_model_is_timed(my_passes, monkeypatch):
     model, inputs = models.encoder()
@@ -733,7 +767,8 @@ def test_wrong_outputs_are_found_when_a_model_is_timed(my_passes, monkeypatch):
     wrong = lambda self, *given: right(self, *given) * (1.5 if self is made else 1)  # noqa: E731
     monkeypatch.setattr(type(made), "__call__", wrong)
     found = pa.measure(model, *inputs, passes=my_passes, leave_out=False)
-    assert found.unequal == ["default + passes"]
+    (difference,) = found.unequal
+    assert difference.startswith("default + passes: output[") and ", eager's is " in difference
 
 
 @pytest.mark.long
