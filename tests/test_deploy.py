@@ -1,5 +1,6 @@
 """A package of passes in a model: beside Inductor, exported, in training, with inputs that do not fit."""
 
+import functools
 import importlib.util
 import json
 import os
@@ -515,6 +516,103 @@ def test_an_input_that_is_written_is_not_copied(my_passes):
     torch.testing.assert_close(compiled(model, my_passes)(x), model(x), **TOLERANCE)
 
 
+@pytest.fixture(scope="module")
+def gelu_passes(recorder, tmp_path_factory):
+    """Makes, once for each device, the package of a gelu that was measured on a contiguous [2, 16, 64]."""
+
+    @functools.cache
+    def package(device: str) -> Path:
+        out = tmp_path_factory.mktemp("gelu") / f"gelu_{device}"
+        packages.package_for(
+            recorder, torch.nn.GELU(), (torch.randn(2, 16, 64, device=device),), out, device=device
+        )
+        return out
+
+    return package
+
+
+def turned_gelu(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.gelu((x * 2).transpose(1, 2))
+
+
+BEHIND = {
+    "output": lambda y: y,
+    "view": lambda y: y.transpose(1, 2).view(2, -1) * 2,
+    "as_strided": lambda y: y.as_strided((2, 3), (1, 1)),
+    "another pass": torch.nn.functional.gelu,
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("behind", BEHIND)
+def test_an_output_behind_a_contiguous_copy_has_eagers_strides(gelu_passes, behind, device):
+    model, x = (lambda x: BEHIND[behind](turned_gelu(x))), torch.randn(2, 64, 16, device=device)
+    before, expected = calls(gelu_passes(device)), model(x)
+    got = compiled(model, gelu_passes(device))(x)
+    assert got.stride() == expected.stride()
+    torch.testing.assert_close(got, expected, **TOLERANCE)
+    assert grown(gelu_passes(device), before) == (1 + (behind == "another pass"), 0)
+
+
+def test_a_pass_behind_a_copied_output_takes_it_uncopied(gelu_passes):
+    model = lambda x: BEHIND["another pass"](turned_gelu(x))  # noqa: E731
+    found = pa.explain(model, torch.randn(2, 64, 16), passes=gelu_passes("cpu"))
+    first, second = found.replaced
+    assert first.laid_out == ("contiguous",)
+    assert second.laid_out[0].startswith("p_")  # the first one's operator
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_call_with_other_strides_is_compiled_again_and_right(gelu_passes, device):
+    model = lambda x: torch.nn.functional.gelu(x) * torch.sigmoid(x)  # noqa: E731
+    function, before = compiled(model, gelu_passes(device)), calls(gelu_passes(device))
+    for x in (torch.randn(2, 16, 64), torch.randn(2, 16, 128)[..., ::2], torch.randn(2, 64, 16).mT):
+        given = torch.empty_strided(x.shape, x.stride(), device=device).copy_(x)
+        torch.testing.assert_close(function(given), model(given), **TOLERANCE)
+        assert function(given).stride() == model(given).stride()
+    assert grown(gelu_passes(device), before) == (6, 0)
+
+
+def test_an_output_whose_strides_no_copy_has_is_left_to_eager(recorder, tmp_path):
+    from test_tasks_capture import write
+
+    write(tmp_path / "task", "y = torch.relu(x)\nz = y[:, ::2]\nreturn (z,)", "x float32 [8,16]")
+    loop = "for (int64_t i = 0; i < n; ++i) y[i] = x[i] > 0 ? x[i] : 0;"
+    kernel = f"void relu(const float* x, float* y, int64_t n) {{ {loop} }}"
+    source = f'''
+import torch
+from passagent.kernels import cpp_kernel
+
+_KERNEL = cpp_kernel("{kernel}", "relu")
+
+
+def pattern(x):
+    return torch.relu(x)[:, ::2]
+
+
+def replacement_args(x):
+    return (x,)
+
+
+def relu(x):
+    y = torch.empty_like(x)
+    _KERNEL(x, y, x.numel())
+    return y[:, ::2]
+
+
+def replacement_func():
+    return relu
+'''
+    files = {"Relu.py": source, "sorted_output_pass_rule_names.json": '["Relu"]'}
+    pack([packages.source_of(recorder, tmp_path / "task", files)], tmp_path / "halves")
+    model, x = (lambda x: torch.relu(x)[:, ::2]), torch.randn(8, 16)
+    assert len(pa.explain(model, x, passes=tmp_path / "halves").replaced) == 1
+    found = pa.explain(lambda x: model(x.t()), x.t().contiguous(), passes=tmp_path / "halves")
+    assert [one.reason for one in found.refused] == [
+        "eager's output 0 has strides [1, 16], which no copy has"
+    ]
+
+
 def test_a_pass_that_writes_its_input_is_left_out(recorder, tmp_path):
     from test_tasks_capture import write
 
@@ -625,6 +723,40 @@ def test_a_model_is_timed_with_and_without_passes_and_losers_are_dropped(my_pass
     assert ["FuseGelu", "the model is faster without it"] in fewer.manifest["left_out"]
 
 
+def test_a_gain_is_over_the_faster_of_eager_and_inductor(gelu_passes, monkeypatch):
+    from passagent.deployment import model_timing
+
+    took = {"eager": 448_000, "default": 631_000, "default + passes": 459_000}
+    times = {name: [[ns] * 2] * 8 for name, ns in took.items()}
+    monkeypatch.setattr(model_timing, "_times", lambda *_: times)
+    found = pa.measure(torch.nn.GELU(), torch.randn(2, 16, 64), passes=gelu_passes("cpu"))
+    assert found.baseline("default") == "eager" and found.gains["default"].high < 1
+    assert found.us["default + passes"] == pytest.approx(459)
+    times["default"] = [[400_000] * 2] * 8
+    found = pa.measure(torch.nn.GELU(), torch.randn(2, 16, 64), passes=gelu_passes("cpu"))
+    assert found.baseline("default") == "Inductor (default)"
+    assert found.gains["default"].ratio == pytest.approx(400 / 459)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_each_mode_has_baselines_that_are_called_as_it_is(gelu_passes):
+    x = torch.randn(2, 16, 64, device="cuda")
+    found = pa.measure(torch.nn.GELU(), x, passes=gelu_passes("cuda"))
+    assert found.baselines["default"] in ("eager", "default")
+    assert found.baselines["reduce-overhead"] in ("eager in a CUDA graph", "reduce-overhead")
+
+
+class Printing(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        print("called")
+        return torch.nn.functional.gelu(x)
+
+
+def test_what_a_model_prints_while_it_is_timed_goes_to_the_measurement(gelu_passes, capsys):
+    found = pa.measure(Printing(), torch.randn(2, 16, 64), passes=gelu_passes("cpu"))
+    assert found.printed == ["called"] and "called" not in capsys.readouterr().out
+
+
 @pytest.mark.long
 def test_wrong_outputs_are_found_when_a_model_is_timed(my_passes, monkeypatch):
     model, inputs = models.encoder()
@@ -635,7 +767,8 @@ def test_wrong_outputs_are_found_when_a_model_is_timed(my_passes, monkeypatch):
     wrong = lambda self, *given: right(self, *given) * (1.5 if self is made else 1)  # noqa: E731
     monkeypatch.setattr(type(made), "__call__", wrong)
     found = pa.measure(model, *inputs, passes=my_passes, leave_out=False)
-    assert found.unequal == ["default + passes"]
+    (difference,) = found.unequal
+    assert difference.startswith("default + passes: output[") and ", eager's is " in difference
 
 
 @pytest.mark.long

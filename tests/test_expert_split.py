@@ -100,3 +100,29 @@ def test_a_limit_of_a_dtype_holds_for_that_dtype_only():
 def test_what_cannot_be_split_says_why(function, reason):
     refused = write([captured(function, [A])]).refused
     assert any(reason in told for told in refused.values()), refused
+
+
+def test_an_operator_that_returns_a_tensor_and_none_stays_with_eager():
+    weights = r(96, 32), r(96), r(32, 32), r(32)
+
+    def block(x, first, bias, second, last):
+        heads = F.multi_head_attention_forward(
+            x, x, x, 32, 4, first, bias, None, None, False, 0.0, second, last, need_weights=False
+        )
+        return F.gelu(x + heads[0]) * 2.0
+
+    inputs = [r(5, 2, 32), *weights]
+    graph = captured(block, inputs)
+    authored = write([graph])
+    assert "multi_head_attention_forward" in authored.refused
+    check(authored, graph, inputs)
+
+
+def test_operators_under_vmap_stay_with_eager():
+    def block(x):
+        return torch.vmap(lambda row: F.gelu(row * 2) + row)(x) * torch.sigmoid(x) + 1
+
+    graph = captured(block, [A])
+    authored = write([graph])
+    assert "vmap" in authored.refused["gelu"]
+    check(authored, graph, [A])

@@ -3,17 +3,20 @@
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import models_to_extract as models
 import pytest
 import torch
 import torch.utils._pytree as pytree
+from torch import nn
 
 import passagent as pa
 from passagent import cli
-from passagent.extraction.factories import load_model
+from passagent.extraction.factories import Model, load_model
 from passagent.extraction.input_metadata import laid_out
+from passagent.extraction.model_capture import capture_model
 from passagent.extraction.validation import STAGES, validate
 from passagent.tasks import load_task
 from passagent.tasks.capture import capture
@@ -239,3 +242,22 @@ def test_a_captured_input_lies_in_the_argument_unless_it_was_written():
     assert torch.equal(captured.result, model(x.clone(), y))
     own = capture_model(Model("m", model, (x, y))).pieces[0].inputs
     assert not {x.data_ptr(), y.data_ptr()} & {one.data_ptr() for one in own}
+
+
+@pytest.mark.parametrize(
+    ("module", "warns"),
+    [
+        (nn.Dropout(0.1), True),
+        (nn.BatchNorm1d(4), True),
+        (nn.LayerNorm(4), False),
+        (nn.Dropout(0.1).eval(), False),
+    ],
+)
+def test_a_model_in_training_mode_whose_calls_differ_is_warned_of(module, warns):
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        capture_model(
+            Model("m", nn.Sequential(module, nn.ReLU()).train(module.training), (torch.randn(3, 4),))
+        )
+    told = [str(one.message) for one in seen if "training mode" in str(one.message)]
+    assert len(told) == warns and all(text.startswith("m is in training mode") for text in told)

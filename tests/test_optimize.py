@@ -24,8 +24,18 @@ from passagent.extraction.inductor_schedule import scheduled_kernels
 from passagent.extraction.model_capture import capture_model
 from passagent.extraction.region_tasks import Regions, model_hash
 from passagent.extraction.regions import cut
-from passagent.optimization import region_searches
-from passagent.optimization.optimized import DROPPED, KEPT, Optimized, RegionOutcome
+from passagent.kernels import toolchain
+from passagent.optimization import optimizing, region_searches
+from passagent.optimization.optimized import (
+    DROPPED,
+    FAILED,
+    KEPT,
+    LEFT,
+    NOTHING,
+    WAITING,
+    Optimized,
+    RegionOutcome,
+)
 from passagent.optimization.region_searches import RegionSearches, Wanted, finished_run
 from passagent.store import Store, runs
 from passagent.store.pass_library import PassLibrary
@@ -156,15 +166,77 @@ def test_the_report_says_what_was_kept_and_what_is_left(tmp_path):
     )
     gain = Ratio(1.1, 1.05, 1.15)
     measured = Measurement("cpu", {"eager": 6e3, "default": 5e3}, {"default": gain}, {}, [])
-    found = Optimized("bert", "a CPU", tmp_path, [kept, lost], tmp_path / "my_passes", measured)
+    found = Optimized("bert", "a CPU", tmp_path, [kept, lost], Path("my_passes"), measured)
     text = found.markdown()
-    assert "**1.100x (1.050 to 1.150) of Inductor (default)**" in text
+    assert "**1.100x (1.050 to 1.150) of Inductor (default) with the passes in my_passes**" in text
     assert "| 01_linear | 20 | 3000 | 2500 | 2000 | 2000 | kept |" in text
     assert "- 02_gelu: 280 us above the least" in text
     assert found.data()["regions"][0]["vs_inductor"] == 1.25
     found.package, found.why_not = None, "no pass is faster"
-    assert "**Nothing to gain:** no pass is faster." in found.markdown()
+    assert "**nothing to gain: no pass is faster**" in found.markdown()
     assert str(found).endswith("nothing to gain: no pass is faster")
+
+
+def region(outcome: str, why: str = "") -> RegionOutcome:
+    return RegionOutcome("01_gelu", ("gelu",), 1, 10.0, 1.0, outcome, why)
+
+
+@pytest.mark.parametrize(
+    ("regions", "stopped", "headline", "code"),
+    [
+        (
+            [region(LEFT), region(WAITING), region(WAITING)], "the time is over",
+            "no gain shown yet: 2 of 3 regions not tried (the time is over); the same command goes on", 0,
+        ),
+        (
+            [region(FAILED, "RuntimeError: lost"), region(WAITING)], None,
+            "no gain shown yet: 2 of 2 regions not tried (RuntimeError: lost); the same command goes on", 1,
+        ),
+        ([region(LEFT), region(NOTHING)], None, "nothing to gain: no pass is faster", 0),
+    ],
+)  # fmt: skip
+def test_the_headline_says_what_was_not_tried(call, monkeypatch, tmp_path, regions, stopped, headline, code):  # noqa: F811
+    found = Optimized("m", "a CPU", tmp_path, regions, why_not="no pass is faster", stopped=stopped)
+    monkeypatch.setattr(optimizing, "optimize", lambda *_: found)
+    assert headline in found.markdown() and found.data()["headline"] == headline
+    exit_code, out, err = call("optimize", f"{FILE}:encoder", "--out", "passes")
+    assert exit_code == code and headline in out
+    assert err == ("" if code == 0 else f"passagent: error: {headline}\n")
+
+
+def test_a_package_that_pays_in_cuda_graphs_is_used_in_them(tmp_path):
+    gains = {"default": Ratio(0.9, 0.8, 0.95), "reduce-overhead": Ratio(1.2, 1.1, 1.3)}
+    sides = {"default": "eager", "reduce-overhead": "eager in a CUDA graph"}
+    measured = Measurement("a GPU", {}, gains, {}, [], sides)
+    found = Optimized("m", "a GPU", tmp_path, [region(KEPT)], Path("p"), measured, mode="reduce-overhead")
+    assert "1.200x (1.100 to 1.300) of eager in a CUDA graph with the passes in p" in str(found)
+    assert 'options={"passes": "p", "triton.cudagraphs": True}' in str(found)
+
+
+def test_a_search_that_crashes_is_its_regions_alone(tmp_path, monkeypatch):
+    wanted, real = two_regions(tmp_path), RegionSearches._converse
+
+    async def crash(self, one, task):
+        if one.name == "first":
+            raise SystemError("recursion depth mismatch")
+        await real(self, one, task)
+
+    monkeypatch.setattr(RegionSearches, "_converse", crash)
+    search = searches(tmp_path)
+    asyncio.run(search.run(wanted, lambda _: None))
+    assert search.failed == {"first": "SystemError: recursion depth mismatch"}
+    assert states(tmp_path) == ["finished"]
+
+
+def test_without_a_compiler_nothing_is_measured(call, monkeypatch, tmp_path):  # noqa: F811
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    toolchain.compiler.cache_clear()
+    try:
+        code, out, err = call("optimize", f"{FILE}:encoder", "--out", "passes")
+    finally:
+        toolchain.compiler.cache_clear()
+    assert code == 1 and out == "" and "install g++" in one_line(err)
 
 
 @pytest.mark.long

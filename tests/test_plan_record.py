@@ -11,13 +11,16 @@ import cases
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_tasks_capture import write
 
+from passagent.benchmark.authored import first_pass
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.evaluator.target import uses_triton
 from passagent.plan import record as recording
 from passagent.plan.facts import H100
 from passagent.plan.messages import Recorded, Request
 from passagent.plan.model import Copy, Fill, Launch, flat
+from passagent.tasks import load_task
 
 HERE = "  # <- here"
 PASS = '''import torch
@@ -90,6 +93,20 @@ def test_an_honest_pass_is_recorded(case, record):
     assert isinstance(answer, Recorded) and not answer.failed, answer
     assert all(subgraph.calls for subgraph in answer.recording.subgraphs)
     assert Recorded.model_validate_json(answer.canonical()) == answer
+
+
+def test_sizes_that_depend_on_data_belong_to_eager(recorder, tmp_path):
+    write(
+        tmp_path / "kept",
+        "i = torch.nonzero(x > 0)\nz = x[x > 0] * 2\ny = torch.relu(x)\nreturn (i, z, y)",
+        "x float32 [8,16]",
+    )
+    task = load_task(tmp_path / "kept")
+    answer = recording.record(
+        recorder, first_pass(task, "cpu"), recording.subgraphs_of(task, "cpu"), "cpu", dict(H100)
+    )
+    assert isinstance(answer, Recorded) and not answer.failed, answer
+    assert [len(subgraph.calls) for subgraph in answer.recording.subgraphs] == [1]
 
 
 def honest(name: str) -> cases.Case:

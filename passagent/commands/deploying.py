@@ -44,7 +44,7 @@ def measure(
         drop(packages[0], found.losers, Path(out))
     print(json.dumps(found.data()) if as_json else found)
     if found.unequal:
-        raise PassagentError(f"{found.unequal[0]}: its outputs are not eager's")
+        raise PassagentError(f"outputs are not eager's: {found.unequal[0]}")
 
 
 def explain(passes: str, spec: str, inputs: str | None, dynamic: bool, as_json: bool) -> None:

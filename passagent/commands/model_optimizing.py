@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from passagent.commands.signals import Interrupted, stop_on_signals
+from passagent.errors import PassagentError
 from passagent.optimization.optimizing import Begun, Request
 from passagent.report.text import clock
 
@@ -68,8 +69,8 @@ def optimize(
         raise Interrupted(f"interrupted; what was found is stored, {_GO_ON}") from error
     if found.stopped == "interrupted":
         raise Interrupted(f"interrupted; what was found is stored in {found.state}, {_GO_ON}")
-    if as_json:
-        print(json.dumps(found.data(), default=str))
-        return
-    print(found)
-    print(f"report: {found.state / 'report.md'}")
+    print(json.dumps(found.data(), default=str) if as_json else found)
+    if not as_json:
+        print(f"report: {found.state / 'report.md'}")
+    if not found.is_judged:
+        raise PassagentError(found.headline())

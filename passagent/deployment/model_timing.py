@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from contextlib import redirect_stdout
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ import torch.utils._pytree as pytree
 from passagent.deployment.explanation import Explanation, explain_model
 from passagent.deployment.inductor_pass import inductor_options
 from passagent.deployment.loading import Package
+from passagent.deployment.model_outputs import find_difference, outputs_in_float64, read_outputs
 from passagent.errors import PassagentError
 from passagent.evaluator.hardware.devices import find_device
 from passagent.evaluator.hardware.leases import DeviceLease
@@ -25,8 +28,9 @@ from passagent.extraction.factories import Model
 Call = Callable[[], Any]
 _WARM_UP, _BLOCKS, _BLOCK_S, _MOST_CALLS = 5, 20, 0.02, 50
 """Calls before anything is timed; blocks of each side, and what a block lasts."""
-_RTOL = {torch.float16: 2e-2, torch.bfloat16: 5e-2, torch.float32: 1e-3}
-"""Between the outputs of two compilations of a whole model, of the largest value."""
+_GRAPHED = "eager in a CUDA graph"
+_MOST_LINES = 100
+"""Of what the model prints while it is timed."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +51,22 @@ class Measurement:
     """Microseconds of a call of each side: the median over the blocks. With passes: that without, divided by
     the gain, which compares blocks that were timed one after the other."""
     gains: dict[str, Ratio]
-    """Of each mode: Inductor against Inductor with passes."""
+    """Of each mode: the faster of Inductor and eager, called in that way, against Inductor with passes."""
     passes: dict[str, Ratio]
     """Of each pass that is used: all passes but this one against all of them; below 1 it does not pay."""
     unequal: list[str]
-    """Sides whose outputs are not eager's."""
+    """Sides whose outputs are not eager's, and where."""
     left_out: str = ""
     """A side that is not timed, and why."""
+    baselines: dict[str, str] = field(default_factory=dict)
+    """Of each mode the side that its gain is over."""
+    printed: list[str] = field(default_factory=list)
+    """Lines that the model printed, each once."""
+
+    def baseline(self, mode: str) -> str:
+        """What the gain of a mode is over, in words."""
+        side = self.baselines.get(mode, mode)
+        return f"Inductor ({mode})" if side == mode else side
 
     @property
     def losers(self) -> list[str]:
@@ -67,10 +80,15 @@ class Measurement:
     def __str__(self) -> str:
         lines = [f"{name:<36} {us:>10.1f} us" for name, us in self.us.items()]
         lines += [self.left_out] if self.left_out else []
-        lines += [f"{name}: passes make it {_shown(found)}" for name, found in self.gains.items()]
+        return "\n".join([*lines, *self.comparisons()])
+
+    def comparisons(self) -> list[str]:
+        """Lines: the gain of each mode, what each pass pays, whose outputs differ."""
+        lines = [
+            f"{mode}: with passes {_shown(r)} of {self.baseline(mode)}" for mode, r in self.gains.items()
+        ]
         lines += [f"{name}: pays {_shown(found)}" for name, found in self.passes.items()]
-        lines += [f"{name}: its outputs are not eager's" for name in self.unequal]
-        return "\n".join(lines)
+        return lines + [f"outputs are not eager's: {one}" for one in self.unequal]
 
 
 def measure_model(
@@ -79,14 +97,26 @@ def measure_model(
     """Time a model. `modes` of Inductor: by default `default`, on a GPU `reduce-overhead` too.
 
     All sides take turns, in blocks of calls. `leave_out`: time the first mode without each pass as well.
-    Raises PassagentError where no pass is used.
+    Raises PassagentError where no pass is used, or the model returns no tensor.
     """
+    said = io.StringIO()
+    with redirect_stdout(said):
+        measured = _measured(model, packages, modes, leave_out)
+    return replace(measured, printed=list(dict.fromkeys(said.getvalue().splitlines()))[:_MOST_LINES])
+
+
+def _measured(
+    model: Model, packages: Sequence[Package], modes: Sequence[str] | None, leave_out: bool
+) -> Measurement:
     values = pytree.tree_leaves((model.args, model.kwargs, _weights(model.module)))
     is_cuda = any(isinstance(value, torch.Tensor) and value.is_cuda for value in values)
     modes = list(modes or (["default", "reduce-overhead"] if is_cuda else ["default"]))
     with torch.no_grad():
         left_out = ""
         sides: dict[str, Call] = {"eager": lambda: model.module(*model.args, **model.kwargs)}
+        expected = read_outputs(sides["eager"]())
+        if not expected:
+            raise PassagentError(f"{model.name}: returns no tensor, so that nothing could be compared")
         if is_cuda:
             left_out = _add_graph(sides)
         for mode in modes:
@@ -101,13 +131,14 @@ def measure_model(
             for name in used:
                 fewer = [without(package, [name]) for package in packages]
                 sides[f"{modes[0]}, without {name}"] = _with_passes(model, modes[0], fewer)[0]
-        expected = _outputs(sides["eager"])
-        unequal = [name for name, call in sides.items() if not _are_close(_outputs(call), expected)]
+        exact = outputs_in_float64(model)
+        found = {name: find_difference(expected, exact, read_outputs(call())) for name, call in sides.items()}
         with DeviceLease(find_device("cuda:0" if is_cuda else "cpu")).exclusive() as share:
             times = _times(sides, is_cuda, share)
     us = {name: estimate.typical_ns(blocks) / 1e3 for name, blocks in times.items()}
-    gains = {mode: _ratio(times[mode], times[_beside(mode)]) for mode in modes}
-    us |= {_beside(mode): us[mode] / found.ratio for mode, found in gains.items()}
+    baselines = {mode: _faster(mode, times, is_cuda) for mode in modes}
+    gains = {mode: _ratio(times[baselines[mode]], times[_beside(mode)]) for mode in modes}
+    us |= {_beside(mode): us[baselines[mode]] / gain.ratio for mode, gain in gains.items()}
     return Measurement(
         device=torch.cuda.get_device_name() if is_cuda else "cpu",
         us=us,
@@ -117,8 +148,9 @@ def measure_model(
             for name in used
             if (side := f"{modes[0]}, without {name}") in times
         },
-        unequal=unequal,
+        unequal=[f"{name}: {difference}" for name, difference in found.items() if difference],
         left_out=left_out,
+        baselines=baselines,
     )
 
 
@@ -149,17 +181,17 @@ def _with_passes(model: Model, mode: str, packages: Sequence[Package]) -> tuple[
 
 def _add_graph(sides: dict[str, Call]) -> str:
     """Add eager's replay in a CUDA graph to the sides; why there is none where it cannot be captured."""
-    name, call = "eager in a CUDA graph", sides["eager"]
+    call = sides["eager"]
     try:
         graph, outputs = hostless.record(lambda: [call() for _ in range(_WARM_UP)], call)
     except RuntimeError as error:
-        return f"{name}: not timed: {error}"
+        return f"{_GRAPHED}: not timed: {error}"
 
     def replay() -> Any:
         graph.replay()
         return outputs
 
-    sides[name] = replay
+    sides[_GRAPHED] = replay
     return ""
 
 
@@ -193,18 +225,15 @@ def _ratio(slow: list[list[int]], fast: list[list[int]]) -> Ratio:
     return Ratio(estimate.ratio(logs), *estimate.interval(logs))
 
 
-def _outputs(call: Call) -> list[torch.Tensor]:
-    return [one.clone() for one in pytree.tree_leaves(call()) if isinstance(one, torch.Tensor)]
+def _faster(mode: str, times: dict[str, list[list[int]]], is_cuda: bool) -> str:
+    """The faster of Inductor and eager, called as a mode calls: in a CUDA graph or not."""
+    from torch._inductor import list_mode_options
 
-
-def _are_close(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
-    if [(t.shape, t.dtype) for t in one] != [(t.shape, t.dtype) for t in other]:
-        return False
-    for a, b in zip(one, other, strict=True):
-        largest = float(b.abs().max()) if b.numel() and b.is_floating_point() else 0.0
-        if not torch.allclose(a, b, rtol=_RTOL.get(a.dtype, 1e-6), atol=_RTOL.get(a.dtype, 0) * largest):
-            return False
-    return True
+    eager = _GRAPHED if is_cuda and list_mode_options(mode).get("triton.cudagraphs") else "eager"
+    return min(
+        (side for side in (mode, eager) if side in times),
+        key=lambda side: _ratio(times[side], times[_beside(mode)]).ratio,
+    )
 
 
 def _weights(module: Any) -> list[torch.Tensor]:

@@ -18,6 +18,8 @@ from passagent.evaluator.matching.effects import Memory
 from passagent.evaluator.matching.matcher import Match, explain, match
 from passagent.evaluator.matching.rewrite import replace_match
 
+Copies = dict[int, tuple[torch.Tensor, list[int], list[int]]]
+"""Of outputs, by number: what the operator gives, the order of dimensions in eager's memory, the inverse."""
 _AUTOCAST = "autocast is on, under which the pattern means something else"
 
 
@@ -55,7 +57,8 @@ def rewrite(graph: fx.Graph, packages: Iterable[Package], explains: bool = False
 
     A match is left alone where its fixed values, device, dtypes or shapes are not among those that were
     measured. A tensor that was measured contiguous and is not is made so, once, where it is made: what makes
-    it can write it so. `explains`: say of a pass that matches nowhere why.
+    it can write it so. Outputs are copied into eager's strides where the operator's are others. `explains`:
+    say of a pass that matches nowhere why.
     """
     done = Rewriting()
     autocast, contiguous = _autocast(graph), dict[fx.Node, fx.Node]()
@@ -67,12 +70,15 @@ def rewrite(graph: fx.Graph, packages: Iterable[Package], explains: bool = False
             if isinstance(chosen, str):
                 done.refused.append(Refused(one.name, nodes, chosen))
                 continue
-            name, tensors, others = chosen
+            name, tensors, others, copies = chosen
             for number in others:
                 tensors[number] = _made_contiguous(tensors[number], contiguous)
             function = overload(name), tuple(tensors)
             call = replace_match(graph, one.planned, found, replacement=functools.partial(_given, function))
             call.meta.pop("writes", None)  # it writes nothing: package_writing.py refuses what does
+            results = {user.args[1]: user for user in call.users} if len(found.outputs) > 1 else {0: call}
+            for number in copies.keys() & results.keys():
+                _copy_output(results[number], *copies[number], contiguous)
             laid_out = tuple(tensors[number].name for number in others)
             done.replaced.append(Replaced(one.name, name, nodes, laid_out))
         if explains and count == len(done.replaced) + len(done.refused):
@@ -103,29 +109,79 @@ def _made_contiguous(node: fx.Node, made: dict[fx.Node, fx.Node]) -> fx.Node:
     """A contiguous copy of a tensor that nothing writes; one for all matches."""
     if node not in made:
         given = [one for one in node.graph.nodes if one.op == "placeholder"]
-        with node.graph.inserting_after(given[-1] if node.op == "placeholder" else node):
-            made[node] = node.graph.call_method("contiguous", (node,))
-        made[node].meta["example_value"] = node.meta["example_value"].contiguous()
+        made[node] = _call_method(node, given[-1] if node.op == "placeholder" else node, "contiguous")
     return made[node]
 
 
-def _choice(one: DeployedPass, found: Match) -> tuple[str, list[fx.Node], list[int]] | str:
-    """The operator for a match, its tensors, and which must be made contiguous; or why there is none."""
+def _choice(one: DeployedPass, found: Match) -> tuple[str, list[fx.Node], list[int], Copies] | str:
+    """The operator for a match, its tensors, which must be made contiguous, which outputs must be copied; or
+    why there is none.
+    """
     skeleton, tensors = split(found.bindings)
     names = [name for known, name in one.skeletons if known == skeleton]
     if not names:
         return f"was measured with other constants than {_constants(skeleton)}"
     values = [node.meta.get("example_value") for node in tensors]
-    reason = ""
-    for name in names:
-        reason = _unfit(one.operators[name], values)
-        if not reason:
-            return name, tensors, []
-    for name in names:
-        others = _strided(one.operators[name], values)
+    reasons = {name: _unfit(one.operators[name], values) for name in names}
+    for name in sorted(names, key=lambda name: bool(reasons[name])):  # those that need no copies first
+        others = _strided(one.operators[name], values) if reasons[name] else []
         if others and not _are_written([tensors[number] for number in others]):
-            return name, tensors, others
-    return reason
+            reasons[name] = ""
+        if not reasons[name]:
+            copies = _copies(one.operators[name], found, values, others)
+            if not isinstance(copies, str):
+                return name, tensors, others, copies
+            reasons[name] = copies
+    return reasons[names[-1]]
+
+
+def _copies(
+    operator: PlannedOperator, found: Match, values: Sequence[Any], others: Sequence[int]
+) -> Copies | str:
+    """The outputs whose strides are not eager's at this place; a reason, if no copy has eager's.
+
+    `others`: inputs that are made contiguous. Without examples, and for symbolic sizes, the operator has the
+    strides of its pattern.
+    """
+    wanted = [node.meta.get("example_value") for node in found.outputs]
+    tensors = [value for value in (*values, *wanted) if isinstance(value, torch.Tensor)]
+    if len(tensors) < len(values) + len(wanted) or any(_is_symbolic(value.shape) for value in tensors):
+        return {}
+    outputs = operator.by_pattern(*(v.contiguous() if n in others else v for n, v in enumerate(values)))
+    copies: Copies = {}
+    for number, (own, like) in enumerate(zip(outputs if len(wanted) > 1 else [outputs], wanted, strict=True)):
+        if not _is_symbolic(like.stride()) and layout_of(own) == layout_of(like):
+            continue
+        order = sorted(range(like.dim()), key=lambda dim: -int(like.stride(dim)))
+        back = sorted(range(like.dim()), key=order.__getitem__)
+        copies[number] = own, order, back
+        if layout_of(own.permute(order).contiguous().permute(back)) != layout_of(like):
+            return f"eager's output {number} has strides {_shown(like.stride())}, which no copy has"
+    return copies
+
+
+def _copy_output(
+    node: fx.Node, own: torch.Tensor, order: list[int], back: list[int], contiguous: dict[fx.Node, fx.Node]
+) -> None:
+    """Give the users of a node a copy of it that is contiguous in that order of dimensions."""
+    node.meta["example_value"], users = own, list(node.users)
+    turned = _call_method(node, node, "permute", *order)
+    copy = _call_method(turned, turned, "contiguous")
+    copy = _call_method(copy, copy, "permute", *back)
+    node.replace_all_uses_with(copy, delete_user_cb=users.__contains__)
+    if own.is_contiguous():
+        contiguous[copy] = node
+
+
+def _call_method(node: fx.Node, behind: fx.Node, name: str, *args: int) -> fx.Node:
+    with node.graph.inserting_after(behind):
+        made = node.graph.call_method(name, (node, *args))
+    made.meta["example_value"] = getattr(node.meta["example_value"], name)(*args)
+    return made
+
+
+def _is_symbolic(sizes: Sequence[Any]) -> bool:
+    return any(isinstance(size, torch.SymInt) for size in sizes)
 
 
 def _constants(skeleton: dict[str, Any]) -> str:
@@ -142,9 +198,10 @@ def _unfit(operator: PlannedOperator, values: Sequence[Any]) -> str:
     device = next((value.device.type for value in values if value.device.type != operator.device), None)
     if device is not None:
         return f"was measured on {operator.device}, a tensor is on {device}"
-    is_symbolic = any(isinstance(size, torch.SymInt) for value in values for size in value.shape)
-    if is_symbolic:
+    if any(_is_symbolic(value.shape) for value in values):
         return _symbolic(operator, values)
+    if any(_is_symbolic(value.stride()) for value in values):
+        return "was measured with other strides: these are symbolic"
     own = tuple(layout_of(t) if seen else None for t, seen in zip(values, operator.looked_at, strict=True))
     if own in operator.calls:
         return ""
@@ -155,13 +212,13 @@ def _strided(operator: PlannedOperator, values: Sequence[Any]) -> list[int]:
     """The tensors of a call that was measured, but for these, which were contiguous."""
     if not all(isinstance(value, torch.Tensor) and value.device.type == operator.device for value in values):
         return []
-    if any(isinstance(size, torch.SymInt) for value in values for size in (*value.shape, *value.stride())):
+    if any(_is_symbolic(value.shape) for value in values):
         return []
-    own = [layout_of(value) for value in values]
+    own = [None if _is_symbolic(value.stride()) else layout_of(value) for value in values]
     as_measured = [layout_of(value.new_empty(value.shape, device="meta")) for value in values]
     found: list[list[int]] = []
     for key in operator.calls:
-        others = [number for number, wanted in enumerate(key) if wanted not in (None, own[number])]
+        others = [n for n, wanted in enumerate(key) if wanted is not None and wanted != own[n]]
         if all(key[number] == as_measured[number] for number in others):
             found.append(others)
     return min(found, key=len, default=[])

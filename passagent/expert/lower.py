@@ -103,10 +103,10 @@ def lower_node(
     args = rebuild(node.args, leaf, ("args",))
     kwargs = rebuild(node.kwargs, leaf, ("kwargs",))
     out = example(node)
-    tensor = out[0] if isinstance(out, tuple | list) and out else out
-    if not isinstance(tensor, torch.Tensor):
-        raise Unsupported(name, "gives no tensor")
-    call = Call(trace, name, types.name(tensor.dtype), target, {})
+    tensors = out if isinstance(out, tuple | list) else (out,)
+    if not tensors or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
+        raise Unsupported(name, "gives what is no tensor")
+    call = Call(trace, name, types.name(tensors[0].dtype), target, {})
     try:
         if first:
             result = lower_conv.with_bias(call, node, env[lower_conv.bias_of(node)])

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from passagent.evaluator.matching.effects import transformed
 from passagent.expert.attention import attention_nodes
 from passagent.expert.expressions import Trace, Unsupported
 from passagent.expert.graph import (
@@ -125,6 +126,7 @@ def _lowerable(
 ) -> set[fx.Node]:
     """Operators that can be lowered, each on its own."""
     inside: set[fx.Node] = set()
+    wrapped = transformed(graph)
     for node in operators(graph):
         name = op_name(node)
         if name in without:
@@ -133,6 +135,8 @@ def _lowerable(
         try:
             if node.op not in {"call_function", "call_method"} or qualified(node) is None:
                 raise Unsupported(name, "cannot be written in a pattern")
+            if node in wrapped:
+                raise Unsupported(name, "runs under vmap or grad of torch.func")
             trace = Trace()
             env: dict[fx.Node, Any] = {}
             if not has_known_size(node):
@@ -157,13 +161,13 @@ def _input(trace: Trace, node: fx.Node) -> Any:
     value = example(node)
     if not has_known_size(node):
         raise Unsupported(op_name(node), "reads a tensor whose size depends on data")
-    if isinstance(value, tuple | list):
-        return tuple(trace.input(v.shape, Types().name(v.dtype)) for v in value)
-    if not isinstance(value, torch.Tensor):
+    tensors = value if isinstance(value, tuple | list) else (value,)
+    if not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
         raise Unsupported(op_name(node), f"reads {node.name}, which is no tensor")
-    if 0 in value.shape:
+    if any(0 in tensor.shape for tensor in tensors):
         raise Unsupported(op_name(node), "reads an empty tensor")
-    return trace.input(value.shape, Types().name(value.dtype))
+    read = tuple(trace.input(tensor.shape, Types().name(tensor.dtype)) for tensor in tensors)
+    return read[0] if isinstance(value, torch.Tensor) else read
 
 
 def _with_consumers(graph: fx.Graph, inside: set[fx.Node], refused: dict[str, str]) -> set[fx.Node]:

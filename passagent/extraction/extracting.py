@@ -13,7 +13,7 @@ import torch
 from passagent.errors import TaskError
 from passagent.extraction.factories import Model
 from passagent.extraction.graph_text import clean_graph
-from passagent.extraction.model_capture import Capture, capture_model
+from passagent.extraction.model_capture import Capture, capture_model, restored_transforms
 from passagent.extraction.sample import whole_directory, write_list, write_sample
 from passagent.extraction.structural_hash import StructuralHash
 from passagent.extraction.validation import Validation, validate
@@ -54,6 +54,7 @@ class Extracted:
         return [f"{graph.name}: {problem}" for graph in self.graphs for problem in graph.validation.problems]
 
 
+@restored_transforms()
 def extract_model(model: Model, out: Path, dynamic: bool = False, saves_memory: bool = False) -> Extracted:
     """Extract a model into the directory `out`, which must not be there.
 

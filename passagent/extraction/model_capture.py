@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,9 +15,12 @@ import torch.utils._pytree as pytree
 from torch import fx
 
 from passagent.errors import PassagentError
+from passagent.evaluator.matching.effects import is_random, name_of, written
 from passagent.extraction.factories import Model
 from passagent.tasks.capture import forget
 from passagent.tasks.large_tensors import crowds, equal, in_host_memory, set_aside
+
+_TRAINING = "is in training mode, with dropout or batch statistics; for inference call its eval() first"
 
 
 @dataclass
@@ -45,6 +49,17 @@ class Capture:
     """Why there are several pieces: `FILE:LINE: reason`."""
 
 
+@contextmanager
+def restored_transforms() -> Iterator[None]:
+    """End the transforms of torch.func (vmap, grad) that a graph begins and, where it fails, does not end."""
+    depth = torch._C._functorch.get_dynamic_layer_stack_depth()
+    try:
+        yield
+    finally:
+        torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+
+
+@restored_transforms()
 def capture_model(model: Model, dynamic: bool = False, saves_memory: bool = False) -> Capture:
     """Capture a call of the model with Dynamo. Raises PassagentError with Dynamo's reason.
 
@@ -99,6 +114,8 @@ def capture_model(model: Model, dynamic: bool = False, saves_memory: bool = Fals
         forget()
     if not pieces:
         raise PassagentError(f"{model.name}: Dynamo finds no operator on tensors in it; nothing to extract")
+    if model.is_training and any(map(_differs_in_training, pieces)):
+        warnings.warn(f"{model.name} {_TRAINING}", stacklevel=3)
     if saves_memory:
         values, spec = pytree.tree_flatten(result)
         result = pytree.tree_unflatten(set_aside(values), spec)
@@ -118,6 +135,12 @@ def quiet() -> Iterator[None]:
     finally:
         for logger, was in zip(loggers, before, strict=True):
             logger.disabled = was
+
+
+def _differs_in_training(piece: Piece) -> bool:
+    """Whether it has dropout, or a norm that updates its running statistics."""
+    nodes = piece.graph_module.graph.nodes
+    return any(is_random(node) or (name_of(node).endswith("_norm") and written(node)) for node in nodes)
 
 
 def _told(reason: Any) -> str:

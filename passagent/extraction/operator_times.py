@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from passagent.extraction.model_capture import copied
@@ -82,5 +83,6 @@ class _Keeping(fx.Interpreter):
         """The node's value; what later operators write does not change what is kept."""
         value = super().run_node(n)
         if n.name in self._nodes:
-            self.values[n.name] = copied([value])[0]
+            with temporarily_clear_interpreter_stack():  # what leaves vmap is kept as outside of it
+                self.values[n.name] = copied([value])[0]
         return value

@@ -19,7 +19,7 @@ from passagent.extraction.extracting import device_of
 from passagent.extraction.factories import Model
 from passagent.extraction.graph_text import CleanGraph
 from passagent.extraction.inductor_schedule import scheduled_kernels
-from passagent.extraction.model_capture import Capture, capture_model
+from passagent.extraction.model_capture import Capture, capture_model, restored_transforms
 from passagent.extraction.operator_times import operator_times, values_of
 from passagent.extraction.regions import Region, cut
 from passagent.extraction.sample import whole_directory, write_list, write_sample
@@ -96,6 +96,7 @@ class _Found:
     hash: StructuralHash
 
 
+@restored_transforms()
 def extract_regions(
     model: Model,
     out: Path,

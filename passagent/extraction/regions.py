@@ -12,7 +12,7 @@ from torch import fx
 from passagent.evaluator.matching.effects import Memory, is_pure, is_random, name_of, written
 from passagent.extraction.inductor_schedule import Kernels
 
-_IMPURE = "writes memory that it did not make, or takes random numbers"
+_IMPURE = "writes memory that it did not make, takes random numbers, or runs under vmap or grad"
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,8 @@ def cut(
     """
     memory, nodes = Memory(graph), {node.name: node for node in graph.nodes}
     position = {node: number for number, node in enumerate(graph.nodes)}
-    busy = kernels.library.union(*kernels.fused) if kernels.fused else kernels.library
+    apart = {node.name for node in memory.transformed}
+    busy = kernels.library.union(apart, *kernels.fused)
     free = {
         node for node in graph.nodes
         if node.op in ("call_function", "call_method") and node.name not in busy and is_pure(node)
@@ -88,7 +89,7 @@ def cut(
                 continue
             found.append(_region(ordered))
     if products:
-        found = _with_products(found, [node for node in graph.nodes if node.name in kernels.library])
+        found = _with_products(found, [node for node in graph.nodes if node.name in kernels.library - apart])
     return Cut(sorted(found, key=lambda region: position[region.nodes[0]]), refused)
 
 
@@ -168,6 +169,8 @@ def _connected(parts: Iterable[set[fx.Node]]) -> list[set[fx.Node]]:
 
 def _stays_inside(node: fx.Node, part: set[fx.Node], memory: Memory) -> bool:
     """Whether a node has no effect but its value, or one on memory alone that nodes of the part made."""
+    if node in memory.transformed:
+        return False
     if is_pure(node):
         return True
     values = written(node)

@@ -9,9 +9,9 @@ from typing import Any
 
 from passagent.deployment.model_timing import Measurement, Ratio
 
-KEPT, DROPPED, LEFT, NOTHING, WAITING = "kept", "dropped", "left", "nothing", "waiting"
+KEPT, DROPPED, LEFT, NOTHING, WAITING, FAILED = "kept", "dropped", "left", "nothing", "waiting", "failed"
 """A region's outcome: its pass is in the package; it was, and did not pay; what there is does it as fast; no
-pass was found; it was not searched (to its end) yet."""
+pass was found; it was not searched (to its end) yet; it could not be judged."""
 
 
 @dataclass
@@ -71,9 +71,26 @@ class Optimized:
         """Inductor over Inductor with the package, the whole model."""
         return self.measurement.gains[self.mode] if self.measurement else None
 
+    @property
+    def is_judged(self) -> bool:
+        """Whether any region was."""
+        return any(one.outcome not in (WAITING, FAILED) for one in self.regions)
+
+    def headline(self) -> str:
+        """The gain; without a package why there is none, or what is missing to tell."""
+        if self.package is not None and self.measurement is not None and self.gain is not None:
+            baseline = self.measurement.baseline(self.mode)
+            return f"{_ratio(self.gain)} of {baseline} with the passes in {self.package}"
+        missing = [one for one in self.regions if one.outcome in (WAITING, FAILED)]
+        if not missing:
+            return f"nothing to gain: {self.why_not}"
+        why = self.why_not if self.measurement else self.stopped or missing[0].why
+        of_all = f"{len(missing)} of {len(self.regions)} regions not tried"
+        return f"no gain shown yet: {of_all}{f' ({why})' if why else ''}; the same command goes on"
+
     def data(self) -> dict[str, Any]:
         """As plain data: the content of report.json."""
-        found = asdict(self)
+        found = asdict(self) | {"headline": self.headline()}
         found |= {"state": str(self.state), "package": str(self.package) if self.package else None}
         for region, one in zip(found["regions"], self.regions, strict=True):
             region["vs_inductor"] = one.vs_inductor
@@ -86,22 +103,16 @@ class Optimized:
         """The lines that end the command."""
         lines = [f"{one.name}: {_outcome(one)}" for one in self.regions]
         lines += [str(self.measurement)] if self.measurement else []
-        if self.stopped:
-            lines.append(f"stopped: {self.stopped}; the same command goes on")
         if self.package is None:
-            return [*lines, f"nothing to gain: {self.why_not}"]
-        call = f'torch.compile(model, backend="passagent", options={{"passes": "{self.package}"}})'
-        return [*lines, f"wrote {self.package}", f"use it: {call}"]
+            return [*lines, self.headline()]
+        graphs = ', "triton.cudagraphs": True' if self.mode != "default" else ""
+        call = f'torch.compile(model, backend="passagent", options={{"passes": "{self.package}"{graphs}}})'
+        return [*lines, self.headline(), f"use it: {call}"]
 
     def markdown(self) -> str:
         """report.md."""
         lines = [f"# {self.model} on {self.device}", ""]
-        if self.package is None:
-            lines += [f"**Nothing to gain:** {self.why_not}."]
-        elif self.gain is not None:
-            lines += [
-                f"**{_ratio(self.gain)} of Inductor ({self.mode})** with the passes in `{self.package}`."
-            ]
+        lines += [f"**{self.headline()}**"]
         if self.stopped:
             lines += ["", f"It stopped early: {self.stopped}. The same command goes on."]
         lines += ["", "## Regions", "", *_table(_HEADS, [_row(one) for one in self.regions]), ""]
@@ -116,8 +127,9 @@ class Optimized:
         if self.measurement:
             rows = [[name, f"{us:.1f}"] for name, us in self.measurement.us.items()]
             lines += ["", "## The whole model", "", *_table(["side", "us"], rows), ""]
-            lines += [f"- {mode}: passes make it {_ratio(r)}" for mode, r in self.measurement.gains.items()]
-            lines += [f"- {name}: pays {_ratio(r)}" for name, r in self.measurement.passes.items()]
+            lines += [f"- {line}" for line in self.measurement.comparisons()]
+            lines += ["", "Printed by the model:", ""] if self.measurement.printed else []
+            lines += [f"    {line}" for line in self.measurement.printed]
         return "\n".join(lines) + "\n"
 
 

@@ -34,7 +34,8 @@ from passagent.extraction.model_capture import capture_model
 from passagent.extraction.region_tasks import Regions, extract_regions, model_hash
 from passagent.extraction.task_hashes import hash_subgraph
 from passagent.faults import os_fault
-from passagent.optimization.optimized import DROPPED, KEPT, LEFT, NOTHING, Optimized, RegionOutcome
+from passagent.kernels.toolchain import compiler
+from passagent.optimization.optimized import DROPPED, FAILED, KEPT, LEFT, NOTHING, Optimized, RegionOutcome
 from passagent.optimization.potential import SpeedOfLight
 from passagent.optimization.region_searches import RegionSearches, Wanted, best_run, finished_run
 from passagent.search import planting
@@ -97,6 +98,7 @@ def optimize(request: Request, model: Model, conduct: Conducts, say: Callable[[s
     """
     begun = time.monotonic()
     _check_free(request.out)
+    compiler()
     place = library_path(request.library)
     say(library_text(place))
     with _state(request.place) as state:
@@ -174,7 +176,7 @@ def _outcomes(regions: Regions, device: str, say: Callable[[str], object]) -> li
     for task in regions.tasks:
         if task.problems:
             outcome = RegionOutcome(task.name, task.operators, task.count, task.seconds * 1e6, 0.0)
-            outcome.outcome, outcome.why = NOTHING, task.problems[0]
+            outcome.outcome, outcome.why = FAILED, task.problems[0]
         else:
             potential = speed.of(regions.path, task)
             light = min(potential.light, potential.seconds) * 1e6
@@ -203,10 +205,10 @@ def _judged(
     state: Path, path: Path, one: RegionOutcome, searches: RegionSearches, library: PassLibrary | None
 ) -> str | None:
     """What a region's search came to; the run to package if its pass is as fast as Inductor's kernels."""
-    if one.outcome == NOTHING:
+    if one.outcome == FAILED:
         return None
     if one.name in searches.failed:
-        one.outcome, one.why = NOTHING, searches.failed[one.name]
+        one.outcome, one.why = FAILED, searches.failed[one.name]
         return None
     task = load_task(path)
     run = best_run(state / "runs", task)
@@ -287,7 +289,9 @@ def _measure(
             measured = again if isinstance(again, Measurement) else measured
         else:
             found.why_not = "no pass makes the whole model faster"
-    found.measurement, found.mode = measured, next(iter(measured.gains))
+    modes = list(measured.gains)
+    found.measurement = measured
+    found.mode = next((mode for mode in modes if measured.gains[mode].low > 1), modes[0])
     _mark(
         found,
         sources,
@@ -298,10 +302,10 @@ def _measure(
         return
     gain = measured.gains[found.mode]
     if measured.unequal:
-        found.why_not = f"{measured.unequal[0]}: its outputs are not eager's"
+        found.why_not = f"outputs are not eager's: {measured.unequal[0]}"
     elif gain.low <= 1:
         found.why_not = (
-            f"with the passes the model is {gain.ratio:.3f} times as fast as Inductor alone "
+            f"with the passes the model is {gain.ratio:.3f} times as fast as {measured.baseline(found.mode)} "
             f"({gain.low:.3f} to {gain.high:.3f}), which proves no gain"
         )
     else:

@@ -116,10 +116,11 @@ class RegionSearches:
             await self._converse(wanted, task)
         except (UsageError, MachineFault):
             raise
-        except PassagentError as error:
+        except Exception as error:  # a crash is this region's alone: the others go on
             log.exception("%s", wanted.name)
-            self.failed[wanted.name] = str(error)
-            self.say(f"  {error}")
+            kind = "" if isinstance(error, PassagentError) else f"{type(error).__name__}: "
+            self.failed[wanted.name] = f"{kind}{error}"
+            self.say(f"  {kind}{error}")
 
     async def _converse(self, wanted: Wanted, task: Task) -> None:
         config = self._config(wanted)

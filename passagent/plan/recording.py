@@ -13,6 +13,7 @@ import torch
 from torch import fx
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_leaves
 
 from passagent.evaluator.candidate import Candidate
@@ -43,9 +44,9 @@ from passagent.tasks import graphio
 
 def record(request: Request, root: Path) -> Recorded | Refusal:
     """The plans of a candidate, whose files are written under `root`; why there are none."""
-    recorder = Recorder(
-        root, request.device, device.Facts(dict(request.facts)), FakeTensorMode(allow_non_fake_inputs=True)
-    )
+    # with symbols for sizes that depend on data, in operators that no pass replaces
+    fake = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True)
+    recorder = Recorder(root, request.device, device.Facts(dict(request.facts)), fake)
     try:
         install(recorder)
         passes = load_passes(Candidate(request.files), root, request.single_replacement_func)

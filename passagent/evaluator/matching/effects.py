@@ -91,12 +91,24 @@ def is_pure(node: fx.Node) -> bool:
     return not (written(node) or is_random(node) or checks)
 
 
+def transformed(graph: fx.Graph) -> set[fx.Node]:
+    """The nodes inside a transform of torch.func (vmap, grad, jvp), whose tensors have no addresses."""
+    inside, depth = set[fx.Node](), 0
+    for node in graph.nodes:
+        depth += name_of(node).endswith("_increment_nesting")
+        if depth:
+            inside.add(node)
+        depth -= name_of(node).endswith("_decrement_nesting")
+    return inside
+
+
 class Memory:
     """Dependencies of a graph's nodes: `before[n]` must run before n, for its values or its memory."""
 
     def __init__(self, graph: fx.Graph) -> None:
         self.order = list(graph.nodes)
         self.position = {node: i for i, node in enumerate(self.order)}
+        self.transformed = transformed(graph)
         self.before: dict[fx.Node, set[fx.Node]] = {}
         self.through_memory: dict[fx.Node, set[fx.Node]] = {}
         self.roots: dict[fx.Node, frozenset[Any]] = {}

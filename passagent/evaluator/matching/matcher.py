@@ -235,6 +235,9 @@ class _Search:
                 reason = f"leak: {where}; {advice}"
                 return _Refused(step, image, reason)
         self.memory = self.memory or Memory(self.graph)
+        for step, image in nodes.items():
+            if image in self.memory.transformed:
+                return _Refused(step, image, f"{image.name} runs under vmap or grad of torch.func")
         return self._order(nodes, inside, self.memory)
 
     def _order(
