@@ -45,7 +45,7 @@ def compare(expected: Sequence[torch.Tensor], got: Sequence[torch.Tensor]) -> Co
     level: int | None = T_RANGE[0]
     largest, worst, worst_excess = 0.0, None, -1.0
     for position, (want, have) in enumerate(zip(expected, got, strict=True)):
-        problem = _metadata_problem(position, want, have)
+        problem = metadata_problem(position, want, have)
         if problem:
             return Comparison(problem, None, None, None)
         one = _compare_output(position, want, have)
@@ -86,7 +86,8 @@ def _surely_within(want: torch.Tensor, have: torch.Tensor, t: int) -> bool:
     return all(each_part(within, want.reshape(-1), have.reshape(-1)))
 
 
-def _metadata_problem(position: int, want: torch.Tensor, have: torch.Tensor) -> str | None:
+def metadata_problem(position: int, want: torch.Tensor, have: torch.Tensor) -> str | None:
+    """What of dtype and shape is not as eager's, if anything."""
     if want.dtype != have.dtype:
         return f"output {position} is {_name(have.dtype)}, eager's is {_name(want.dtype)}"
     if want.shape != have.shape:
