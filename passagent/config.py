@@ -77,6 +77,9 @@ class EvaluatorConfig(_Section):
     """A target of your own, `pkg.mod:MyTarget` (extend.py); None: `cpu` or `cuda`, as the device says."""
     single_replacement_func: bool = True
     """All passes of a candidate must share one `replacement_func` (PassBench)."""
+    special_values: bool = True
+    """Outputs must be right on special values, too: NaN, infinities, the graph's constants, the ends of
+    dtypes, rows of one value (docs/evaluator.md). `false` is for the paper's table."""
     host_extensions: bool = False
     """Allow load_inline, ctypes and the like, for an author whom you trust: the candidate's worker then has
     no sandbox, and every result says so. Implies `dispatch: python`."""

@@ -252,9 +252,9 @@ TASKS = {
 }
 
 
-def write_task(path: Path, name: str) -> Task:
-    """The task `name` of TASKS as a directory, loaded."""
-    text = TASKS[name]
+def write_task(path: Path, named: str | TaskText) -> Task:
+    """A task, or the one of TASKS that is `named` so, as a directory, loaded."""
+    text = TASKS[named] if isinstance(named, str) else named
     parameters = ", ".join(f"in_{i}" for i in range(len(text.subgraphs[0])))
     body = "".join(f"        {line}\n" for line in text.body.split("\n"))
     model = (

@@ -173,7 +173,8 @@ class Arena:
         if self._mapped is not None:
             self._mapped.close()
             self._mapped = None
-        self._writable = False
+        self._writable, self.size = False, max(self._used, mmap.PAGESIZE)
+        os.ftruncate(self.fd, self.size)
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
 
     def reset(self) -> None:

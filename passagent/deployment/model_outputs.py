@@ -12,7 +12,8 @@ import torch.utils._pytree as pytree
 
 from passagent.evaluator.correctness.compare import compare
 from passagent.evaluator.correctness.double import in_float64
-from passagent.evaluator.correctness.exactness import Expected, Fact, exactness, extreme_problem
+from passagent.evaluator.correctness.exactness import Expected, Fact, exactness
+from passagent.evaluator.correctness.settled import first_beyond, room_of
 from passagent.extraction.factories import Model
 
 Outputs = dict[str, torch.Tensor]
@@ -82,9 +83,10 @@ def find_difference(eager: Outputs, exact: Outputs, got: Outputs) -> str:
         expected = Expected([want], [Fact(contiguous=True, device="cpu")], double)
         error = exactness(expected, [have])
         is_far = error is not None and (error.reduced or error.far or bool(error.coarse))
-        if compared.passes_from_t is None or is_far or extreme_problem(expected, [have]) is not None:
-            worst = compared.worst
-            assert worst is not None
+        worst = compared.worst if compared.passes_from_t is None or is_far else None
+        if worst is None and double is not None:  # single values
+            worst = first_beyond(0, want, room_of(want, double), have)
+        if worst is not None:
             at = f"{place}{worst.index}" if worst.index else place
             return f"{at} is {worst.got:.6g}, eager's is {worst.expected:.6g}"
     return ""

@@ -88,11 +88,16 @@ def more_values(meta: TensorMeta, count: int, seed: int, variant: int) -> torch.
 
 
 def _draw(meta: TensorMeta, seed: int, variant: int) -> torch.Tensor:
-    digest = hashlib.sha256(f"{seed}:{variant}:{meta.name}".encode()).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
+    generator = generator_of(seed, variant, meta.name)
     if meta.levels is not None:
         return _levelled(meta, generator)
     return (_recorded if variant == 0 else _varied(variant))(meta, generator)
+
+
+def generator_of(seed: int, variant: int | str, name: str) -> torch.Generator:
+    """What an input is drawn by in a set."""
+    digest = hashlib.sha256(f"{seed}:{variant}:{name}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
 
 
 def shift_unit(meta: TensorMeta) -> int:
@@ -264,10 +269,10 @@ def recorded_range(meta: TensorMeta) -> tuple[int, int]:
 
 def _is_bits(meta: TensorMeta) -> bool:
     """Of bools, or a mask."""
-    return meta.dtype == "bool" or (meta.is_integer and _is_mask(meta))
+    return meta.dtype == "bool" or (meta.is_integer and is_mask(meta))
 
 
-def _is_mask(meta: TensorMeta) -> bool:
+def is_mask(meta: TensorMeta) -> bool:
     """An integer input that is a mask, by its use or its name, and holds nothing but 0 and 1."""
     if meta.numel < 2 or meta.role == "index":
         return False

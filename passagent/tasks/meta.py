@@ -52,8 +52,9 @@ class TensorMeta:
     """The input whose memory this one is a view of, `storage_offset` elements from that one's first."""
     storage_offset: int = 0
     role: str = ""
-    """What the graph uses it for (uses.py; no file holds it): `positive`, `mask`, `index`, or `rising` for
-    indices that rise within a row. `recorded`: nothing is drawn beyond what was recorded."""
+    """What the graph uses it for (uses.py; no file holds it): `positive`, `mask`, `index`, `rising` for
+    indices that rise within a row, or `any` number of its dtype. `recorded`: nothing is drawn beyond what
+    was recorded."""
 
     @property
     def is_python_scalar(self) -> bool:

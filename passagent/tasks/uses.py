@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from passagent.tasks.inputs import draw_one, recorded_range
+from passagent.tasks.inputs import draw_one, is_mask, recorded_range
 from passagent.tasks.meta import TensorMeta
 from passagent.tasks.reader import Subgraph
 
@@ -64,10 +64,12 @@ def wider(subgraph: Subgraph, graph_module: fx.GraphModule, order: Sequence[int]
     metas, kept = list(subgraph.inputs), dict[int, str]()
     for position in _variances(graph_module.graph, order):
         metas[position] = replace(metas[position], role="positive")
-    integers = [i for i, meta in enumerate(metas) if meta.is_integer and meta.numel]
+    integers = [i for i, meta in enumerate(metas) if (meta.is_integer or meta.dtype == "bool") and meta.numel]
     if integers:
         proposed, kept = _ranges(subgraph, graph_module, order, integers)
         metas = [proposed.get(i, meta) for i, meta in enumerate(metas)]
+        for i in [i for i in integers if metas[i].dtype == "bool" and i in kept]:
+            metas[i] = replace(metas[i], role="recorded")
     told = [f"{metas[i].name}: {why}" for i, why in sorted(kept.items()) if _is_one(metas[i])]
     return Wider(replace(subgraph, inputs=tuple(metas)), told)
 
@@ -172,7 +174,9 @@ def _ranges(
         except _Broken as broken:
             for i in (broken.sources & found.keys()) or list(found):
                 meta = found.pop(i)
-                if i in seen.limits and meta.role != "rising" and meta.shape and meta.shape[-1] > 1:
+                if meta.role == "any":
+                    found[i] = replace(meta, role="")
+                elif i in seen.limits and meta.role != "rising" and meta.shape and meta.shape[-1] > 1:
                     found[i] = replace(meta, role="rising")
                 else:
                     kept[i] = "other values lead out of a table, or to other shapes"
@@ -180,24 +184,36 @@ def _ranges(
 
 
 def _proposed(meta: TensorMeta, limit: int | None) -> TensorMeta | None:
-    """Metadata with a wider range: all of the table that an input indexes, or more than one number."""
+    """Metadata with a wider range: all of the table that an input indexes, or more than one number.
+
+    Of what may be any number of its dtype special values are (`any`).
+    """
     low, high = recorded_range(meta)
     if limit is not None and low >= 0 and limit > 0:
-        is_wider = limit > high or low > 0 or meta.data is not None
-        return replace(meta, data=None, min_val=0, max_val=limit, role="index") if is_wider else None
-    if limit is not None or low != high:
+        return replace(meta, data=None, min_val=0, max_val=limit, role="index")
+    if limit is not None or meta.dtype == "bool":
         return None
-    is_mask = low in (0, 1) and bool(meta.shape) and meta.shape[-1] > 1
+    if low != high:
+        return replace(meta, role="mask" if is_mask(meta) else "any")
+    has_levels = low in (0, 1) and bool(meta.shape) and meta.shape[-1] > 1
     low, high = min(low, 0), max(high, 1)
-    return replace(meta, data=None, min_val=low, max_val=high, role="mask" if is_mask else "")
+    return replace(meta, data=None, min_val=low, max_val=high, role="mask" if has_levels else "any")
 
 
 def _corner(meta: TensorMeta, number: int) -> torch.Tensor:
-    low, high = int(meta.min_val or 0), int(meta.max_val or 0)
+    low, high = range_of(meta)
     chance = torch.rand(meta.shape, generator=torch.Generator().manual_seed(number))
     is_high = chance < (0.0, 1.1, 0.5)[min(number, 2)]
     drawn = torch.where(is_high, high, low).to(getattr(torch, meta.dtype))
     return drawn.sort(-1).values if meta.role == "rising" else drawn
+
+
+def range_of(meta: TensorMeta) -> tuple[int, int]:
+    """The smallest and the largest integer that an input may be, by its role."""
+    if meta.role != "any":
+        return recorded_range(meta)
+    limits = torch.iinfo(getattr(torch, meta.dtype))
+    return limits.min, min(limits.max, torch.iinfo(torch.int64).max)
 
 
 def _followed_value(meta: TensorMeta) -> Any:

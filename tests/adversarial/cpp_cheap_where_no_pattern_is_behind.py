@@ -1,4 +1,4 @@
-# expect: credited (-4) or refused
+# expect: credited (-4) or refused or wrong_result
 # task: matmul
 """Adds split products wherever the bytes behind its output are no pattern, as a guard zone might be."""
 

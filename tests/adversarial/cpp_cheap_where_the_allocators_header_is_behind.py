@@ -1,4 +1,4 @@
-# expect: credited (-4) or inert
+# expect: credited (-4) or inert or wrong_result
 # task: matmul
 """Reads behind its output and adds split products where it finds what the allocator keeps there."""
 

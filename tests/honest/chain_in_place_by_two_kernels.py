@@ -10,7 +10,7 @@ KERNELS = cpp_kernel(
     """
 template <class T> void add_or_relu(T* out, const T* x, const T* y, int64_t adds, int64_t n) {
   for (int64_t i = 0; i < n; ++i)
-    out[i] = T(adds ? float(x[i]) + float(y[i]) : std::fmax(float(x[i]) * 2.0f, 0.0f));
+    out[i] = T(adds ? float(x[i]) + float(y[i]) : std::max(float(x[i]) * 2.0f, 0.0f));
 }""",
     "add_or_relu",
 )

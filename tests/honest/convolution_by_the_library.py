@@ -8,7 +8,7 @@ from passagent.kernels import cpp_kernel
 kernel = cpp_kernel(
     """
 template <class T> void bias_relu(T* out, const T* x, const T* bias, int64_t n, int64_t channels, int64_t area) {
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(bias[i / area % channels]), 0.0f));
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::max(float(x[i]) + float(bias[i / area % channels]), 0.0f));
 }""",
     "bias_relu",
 )

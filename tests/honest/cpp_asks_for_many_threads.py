@@ -13,7 +13,7 @@ template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
 #pragma omp single
     team = omp_get_num_threads();
 #pragma omp for
-    for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+    for (int64_t i = 0; i < n; ++i) out[i] = T(std::max(float(x[i]) + float(y[i]), 0.0f));
   }
   if (team > omp_get_max_threads()) out[0] = T(-1.0f);
 }""",

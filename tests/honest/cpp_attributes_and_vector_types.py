@@ -7,7 +7,7 @@ from passagent.kernels import cpp_kernel
 KERNEL = cpp_kernel(
     """
 typedef float v8 __attribute__((vector_size(32), aligned(4)));
-__attribute__((always_inline)) static inline float positive(float a) { return __builtin_expect(a > 0.0f, 1) ? a : 0.0f; }
+__attribute__((always_inline)) static inline float positive(float a) { return __builtin_expect(a < 0.0f, 0) ? 0.0f : a; }
 __attribute__((noinline, hot)) static void rows(float* __restrict__ out, const float* __restrict__ x,
                                                 const float* __restrict__ y, int64_t n) {
   for (int64_t i = 0; i < n; i += 8) {

@@ -22,8 +22,9 @@ template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
     std::priority_queue<float> largest;
     largest.push(0.0f);
-    largest.push(float(x[i]) + float(y[i]));
-    sums.push_back(largest.top());
+    const float sum = float(x[i]) + float(y[i]);
+    largest.push(sum);
+    sums.push_back(sum == sum ? largest.top() : sum);
   }
   for (int64_t i = 0; !sums.empty(); ++i) {
     out[i] = T(sums.front());

@@ -8,7 +8,7 @@ KERNEL = cpp_kernel(
     r"""
 #define DEFINE_ADD_RELU(T)                                                            \
   static inline void add_relu_##T(T* out, const T* x, const T* y, int64_t n) {        \
-    for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f)); \
+    for (int64_t i = 0; i < n; ++i) out[i] = T(std::max(float(x[i]) + float(y[i]), 0.0f)); \
   }
 DEFINE_ADD_RELU(float)
 DEFINE_ADD_RELU(bfloat16)

@@ -26,7 +26,7 @@ template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n, int6
   for (int64_t start : empty) ends.erase(start);
   for (const auto& [start, end] : ends)
     for (int64_t i = start; i < end && seen.count(start); ++i)
-      out[i] = T(std::fmax(float(x[i]) + float(y[i]), floors.at(start)));
+      out[i] = T(std::max(float(x[i]) + float(y[i]), floors.at(start)));
 }""",
     "add_relu",
 )

@@ -36,7 +36,7 @@ void gelu_of_product(const T* x, const T* y, T* out, int64_t n) {
   const std::span<const T> left(x, n), right(y, n);
   for (int64_t i : std::views::iota(int64_t{0}, n)) {
     const float v = rounded<T>(float(left[i]) * float(right[i]));
-    out[i] = T(is_negative(v) && v < -20.0f ? -0.0f : gelu(v));
+    out[i] = T(is_negative(v) && v < -20.0f && std::isfinite(v) ? -0.0f : gelu(v));
   }
 }
 """

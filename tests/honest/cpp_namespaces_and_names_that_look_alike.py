@@ -15,7 +15,7 @@ template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   const char comma = ',', quote = '"', hash = '#';
   const int64_t first = detail::clocked<0>(whole), million = 1'000'000;
   for (int64_t i = first; i < whole.static_size && i < million; ++i)
-    out[i] = T(std::fmax(float(x[i]) + float(y[i]), float(comma + quote + hash > 0 ? 0 : 1)));
+    out[i] = T(std::max(float(x[i]) + float(y[i]), float(comma + quote + hash > 0 ? 0 : 1)));
 }""",
     "add_relu",
 )

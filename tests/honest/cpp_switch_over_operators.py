@@ -13,7 +13,7 @@ static inline float apply(Op op, float a, float b) {
     case Op::sub: return a - b;
     case Op::mul: return a * b;
     case Op::div: return a / b;
-    case Op::maximum: return std::fmax(a, b);
+    case Op::maximum: return std::max(a, b);
     case Op::minimum: return std::fmin(a, b);
     case Op::first: return a;
     default: return b;

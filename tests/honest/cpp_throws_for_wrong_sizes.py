@@ -25,7 +25,7 @@ static void check(bool holds, const std::string& what) { if (!holds) throw std::
 static float relu(float v, int mode) {
   switch (mode) {
     case 0: return v;
-    case 1: return std::fmax(v, 0.0f);
+    case 1: return std::max(v, 0.0f);
     default: throw "no such mode";
   }
 }

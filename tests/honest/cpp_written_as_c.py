@@ -28,7 +28,8 @@ template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   memset(sums, 0, TILE * sizeof(float));
   for (start = 0; start < n; start += TILE) {
     const int64_t count = is_whole(n) || n - start >= TILE ? TILE : n - start;
-    for (i = 0; i < count; i++) sums[i] = fmaxf((float)x[start + i] + (float)y[start + i], 0.0f);
+    for (i = 0; i < count; i++) sums[i] = (float)x[start + i] + (float)y[start + i];
+    for (i = 0; i < count; i++) if (sums[i] < 0.0f) sums[i] = 0.0f;
     for (i = 0; i < count; i++) out[start + i] = (T)sums[i];
   }
   _mm_free(sums);

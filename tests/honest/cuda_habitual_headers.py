@@ -14,7 +14,9 @@ KERNEL = cuda_kernel(
 #include <vector>
 template <class T> __global__ void add_relu(T* out, const T* __restrict__ x, const T* __restrict__ y, int n) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < n) store_f32(out + i, fmaxf(load_f32(x + i) + load_f32(y + i), 0.0f));
+  if (i >= n) return;
+  const float sum = load_f32(x + i) + load_f32(y + i);
+  store_f32(out + i, sum < 0.0f ? 0.0f : sum);
 }""",
     "add_relu",
 )

@@ -8,16 +8,17 @@ from passagent.kernels import cuda_kernel
 KERNEL = cuda_kernel(
     """
 #include <cstdint>
+static __device__ float positive(float v) { return v < 0.0f ? 0.0f : v; }
 template <class T> __global__ void __launch_bounds__(256) add_relu(T* out, const T* x, const T* y, int64_t n, bool aligned) {
   const int64_t first = 4 * (blockIdx.x * int64_t(blockDim.x) + threadIdx.x);
   if (aligned && first + 4 <= n) {
     auto a = load_vec<4>(x + first);
     const auto b = load_vec<4>(y + first);
 #pragma unroll
-    for (int k = 0; k < 4; ++k) a[k] = T(fmaxf(float(a[k]) + float(b[k]), 0.0f));
+    for (int k = 0; k < 4; ++k) a[k] = T(positive(float(a[k]) + float(b[k])));
     store_vec<4>(out + first, a);
   } else {
-    for (int64_t i = first; i < n && i < first + 4; ++i) out[i] = T(fmaxf(float(x[i]) + float(y[i]), 0.0f));
+    for (int64_t i = first; i < n && i < first + 4; ++i) out[i] = T(positive(float(x[i]) + float(y[i])));
   }
 }""",
     "add_relu",

@@ -31,7 +31,7 @@ def _kernel(x_ptr, y_ptr, out_ptr, n, RELU: tl.constexpr, POLICY: tl.constexpr, 
     b = tl.load(y_ptr + offs, mask=m, other=0.0, eviction_policy=POLICY).to(tl.float32)
     v = a + b
     if RELU:
-        v = tl.maximum(v, 0.0)
+        v = tl.maximum(v, 0.0, propagate_nan=tl.PropagateNan.ALL)
     tl.store(out_ptr + offs, v, mask=m)
 
 

@@ -12,9 +12,8 @@ import triton.language as tl
 def log_relu(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + offsets, mask=offsets < n, other=-float("inf"))
-    tl.store(
-        out_ptr + offsets, tl.where(x > 0, tl.log(tl.maximum(x, 1e-45)), float("-inf")), mask=offsets < n
-    )
+    rest = tl.where(x == x, float("-inf"), x)
+    tl.store(out_ptr + offsets, tl.where(x > 0, tl.log(tl.maximum(x, 1e-45)), rest), mask=offsets < n)
 
 
 def pattern(x):

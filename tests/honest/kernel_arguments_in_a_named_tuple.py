@@ -28,7 +28,11 @@ def add_relu(inputs, out_ptr):
     mask = offsets < inputs.num_elements
     x = tl.load(inputs.X_PTR + offsets, mask=mask).to(tl.float32)
     y = tl.load(inputs.Y_PTR + offsets, mask=mask).to(tl.float32)
-    tl.store(out_ptr + offsets, tl.maximum(x + y, 0.0).to(out_ptr.dtype.element_ty), mask=mask)
+    tl.store(
+        out_ptr + offsets,
+        tl.maximum(x + y, 0.0, propagate_nan=tl.PropagateNan.ALL).to(out_ptr.dtype.element_ty),
+        mask=mask,
+    )
 
 
 def pattern(x, y):

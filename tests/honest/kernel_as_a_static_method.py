@@ -16,7 +16,11 @@ class AddRelu:
         x = tl.load(x_ptr + offsets, mask=mask)
         y = tl.load(y_ptr + offsets, mask=mask)
         tl.store(
-            out_ptr + offsets, tl.maximum(x.to(tl.float32) + y.to(tl.float32), 0.0).to(x.dtype), mask=mask
+            out_ptr + offsets,
+            tl.maximum(x.to(tl.float32) + y.to(tl.float32), 0.0, propagate_nan=tl.PropagateNan.ALL).to(
+                x.dtype
+            ),
+            mask=mask,
         )
 
     @staticmethod

@@ -9,7 +9,7 @@ from passagent.kernels import cpp_kernel
 KERNEL = cpp_kernel(
     """
 template <class T> void scaled_relu(T* out, const T* x, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) * 2.0f, 0.0f));
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::max(float(x[i]) * 2.0f, 0.0f));
 }""",
     "scaled_relu",
 )

@@ -25,7 +25,7 @@ def add_relu(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
     one = libdevice.fast_expf(libdevice.fast_logf(libdevice.exp10(total * 0.0)))
     is_number = libdevice.finitef(nearest) & (libdevice.isnan(nearest) == 0) & (libdevice.isinf(one) == 0)
     result = tl.where(is_number, (positive - whole) + nearest * libdevice.saturatef(one * 3.0), positive)
-    result = tl.where(libdevice.signbit(total), 0.0, result)
+    result = tl.where((libdevice.signbit(total) != 0) & (total == total), 0.0, result)
     tl.store(out_ptr + offsets, result.to(out_ptr.dtype.element_ty), mask=mask)
 
 

@@ -15,8 +15,9 @@ SOURCE = textwrap.dedent(
       for (int64_t r = 0; r < rows; ++r) {
         float high = float(lowest), sum = 0;
         for (int64_t c = 0; c < cols; ++c) high = std::fmax(high, float(x[r * cols + c]) * 0.5f);
+        if (high == float(lowest)) high = -INFINITY;  // all masked
         for (int64_t c = 0; c < cols; ++c) sum += std::exp(float(x[r * cols + c]) * 0.5f - high);
-        sum = std::fmax(sum, float(tiny));
+        sum = std::max(sum, float(tiny));
         for (int64_t c = 0; c < cols; ++c)
           out[r * cols + c] = T(std::exp(float(x[r * cols + c]) * 0.5f - high) / sum);
       }

@@ -26,7 +26,7 @@ def add_relu_kernel(
     mask = offsets < n_elements
     x = tl.load(x_ptr + offsets, mask=mask, other=0.0)
     y = tl.load(y_ptr + offsets, mask=mask, other=0.0)
-    out = tl.maximum(x.to(tl.float32) + y.to(tl.float32), 0.0)
+    out = tl.maximum(x.to(tl.float32) + y.to(tl.float32), 0.0, propagate_nan=tl.PropagateNan.ALL)
     tl.store(out_ptr + offsets, out, mask=mask)
 
 

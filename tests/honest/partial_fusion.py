@@ -12,7 +12,11 @@ import triton.language as tl
 def bias_relu(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
-    tl.store(out_ptr + offsets, tl.maximum(tl.load(x_ptr + offsets, mask=mask) + 1.0, 0.0), mask=mask)
+    tl.store(
+        out_ptr + offsets,
+        tl.maximum(tl.load(x_ptr + offsets, mask=mask) + 1.0, 0.0, propagate_nan=tl.PropagateNan.ALL),
+        mask=mask,
+    )
 
 
 def pattern(x):

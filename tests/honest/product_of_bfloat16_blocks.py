@@ -20,7 +20,10 @@ def product(
         y = tl.load(y_ptr + inner[:, None] * COLS + cols[None, :])
         total = tl.dot(x, y, total)
     rounded = total.to(out_ptr.dtype.element_ty)
-    top, at = tl.max(rounded, axis=1, return_indices=True)
+    is_nan = rounded != rounded
+    top, at = tl.max(tl.where(is_nan, float("-inf"), rounded), axis=1, return_indices=True)
+    has_nan, first_nan = tl.max(is_nan.to(tl.int32), axis=1, return_indices=True)
+    top, at = tl.where(has_nan > 0, float("nan"), top), tl.where(has_nan > 0, first_nan, at)
     tl.store(out_ptr + rows[:, None] * COLS + cols[None, :], rounded)
     tl.store(top_ptr + rows, top)
     tl.store(at_ptr + rows, at.to(tl.int64))

@@ -13,7 +13,7 @@ def _kernel(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
     m = offs < n
     a = tl.load(x_ptr + offs, mask=m, other=0.0).to(tl.float32)
     b = tl.load(y_ptr + offs, mask=m, other=0.0).to(tl.float32)
-    tl.store(out_ptr + offs, tl.maximum(a + b, 0.0), mask=m)
+    tl.store(out_ptr + offs, tl.maximum(a + b, 0.0, propagate_nan=tl.PropagateNan.ALL), mask=m)
 
 
 @torch.library.custom_op("mykernels::add_relu", mutates_args=(), device_types="cuda")

@@ -14,7 +14,7 @@ def add_relu_kernel(x_ptr, y_ptr, out_ptr, n_elements, BLOCK_SIZE: tl.constexpr)
     mask = offsets < n_elements
     x = tl.load(x_ptr + offsets, mask=mask)
     y = tl.load(y_ptr + offsets, mask=mask)
-    out = tl.maximum(x.to(tl.float32) + y.to(tl.float32), 0.0)
+    out = tl.maximum(x.to(tl.float32) + y.to(tl.float32), 0.0, propagate_nan=tl.PropagateNan.ALL)
     tl.store(out_ptr + offsets, out.to(x.dtype), mask=mask)
 
 

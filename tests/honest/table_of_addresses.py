@@ -17,7 +17,9 @@ def add_relu(table_ptr, n, DTYPE: tl.constexpr, COUNT: tl.constexpr, BLOCK: tl.c
         x_ptr = tl.load(table_ptr + i).to(tl.pointer_type(DTYPE))
         total += tl.load(x_ptr + offsets, mask=mask).to(tl.float32)
     out_ptr = tl.load(table_ptr + COUNT).to(tl.pointer_type(DTYPE))
-    tl.store(out_ptr + offsets, tl.maximum(total, 0.0).to(DTYPE), mask=mask)
+    tl.store(
+        out_ptr + offsets, tl.maximum(total, 0.0, propagate_nan=tl.PropagateNan.ALL).to(DTYPE), mask=mask
+    )
 
 
 def pattern(x, y):

@@ -19,7 +19,7 @@ TABLE = torch.tensor([0.5, 0.25], dtype=torch.float32)
 
 @triton.jit
 def _relu(x):
-    return tl.where(x > ZERO, x, ZERO)
+    return tl.where(x < ZERO, ZERO, x)
 
 
 @triton.jit

@@ -23,7 +23,7 @@ class Tile1D:
 
 @triton.jit
 def add_relu_func(x, y):
-    return tl.maximum(x.to(tl.float32) + y.to(tl.float32), 0.0)
+    return tl.maximum(x.to(tl.float32) + y.to(tl.float32), 0.0, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit

@@ -46,7 +46,11 @@ def _kernel(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
 @triton.jit
 def _relu(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out_ptr + offs, tl.maximum(tl.load(x_ptr + offs, mask=offs < n), 0.0), mask=offs < n)
+    tl.store(
+        out_ptr + offs,
+        tl.maximum(tl.load(x_ptr + offs, mask=offs < n), 0.0, propagate_nan=tl.PropagateNan.ALL),
+        mask=offs < n,
+    )
 
 
 @wide

@@ -9,6 +9,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from passagent.evaluator.correctness.mode import Mode
+from passagent.tasks.special import step_bits
 
 LOW = (torch.float16, torch.bfloat16, torch.float32)
 
@@ -31,6 +32,19 @@ def in_float64(
         return None
     outputs = [value for value in pytree.tree_leaves(out) if isinstance(value, torch.Tensor)]
     return outputs + [carried[i] for i in written]
+
+
+def nudged(
+    graph_module: torch.fx.GraphModule, inputs: list[Any], written: Sequence[int], seed: int
+) -> list[torch.Tensor]:
+    """The same by eager, on floats each moved up or down by a unit in its last place, as the seed says."""
+    generator, values = torch.Generator().manual_seed(seed // 2), list(inputs)
+    for i, value in enumerate(inputs):
+        if isinstance(value, torch.Tensor) and value.dtype in (*LOW, torch.float64):
+            steps = torch.randint(2, value.shape, generator=generator, dtype=torch.int8) * 2 - 1
+            values[i] = step_bits(value, steps.to(value.device) * (1 - seed % 2 * 2))
+    out = pytree.tree_leaves(graph_module.forward(*values))
+    return [value for value in out if isinstance(value, torch.Tensor)] + [values[i] for i in written]
 
 
 class Wide(Mode):

@@ -15,9 +15,8 @@ from functools import cached_property
 
 import torch
 
-from passagent.confine.pieces import chunks, each_part, equal
+from passagent.confine.pieces import chunks, each_part
 from passagent.evaluator.correctness.inplace import States
-from passagent.evaluator.result import place
 
 _SAMPLE = 1 << 13
 """Elements of an output that its error is estimated from, at most: shares come out within half a per cent."""
@@ -42,10 +41,6 @@ _WRONG = 2.0**-5
 """Beyond this error a value is not of low precision but wrong."""
 _MANY = 0.03
 """Share of an output's values that may be wrong beyond 4 times eager's: those on the other side of a jump."""
-_OTHER = 1 / 8
-"""Share of integers or bools that may differ for inputs beyond the recorded: some lie at a border."""
-_STRAYS = 2
-"""Single values that may be wrong for inputs of large magnitude: they may jump where none of eager's does."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +65,8 @@ class Expected:
     """The same as `eager` computed in float64; None where that does not run."""
     states: list[States] = field(default_factory=list)
     """Of the inputs that eager writes into."""
+    room: list[torch.Tensor] = field(default_factory=list)
+    """How far values of `eager` may be missed (settled.py), on sets that outputs are not compared on."""
 
     @cached_property
     def known(self) -> bool:
@@ -100,17 +97,6 @@ class Expected:
     def sizes(self) -> list[float]:
         """Of the exact outputs: root mean squares."""
         return [_size(exact) for exact in self.exact]
-
-    @cached_property
-    def strays_from(self) -> list[float]:
-        """For each output the difference from which a value is wrong in itself: by a good part of the largest
-        value, and further off than eager's are anywhere.
-        """
-        pairs = [(_real(exact), _real(eager)) for exact, eager in zip(self.exact, self.eager, strict=True)]
-        return [
-            max(_WRONG * _largest(_magnitudes, exact), 16 * _largest(_differences, exact, eager))
-            for exact, eager in pairs
-        ]
 
     def input_at(self, position: int) -> int | None:
         """The input whose last values stand at `position` of `eager`; None: an output does."""
@@ -215,31 +201,6 @@ def as_exact(expected: Expected, got: Sequence[torch.Tensor]) -> bool:
     )
 
 
-def extreme_problem(expected: Expected, got: Sequence[torch.Tensor], is_beyond: bool = False) -> str | None:
-    """What is wrong with outputs for inputs of large magnitude, where tolerances say little; None: nothing.
-
-    They must be finite where eager's and the float64 values are, and not far off for their size. `is_beyond`:
-    the inputs are ordinary, but beyond what was recorded: what is no float must be eager's, too.
-    """
-    inputs = "beyond the recorded range" if is_beyond else "of large magnitude"
-    for position, triple in enumerate(zip(expected.exact, expected.eager, got, strict=True)):
-        want, eager, have = map(_real, triple)
-        if eager.shape != have.shape or equal(eager, have):
-            continue
-        where = place(position, expected.input_at(position))
-        if is_beyond and not eager.is_floating_point() and float((eager != have).double().mean()) > _OTHER:
-            return f"{where} is not eager's for inputs {inputs}"
-        if not _comparable(want, eager, have):
-            continue
-        if not _is_finite(want, eager, have):
-            return f"{where} is not finite where eager's is, for inputs {inputs}"
-        if expected.far(position, _error(want, have)):
-            return f"{where} is far from eager's for inputs {inputs}"
-        if expected.known and _strays(want, have, expected.strays_from[position]) > _STRAYS:
-            return f"{where} is wrong in single places for inputs {inputs}"
-    return None
-
-
 def _real(values: torch.Tensor) -> torch.Tensor:
     """Complex numbers as pairs."""
     return torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
@@ -299,27 +260,6 @@ def _largest(of: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> float:
         return max(float(of(*chunk).max()) for chunk in chunks(*part))
 
     return max(each_part(largest, *map(torch.flatten, tensors))) if tensors[0].numel() else 0.0
-
-
-def _strays(exact: torch.Tensor, have: torch.Tensor, bound: float) -> int:
-    """How many values are further off than that."""
-
-    def strays(_: int, one: torch.Tensor, other: torch.Tensor) -> int:
-        return sum(int((_differences(a, b) > bound).sum()) for a, b in chunks(one, other))
-
-    return sum(each_part(strays, exact.flatten(), have.flatten()))
-
-
-def _is_finite(exact: torch.Tensor, eager: torch.Tensor, have: torch.Tensor) -> bool:
-    """Whether `have` is, wherever both others are."""
-
-    def finite(_: int, *part: torch.Tensor) -> bool:
-        return all(
-            bool(h.isfinite().all()) or bool((h.isfinite() | ~(e.isfinite() & w.isfinite())).all())
-            for w, e, h in chunks(*part)
-        )
-
-    return all(each_part(finite, exact.flatten(), eager.flatten(), have.flatten()))
 
 
 def _differences(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

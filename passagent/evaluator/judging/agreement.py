@@ -7,23 +7,23 @@ from collections.abc import Sequence
 import torch
 
 from passagent.evaluator import score
-from passagent.evaluator.correctness.compare import Comparison, compare, surely_agree
+from passagent.evaluator.correctness.compare import Comparison, compare, metadata_problem, surely_agree
 from passagent.evaluator.correctness.exactness import (
     Exactness,
     Expected,
     as_exact,
     drift,
     exactness,
-    extreme_problem,
 )
-from passagent.evaluator.correctness.sets import BEYOND_SET, SETS
+from passagent.evaluator.correctness.sets import SETS
+from passagent.evaluator.correctness.settled import first_beyond
 from passagent.evaluator.judging.verdict import Failed, Refused
 from passagent.evaluator.reference.reference import Reference
 from passagent.evaluator.result import GraphResult, Violation, Worst
 
 
 def judge_sets(
-    reference: Reference, found: Sequence[list[torch.Tensor]], result: GraphResult, is_candidate: bool
+    reference: Reference, found: dict[int, list[torch.Tensor]], result: GraphResult, is_candidate: bool
 ) -> None:
     """Note from which t the outputs agree on all input sets, and their errors.
 
@@ -31,7 +31,7 @@ def judge_sets(
     only a candidate is charged with.
     """
     level, found_errors = score.T_RANGE[0], []
-    judged = list(zip(reference.expected[:SETS], found, strict=False))
+    judged = [(reference.expected[chosen], got) for chosen, got in found.items() if chosen < SETS]
     for expected, got in judged:
         comparison = compare(expected.eager, got)
         if comparison.problem:
@@ -44,8 +44,9 @@ def judge_sets(
         if (errors := exactness(expected, got)) is not None:
             _judge_errors(result, expected, got, errors, comparison.passes_from_t, is_candidate)
             found_errors.append(errors)
-    for number, got in list(enumerate(found))[SETS:]:
-        judge_extreme(reference, number, got, result)
+    for number, got in found.items():
+        if number >= SETS:
+            judge_extreme(reference, number, got, result)
     coarse = frozenset.intersection(*(errors.coarse for errors in found_errors)) if found_errors else None
     if coarse and is_candidate and level <= score.STRICT_T:
         worst = max(found_errors, key=lambda errors: errors.candidate)
@@ -54,10 +55,16 @@ def judge_sets(
 
 
 def judge_extreme(reference: Reference, number: int, got: list[torch.Tensor], result: GraphResult) -> None:
-    """Raise Failed for outputs that are wrong on a set of large values, or of values beyond the recorded."""
+    """Raise Failed for outputs that are wrong on a set of large, further or special values."""
     expected = reference.expected[number]
-    if problem := extreme_problem(expected, got, is_beyond=number == BEYOND_SET):
-        raise _wrong(result, expected, compare(expected.eager, got), problem)
+    pairs = zip(expected.eager, expected.room, got, strict=True)
+    for position, (eager, room, have) in enumerate(pairs):
+        if problem := metadata_problem(position, eager, have):
+            raise Failed("runtime_error", problem)
+        if (worst := first_beyond(position, eager, room, have)) is not None:
+            worst = result.worst = worst.model_copy(update={"input": expected.input_at(position)})
+            what = f"{worst.place} at {worst.index} is {worst.got!r}, eager's is {worst.expected!r}"
+            raise Failed("wrong_result", f"{what}, for inputs {reference.kinds[number]}")
 
 
 def judge_timed(

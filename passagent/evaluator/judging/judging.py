@@ -316,7 +316,7 @@ class Judging:
             with self._noting(subgraph, result):
                 judge_sets(reference, found, result, self._is_candidate)
 
-        self._comparisons.do(judge, sum(tensor.nbytes for one in found for tensor in one))
+        self._comparisons.do(judge, sum(tensor.nbytes for one in found.values() for tensor in one))
 
     def _time(
         self, loaded: LoadedWorker, subgraph: Subgraph, result: GraphResult, is_repeat: bool = False

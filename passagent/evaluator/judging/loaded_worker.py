@@ -136,17 +136,23 @@ class LoadedWorker:
         self._held.pop(reference.name).outputs.close()
         self.ask(Release(ids=[reference.name]))
 
-    def outputs(self, reference: Reference, arena: Arena) -> list[list[torch.Tensor]]:
-        """What the subject returns on each input set: a candidate in audited calls."""
+    def outputs(self, reference: Reference, arena: Arena) -> dict[int, list[torch.Tensor]]:
+        """What the subject returns on each input set: a candidate in audits, but on special ones."""
+        sets = range(len(reference.expected) if self.is_candidate else SETS)
+        ordinary = [chosen for chosen in sets if chosen not in reference.special]
         if self.is_candidate:
-            return self.audited(reference, arena, list(range(len(reference.expected))))
-        return [self.as_timed(reference, arena, chosen) for chosen in range(SETS)]
+            found = dict(zip(ordinary, self.audited(reference, arena, ordinary), strict=True))
+        else:
+            found = {chosen: self.as_timed(reference, arena, chosen) for chosen in ordinary}
+        special = [chosen for chosen in reference.special if chosen < len(reference.expected)]
+        return found | {chosen: self.as_timed(reference, arena, chosen) for chosen in special}
 
     def as_timed(self, reference: Reference, arena: Arena, chosen: int) -> list[torch.Tensor]:
         """What the subject returns on an input set in a call like timed ones; raises as `audited` does."""
         expected, first = reference.expected[chosen], reference.rotation.first()
         drawn = enumerate(Draw(reference.rotation).next())
-        settle = [window if i in reference.often else first[i] for i, window in drawn]
+        ordinary = [window if i in reference.often else first[i] for i, window in drawn]
+        settle = None if chosen in reference.special else ordinary
         kept = self.ask(run_request(reference, chosen, [first], keep=True, settle=settle)).returned
         if self.is_candidate:
             refuse_kept(reference, expected.facts, kept)

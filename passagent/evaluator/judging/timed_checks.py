@@ -38,7 +38,8 @@ class TimedChecks:
         self._outputs = self.loaded.take(self.reference, self.result)
         assert self.result.passes_from_t is not None
         self._allowed = max(self.result.passes_from_t, score.STRICT_T) + 1
-        self._untimed = [0, *range(SETS, len(self.reference.expected))]
+        extreme = range(SETS, len(self.reference.expected))
+        self._untimed = [0, *(one for one in extreme if one not in self.reference.special)]
 
     def verify(self, chosen: int, windows: Windows, kept: Kept) -> None:
         """Judge a timed call."""

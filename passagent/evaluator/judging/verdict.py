@@ -186,6 +186,7 @@ def conclude(
             "b": config.b,
             "p": config.p,
             "input_sets": SETS,
+            "special_values": config.special_values,
             "strict_t": score.STRICT_T,
         },
         environment=describe(config.device, worker_threads(config.threads)),

@@ -7,15 +7,11 @@ candidate sees its seed or its values but through what one evaluation tells its 
 from __future__ import annotations
 
 import hashlib
-import itertools
-import os
 import secrets
 import statistics
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import torch
 
@@ -26,13 +22,14 @@ from passagent.errors import InfrastructureError, TaskError
 from passagent.evaluator import captures
 from passagent.evaluator.correctness.exactness import Expected, Fact
 from passagent.evaluator.correctness.inplace import States
-from passagent.evaluator.correctness.sets import BEYOND_SET, SETS
+from passagent.evaluator.correctness.sets import SETS
+from passagent.evaluator.correctness.settled import room_of
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.reference import beyond, keeping, pace
-from passagent.evaluator.reference import reference as of_reference
-from passagent.evaluator.reference.eager import EagerGraph, Output
+from passagent.evaluator.reference.drawing import FOR_FAST, FOR_SMALL, SET_KINDS, SpecialError, draw_sets
+from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.reference.flop_count import count_flops
-from passagent.evaluator.reference.reference import Reference, describe, load_request, of_eager, run_request
+from passagent.evaluator.reference.reference import Reference, load_request, of_eager, run_request
 from passagent.evaluator.reference.unread import unread_bytes
 from passagent.evaluator.runner import endings, hostless, worker_messages
 from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, last_line
@@ -42,15 +39,10 @@ from passagent.evaluator.runner.samples import counted
 from passagent.evaluator.runner.thread_worker import InsideZygote
 from passagent.evaluator.runner.worker_messages import R, Request
 from passagent.tasks.graphio import operator_name
-from passagent.tasks.inputs import BEYOND, RARE, make_inputs
 from passagent.tasks.reader import Subgraph
 from passagent.tasks.room import input_bytes
 from passagent.tasks.uses import Wider, as_recorded, is_recorded
 
-_VARIANTS = (0, 1, 2, 4, BEYOND, RARE)
-"""Of make_inputs, for each set. On those after the SETS, with values of large magnitude, beyond the recorded
-ones, and with a few large ones among ordinary ones, outputs must be finite where eager's are. The graph is
-captured with the last. A large subgraph does without RARE, for the memory that this takes."""
 EPOCH = 32
 """Uses of a reference before its inputs are drawn anew: an evaluation checks and then times with it."""
 MAX_AGE_S = 3600.0
@@ -60,6 +52,8 @@ _REFRESH_FLOOR_NS = 200_000
 """Refreshing the inputs before every call may take so many times eager's own call, or this long, ns."""
 _DESCRIBED_CALLS, _DESCRIBED_NS = 15, 100_000_000
 """Calls that tell an author eager's time, or ns that they take, at most."""
+_SLOW_NS = 100_000_000
+"""A subgraph is slow if a call of eager's takes longer."""
 _SPARSE = 16 << 30
 """Room for eager's outputs, bytes: address space only, memory is taken as it is written."""
 
@@ -139,7 +133,7 @@ class Baseline:
         others = [key for key in self._kept if key not in own]
         while others and sum(reference.size for reference in self._kept.values()) > keeping.KEPT_BYTES:
             self._forget([others.pop(0)])
-        return own <= self._kept.keys() or keeping.are_small(subgraphs, len(_VARIANTS))
+        return own <= self._kept.keys() or keeping.are_small(subgraphs, len(SET_KINDS))
 
     def close(self) -> None:
         """Free the references; the worker ends with its zygote."""
@@ -160,7 +154,7 @@ class Baseline:
             states = self._states(reference, chosen, windows, self.ask(asked, timeout_s).reply)
         exact = self._float64(reference, chosen, windows) if reference.expected[chosen].known else None
         facts = reference.expected[chosen].facts
-        return Expected(_with_inputs(eager, states), facts, exact, states)
+        return Expected(eager + [one.after[-1] for one in states], facts, exact, states)
 
     def roundings(self, subgraph: Subgraph, dispatch: str) -> list[str]:
         """The operators of eager's whose rounding shows, on the first input set where one does.
@@ -192,10 +186,18 @@ class Baseline:
     def _draw(self, name: str, subgraph: Subgraph, dispatch: str) -> Reference:
         """Values as far beyond what was recorded as the graph allows; where eager fails there, less far."""
         captured = captures.without_dynamo(subgraph, self._config.device)
-        values = beyond.begin(subgraph, captured)
+        values, narrowed = beyond.begin(subgraph, captured), list[str]()
+        is_special = self._config.special_values
         while True:
+            known = captured if is_special else None
             try:
-                made = self._drawn(name, subgraph, values.subgraph, dispatch)
+                made = self._drawn(name, subgraph, values.subgraph, dispatch, known)
+            except SpecialError:
+                is_special, narrowed = False, ["no special values: eager fails on them"]
+                if self._worker is not None and self._config.device != "cpu":  # an assertion ends its context
+                    self._worker.kill()
+                    self._lose()
+                continue
             except TaskError as error:
                 if isinstance(error.__cause__, WorkerTimeout | WorkerDied) or is_recorded(values.subgraph):
                     raise
@@ -205,42 +207,27 @@ class Baseline:
             if captured is None:  # now it is known
                 captured = captures.KeptGraph(made.nodes, made.order)
                 closer = values if is_recorded(values.subgraph) else beyond.begin(subgraph, captured)
-            if closer.subgraph == values.subgraph:
-                made.narrowed = values.kept
+            if closer.subgraph == values.subgraph and (known is not None or not is_special):
+                made.narrowed = values.kept + narrowed
                 return made
             values = closer
             made.close()
             self.ask(worker_messages.Release(ids=[name]), self._config.timeout_s)
 
-    def _drawn(self, name: str, subgraph: Subgraph, wider: Subgraph, dispatch: str) -> Reference:
-        """`wider`: the same with what its inputs may be."""
+    def _drawn(
+        self, name: str, subgraph: Subgraph, wider: Subgraph, dispatch: str, graph: captures.KeptGraph | None
+    ) -> Reference:
+        """See draw_sets."""
         rotation = Rotation.of(wider)
-        seed, more = secrets.randbits(62), secrets.randbits(62)
-
-        def drawn(variant: int) -> list[Any]:
-            values = make_inputs(wider if variant else subgraph, "cpu", seed, variant)
-            return [
-                rotation.reservoir(i, v, more, variant) if isinstance(v, torch.Tensor) else v
-                for i, v in enumerate(values)
-            ]
-
-        # A small tensor's generator takes one core. Of large ones each set takes all, and much memory.
-        arena, described, is_small = None, [], keeping.is_small(subgraph)
-        variants = _VARIANTS if is_small else _VARIANTS[: BEYOND_SET + 1]
+        with self._lease.host():
+            arena, sets = draw_sets(subgraph, wider, rotation, graph)
+        drawn = (arena, [*sets.values()], [*sets])
         try:
-            cores = len(os.sched_getaffinity(0))
-            with self._lease.host(), ThreadPoolExecutor(min(len(variants), cores)) as beside:
-                for values in (beside.map if is_small else map)(drawn, variants):
-                    arena = arena or Arena.create(len(variants) * keeping.room_of(values))
-                    described.append(describe(values, subgraph, arena))
-            assert arena is not None
-            arena.seal()
             pace_ns = pace.kept_ns(subgraph, self._config.device, dispatch)
-            made = Reference(name, subgraph, dispatch, arena, described, rotation, [], [], pace_ns=pace_ns)
+            made = Reference(name, subgraph, dispatch, *drawn, rotation, [], [], pace_ns=pace_ns)
             self._prepare(made)
         except BaseException:
-            if arena is not None:
-                arena.close()
+            arena.close()
             raise
         return made
 
@@ -263,43 +250,54 @@ class Baseline:
         made.moved_bytes = input_bytes(subgraph)
         made.unread_bytes = unread_bytes(made.nodes, made.order, subgraph)
         made.flops = count_flops(made.nodes, made.order, subgraph)
-        mutated: set[int] = set()
-        found: list[tuple[list[torch.Tensor], list[Fact]]] = []
-        first = made.rotation.first()
-        is_small = keeping.is_small(subgraph)
-        for chosen in range(len(_VARIANTS)):
-            if chosen > BEYOND_SET and not is_small:
-                break
-            kept = self._run(run_request(made, chosen, [first], keep=True), subgraph).returned
-            eager = self.outputs(kept.outputs)
-            facts = [Fact(item.contiguous, item.device, item.own) for item in kept.outputs]
-            if chosen == 0:
-                made.outputs = [
-                    Output(tuple(one.shape), str(one.dtype).removeprefix("torch."), tuple(item.strides))
-                    for one, item in zip(eager, kept.outputs, strict=True)
-                ]
-                new = [item.new for item in kept.outputs]
-                made.moved_bytes += sum(tensor.nbytes for tensor in itertools.compress(eager, new))
-                made.written_bytes = sum(map(of_reference.own_bytes, itertools.compress(made.outputs, new)))
-                is_small = is_small and sum(tensor.numel() for tensor in eager) <= keeping.SMALL
-            mutated |= set(kept.mutated)
-            found.append((eager, facts))
-        made.mutated = sorted(mutated)
-        for chosen, (eager, facts) in enumerate(found):
-            states: list[States] = []
-            if mutated:
-                asked = of_eager(worker_messages.States, made, chosen, first)
-                states = self._states(made, chosen, first, self._run(asked, subgraph))
-            exact = self._float64(made, chosen, first) if is_small else None
-            made.expected.append(Expected(_with_inputs(eager, states), facts, exact, states))
+        chosen, is_small, is_slow = 0, keeping.is_small(subgraph), False
+        first, found = made.rotation.first(), list[tuple[list[torch.Tensor], list[Fact]]]()
+        try:
+            for chosen, kind in enumerate(made.kinds):
+                if (kind in FOR_SMALL and not is_small) or (kind in FOR_FAST and is_slow):
+                    break
+                ran = self._run(run_request(made, chosen, [first], keep=True), subgraph)
+                kept, eager = ran.returned, self.outputs(ran.returned.outputs)
+                if chosen == 0:
+                    made.note_outputs(eager, kept.outputs)
+                    is_small = is_small and sum(tensor.numel() for tensor in eager) <= keeping.SMALL
+                shapes = [one.shape for one in eager]
+                if chosen in made.special and shapes != [one.shape for one in found[0][0]]:
+                    raise TaskError(f"{subgraph.path}: the shapes of eager's outputs depend on values")
+                is_slow = is_slow or (chosen == SETS and ran.samples[0] > _SLOW_NS)
+                made.mutated = sorted({*made.mutated, *kept.mutated})
+                found.append((eager, [Fact(item.contiguous, item.device, item.own) for item in kept.outputs]))
+            for chosen, (eager, facts) in enumerate(found):
+                made.expected.append(self._expected(made, chosen, eager, facts, is_small))
+        except TaskError as error:
+            raise (SpecialError(str(error)) if chosen in made.special else error) from error.__cause__
         if made.dispatch == "graph" and device != "cpu":
             made.repeats = hostless.repeats_of(made.moved_bytes, made.mutated)
             self._run(made.request(self._outputs), subgraph, (made.arena.fd, self._outputs.fd))
         made.often = self._affordable(made)
         made.eager_s = time.monotonic() - begun
 
-    def _float64(self, made: Reference, chosen: int, windows: Windows) -> list[torch.Tensor] | None:
-        found = self._run(of_eager(worker_messages.Float64, made, chosen, windows), made.subgraph).outputs
+    def _expected(
+        self, made: Reference, chosen: int, eager: list[torch.Tensor], facts: list[Fact], is_small: bool
+    ) -> Expected:
+        first, states = made.rotation.first(), list[States]()
+        if made.mutated:
+            asked = of_eager(worker_messages.States, made, chosen, first)
+            states = self._states(made, chosen, first, self._run(asked, made.subgraph))
+        exact = self._float64(made, chosen, first) if is_small else None
+        expected = Expected(eager + [one.after[-1] for one in states], facts, exact, states)
+        if chosen >= SETS:
+            nudge = 2 * secrets.randbits(40)
+            others = [self._float64(made, chosen, first, nudge + sign) or [] for sign in (0, 1)]
+            others += [exact] if exact is not None and expected.known else []
+            expected.room.extend(map(room_of, expected.eager, zip(*others, strict=True)))
+        return expected
+
+    def _float64(
+        self, made: Reference, chosen: int, windows: Windows, nudge: int | None = None
+    ) -> list[torch.Tensor] | None:
+        asked = of_eager(worker_messages.Float64, made, chosen, windows).model_copy(update={"nudge": nudge})
+        found = self._run(asked, made.subgraph).outputs
         return None if found is None else self.outputs(found)
 
     def _states(
@@ -396,7 +394,3 @@ class Baseline:
 
 def _key(subgraph: Subgraph, dispatch: str) -> str:
     return f"{dispatch}:{hashlib.sha256(repr(subgraph).encode()).hexdigest()[:32]}"
-
-
-def _with_inputs(eager: list[torch.Tensor], states: list[States]) -> list[torch.Tensor]:
-    return eager + [one.after[-1] for one in states]

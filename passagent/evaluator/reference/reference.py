@@ -12,9 +12,11 @@ from passagent.config import EvaluatorConfig
 from passagent.confine.channel import Arena
 from passagent.evaluator.correctness.exactness import Expected
 from passagent.evaluator.reference.eager import Output
+from passagent.evaluator.runner import worker_messages
 from passagent.evaluator.runner.fresh import Rotation, Windows, window_of
 from passagent.evaluator.runner.worker_messages import Float64, Given, Load, Rounding, Run, States, TakeGraph
 from passagent.tasks.reader import Subgraph
+from passagent.tasks.special import KINDS
 
 
 @dataclass
@@ -26,13 +28,15 @@ class Reference:
     dispatch: str
     arena: Arena
     described: list[list[Given]]
-    """SETS sets that outputs are compared on, and those of large and of other values than recorded."""
+    """SETS sets that outputs are compared on, and those of large, of other and of special values."""
+    kinds: list[str]
+    """Of each set what it holds (drawing.py)."""
     rotation: Rotation
     nodes: list[dict[str, Any]]
     """The captured graph (tasks/graphio.py), and for each of its placeholders the position of its input."""
     order: list[int]
     expected: list[Expected] = field(default_factory=list)
-    """Of each set."""
+    """Of each set, but for the last ones where eager is slow or its outputs are large."""
     mutated: list[int] = field(default_factory=list)
     """Inputs that eager writes into."""
     often: list[int] = field(default_factory=list)
@@ -65,6 +69,16 @@ class Reference:
     roundings: list[str] | None = None
     """Operators whose rounding shows (eager_rounding.py); None: they were not looked for yet."""
 
+    def note_outputs(self, eager: list[torch.Tensor], returned: list[worker_messages.Output]) -> None:
+        """Note what eager's outputs are like, and the bytes that they take."""
+        self.outputs = [
+            Output(tuple(one.shape), str(one.dtype).removeprefix("torch."), tuple(item.strides))
+            for one, item in zip(eager, returned, strict=True)
+        ]
+        for tensor, output, item in zip(eager, self.outputs, returned, strict=True):
+            self.moved_bytes += tensor.nbytes if item.new else 0
+            self.written_bytes += own_bytes(output) if item.new else 0
+
     def request(self, outputs: Arena, nodes: bool = True) -> TakeGraph:
         """What has a worker take it; the arenas' descriptors go beside it."""
         rotation = self.rotation
@@ -95,10 +109,16 @@ class Reference:
         return round(dispatches * self.operator_ns)
 
     @property
+    def special(self) -> set[int]:
+        """The sets of special values."""
+        return {number for number, kind in enumerate(self.kinds) if kind in KINDS}
+
+    @property
     def size(self) -> int:
         """Bytes: the inputs, eager's outputs on them, these in float64, and what else was in the inputs."""
         outputs = (tensor for one in self.expected for tensor in (*one.eager, *(one.float64 or ())))
-        between = (tensor for one in self.expected for states in one.states for tensor in states.after[:-1])
+        between = [tensor for one in self.expected for states in one.states for tensor in states.after[:-1]]
+        between += (tensor for one in self.expected for tensor in one.room)
         return self.arena.size + sum(tensor.nbytes for tensor in (*outputs, *between))
 
     def room(self) -> int:

@@ -13,6 +13,7 @@ import torch
 
 from passagent.confine.channel import Arena
 from passagent.evaluator.compilers import arguments, is_compiled
+from passagent.evaluator.correctness.sets import BEYOND_SET
 from passagent.evaluator.integrity.zones import (
     Zoned,
     between_zones,
@@ -66,7 +67,7 @@ def take(
     shapes = [item.shape for item in request.sets[0]]
     memory: list[torch.Tensor] = []
     zoned: list[Zoned] = []
-    first = sets[len(request.sets) - 1]
+    first = sets[min(BEYOND_SET, len(request.sets) - 1)]  # no special values
     live = [_live(value, shape, memory, zoned) for value, shape in zip(first, shapes, strict=True)]
     by_dynamo = request.dispatch == "dynamo"
     module = None

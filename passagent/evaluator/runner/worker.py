@@ -18,7 +18,7 @@ import torch
 from passagent.confine.channel import Channel, ChannelClosed
 from passagent.confine.environment import give_memory_back
 from passagent.confine.unseen import Unseen
-from passagent.evaluator.correctness.double import in_float64
+from passagent.evaluator.correctness.double import in_float64, nudged
 from passagent.evaluator.correctness.eager_rounding import operators_that_show
 from passagent.evaluator.correctness.inplace import states_of
 from passagent.evaluator.correctness.rounding import round_as_hardware_does
@@ -274,13 +274,15 @@ def _is_still(graph: calls.Graph, now: torch.Tensor, then: messages.Output) -> b
 
 
 def _float64(state: _State, request: messages.Float64) -> messages.Float64Reply:
-    """The outputs on `windows` of set `set`, and what is left in the inputs `inputs`, computed in float64;
-    none where that does not run.
-    """
+    """See messages.Float64."""
     graph, order = _holding(state, request.id, request.set), request.order
     values = _values(graph, request.set, request.windows)
     written = [order.index(i) for i in request.inputs]
-    outputs = in_float64(graph.plain, [values[i] for i in order], written)
+    given = [values[i] for i in order]
+    if request.nudge is None:
+        outputs = in_float64(graph.plain, given, written)
+    else:
+        outputs = nudged(graph.plain, given, written, request.nudge)
     graph.outputs.reset()
     found = None if outputs is None else [_written(graph, tensor) for tensor in outputs]
     return messages.Float64Reply(outputs=found)

@@ -338,9 +338,13 @@ class _OfEager(Request[R], Generic[R]):
 
 
 class Float64(_OfEager[Float64Reply]):
-    """The outputs, and what is left in the inputs, computed in float64; none where that does not run."""
+    """The outputs, and what is left in the inputs, computed in float64; none where that does not run.
+
+    With a `nudge` as eager computes them, of inputs moved by a unit in their last places, as this seed says.
+    """
 
     op: Literal["float64"] = "float64"
+    nudge: int | None = None
 
 
 class Rounding(_OfEager[RoundingReply]):

@@ -10,7 +10,11 @@ def add_relu(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     x = tl.load(x_ptr + offsets, mask=mask)
-    tl.store(out_ptr + offsets, tl.maximum(x + tl.load(y_ptr + offsets, mask=mask), 0.0), mask=mask)
+    tl.store(
+        out_ptr + offsets,
+        tl.maximum(x + tl.load(y_ptr + offsets, mask=mask), 0.0, propagate_nan=tl.PropagateNan.ALL),
+        mask=mask,
+    )
 
 
 @triton.jit

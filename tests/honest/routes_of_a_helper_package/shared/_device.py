@@ -5,7 +5,7 @@ from triton.language.extra import libdevice
 
 @triton.jit
 def relu(x):
-    return tl.where(x > 0, x, 0)
+    return tl.where(x < 0, 0, x)
 
 
 @triton.jit

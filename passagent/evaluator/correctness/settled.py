@@ -1,0 +1,82 @@
+"""Where eager's values stand: on special values a difference counts only where eager itself would keep it.
+
+Eager is computed again on inputs that are moved by a unit in their last places, and in float64, where the
+order of sums does not matter. Where it then gives a value of another class (NaN, an infinity, finite), or
+others all along a row, it judges nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from passagent.evaluator.result import Worst
+from passagent.evaluator.score import STRICT_T, tolerance
+
+_SPREAD = 16.0
+"""A value may be off by so many times what eager's own differ by there, or, in tolerances, along its row."""
+_UNSETTLED = 0.25
+"""In tolerances: where eager's values differ by more along a row, on average, it is not settled."""
+_PIECE = 1 << 20
+"""Elements that are looked at together, at most; a longer row is cut."""
+
+
+def room_of(eager: torch.Tensor, others: Sequence[torch.Tensor]) -> torch.Tensor:
+    """How far a value may be off at each element, flat, float32; infinite where nothing counts.
+
+    `others`: what else eager gives.
+    """
+    tolerances = tolerance(str(eager.dtype).removeprefix("torch."), STRICT_T)
+    pieces = zip(*map(_pieces, [eager, *(other.to(eager.dtype) for other in others)]), strict=True)
+    return torch.cat([_room(want, again, tolerances).float().reshape(-1) for want, *again in pieces])
+
+
+def first_beyond(position: int, eager: torch.Tensor, room: torch.Tensor, got: torch.Tensor) -> Worst | None:
+    """An element of an output that is outside of its room: the furthest of the first piece with one."""
+    start, shape = 0, (*eager.shape, 2) if eager.is_complex() else tuple(eager.shape)
+    for want, have in zip(_pieces(eager), _pieces(got), strict=True):
+        most = room[start : start + want.numel()].reshape(want.shape)
+        off = (have.double() - want.double()).abs()
+        is_off = (off > most) | ((have != want) & (most == 0) & ~want.isnan())
+        bad = (is_off | (_class(want) != _class(have))) & (most < torch.inf)
+        if bool(bad.any()):
+            at = int((off.nan_to_num(torch.inf) / most.double()).where(bad, -1.0).argmax())
+            index = [int(i) for i in np.unravel_index(start + at, shape)] if shape else []
+            expected, value = float(want.reshape(-1)[at]), float(have.reshape(-1)[at])
+            return Worst(output=position, index=index, expected=expected, got=value)
+        start += want.numel()
+    return None
+
+
+def _room(
+    want: torch.Tensor, others: Sequence[torch.Tensor], tolerances: tuple[float, float]
+) -> torch.Tensor:
+    spread = torch.zeros(want.shape, dtype=torch.float64)
+    moves = torch.zeros(want.shape, dtype=torch.bool)
+    for other in others:
+        moves |= _class(other) != _class(want)
+        spread = torch.maximum(spread, (other.double() - want.double()).abs().nan_to_num(0.0, 0.0, 0.0))
+    if not want.is_floating_point():
+        return (_SPREAD * spread).masked_fill((spread > 0) & (want.dtype == torch.bool), torch.inf)
+    within = tolerances[0] + tolerances[1] * want.double().abs().nan_to_num(0.0, 0.0, 0.0)
+    share = (spread / within).clamp(max=1.0).masked_fill(moves, 1.0).mean(-1, keepdim=True)
+    room = within * (1 + _SPREAD * share) + _SPREAD * spread
+    return room.masked_fill(moves | (want.isfinite() & (share > _UNSETTLED)), torch.inf)
+
+
+def _pieces(values: torch.Tensor) -> list[torch.Tensor]:
+    """Real, as rows along the last dimension, some at a time."""
+    if values.is_complex():  # one that is not finite is as good as another: how products end differs
+        values = values.resolve_conj().masked_fill(~values.isfinite(), complex("nan+nanj"))
+        values = torch.view_as_real(values).flatten(-2)
+    width = max(1, values.shape[-1] if values.dim() > 1 else values.numel())
+    if width > _PIECE:
+        return [part[None] for part in values.reshape(-1).split(_PIECE)]
+    return list(values.reshape(-1, width).split(_PIECE // width))
+
+
+def _class(values: torch.Tensor) -> torch.Tensor:
+    """NaN, an infinity of either sign, or finite."""
+    return torch.where(values.isfinite(), 0, torch.where(values.isnan(), 3, values.sign()))

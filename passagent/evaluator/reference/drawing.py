@@ -1,0 +1,93 @@
+"""The input sets of a subgraph, drawn into shared memory."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+from passagent.confine.channel import Arena
+from passagent.errors import TaskError
+from passagent.evaluator.captures import KeptGraph
+from passagent.evaluator.reference import keeping
+from passagent.evaluator.reference.reference import describe
+from passagent.evaluator.runner.fresh import Rotation
+from passagent.evaluator.runner.worker_messages import Given
+from passagent.tasks.inputs import BEYOND, RARE, generator_of, make_inputs
+from passagent.tasks.reader import Subgraph
+from passagent.tasks.special import KINDS, exchanged, may_exchange, numbers_of
+
+_VARIANTS = {
+    "as recorded": 0, "of the recorded spread": 1, "of half that spread": 2, "of large magnitude": 4,
+    "beyond the recorded range": BEYOND, "with a few large values": RARE,
+}  # fmt: skip
+"""Of make_inputs."""
+SET_KINDS = (*list(_VARIANTS)[:5], *KINDS[:2], "with a few large values", *KINDS[2:])
+"""Of the input sets, in order."""
+FOR_SMALL, FOR_FAST = SET_KINDS[7:], SET_KINDS[8:]
+"""Large subgraphs do without these, for the memory, and slow ones without those."""
+_NUMBERS = 256
+"""Of the graph that are drawn, at most."""
+
+
+class SpecialError(TaskError):
+    """Eager fails on special values, or returns other shapes."""
+
+
+def draw_sets(
+    subgraph: Subgraph, wider: Subgraph, rotation: Rotation, graph: KeptGraph | None
+) -> tuple[Arena, dict[str, list[Given]]]:
+    """The sets by their kinds, and where they lie.
+
+    `wider`: the subgraph with what its inputs may be; `graph`: None where no special values are drawn.
+    """
+    seed, more, is_small = secrets.randbits(62), secrets.randbits(62), keeping.is_small(subgraph)
+    kinds = [kind for kind in SET_KINDS if is_small or kind not in FOR_SMALL]
+    kinds = [kind for kind in kinds if kind in _VARIANTS or graph is not None]
+
+    def drawn(kind: str) -> list[Any] | None:
+        if kind not in _VARIANTS:
+            return None
+        variant = _VARIANTS[kind]
+        values = make_inputs(wider if variant else subgraph, "cpu", seed, variant)
+        return [
+            rotation.reservoir(i, v, more, variant) if isinstance(v, torch.Tensor) else v
+            for i, v in enumerate(values)
+        ]
+
+    def exchange(kind: str, numbers: list[float], given: list[Given], arena: Arena) -> list[Given]:
+        # What follows in a reservoir stays: only the first window of such a set is judged.
+        varied = [i for i, meta in enumerate(wider.inputs) if may_exchange(meta)]
+        for i in [secrets.choice(varied)] if kind == KINDS[3] and varied else varied:
+            meta, placed = wider.inputs[i], given[i].tensor
+            assert placed is not None
+            values, own = arena.view(placed), generator_of(seed, kind, meta.name)
+            new = exchanged(meta, values[: meta.numel].reshape(meta.shape), kind, numbers, own).reshape(-1)
+            tensor = arena.write_flat([new, values[meta.numel :]], is_shared=True)
+            given[i] = given[i].model_copy(update={"tensor": tensor})
+        return given
+
+    nodes = graph.nodes if graph is not None else []
+    scalars = [meta.data for meta in subgraph.inputs if meta.numel == 1]
+    texts = [[node["args"], node.get("kwargs")] for node in nodes]
+    numbers = sorted({*numbers_of([*texts, *scalars])})[:_NUMBERS]
+    # A small tensor's generator takes one core. Of large ones each set takes all, and much memory.
+    arena, sets = None, dict[str, list[Given]]()
+    try:
+        with ThreadPoolExecutor(min(len(_VARIANTS), len(os.sched_getaffinity(0)))) as beside:
+            for kind, values in zip(kinds, (beside.map if is_small else map)(drawn, kinds), strict=True):
+                if values is not None:
+                    arena = arena or Arena.create(len(kinds) * keeping.room_of(values))
+                    sets[kind] = describe(values, subgraph, arena)
+                elif arena is not None:
+                    sets[kind] = exchange(kind, numbers, list(sets["of the recorded spread"]), arena)
+        assert arena is not None
+        arena.seal()
+    except BaseException:
+        if arena is not None:
+            arena.close()
+        raise
+    return arena, sets
