@@ -17,6 +17,7 @@ from passagent.deployment.registration import overload
 from passagent.evaluator.matching.effects import Memory
 from passagent.evaluator.matching.matcher import Match, explain, match
 from passagent.evaluator.matching.rewrite import replace_match
+from passagent.evaluator.matching.unify import same_literal
 
 _AUTOCAST = "autocast is on, under which the pattern means something else"
 
@@ -112,7 +113,7 @@ def _made_contiguous(node: fx.Node, made: dict[fx.Node, fx.Node]) -> fx.Node:
 def _choice(one: DeployedPass, found: Match) -> tuple[str, list[fx.Node], list[int]] | str:
     """The operator for a match, its tensors, and which must be made contiguous; or why there is none."""
     skeleton, tensors = split(found.bindings)
-    names = [name for known, name in one.skeletons if known == skeleton]
+    names = [name for known, name in one.skeletons if same_literal(known, skeleton)]
     if not names:
         return f"was measured with other constants than {_constants(skeleton)}"
     values = [node.meta.get("example_value") for node in tensors]
