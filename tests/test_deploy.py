@@ -489,7 +489,7 @@ class Scaled(torch.nn.Module):
         return torch.relu(x * self.number) + 1.0
 
 
-@pytest.mark.parametrize("measured, other", [(2.0, 2), (1.0, True), (0.0, -0.0), (-0.0, 0.0)])
+@pytest.mark.parametrize(("measured", "other"), [(2.0, 2), (1.0, True), (0.0, -0.0), (-0.0, 0.0)])
 def test_number_of_another_type_or_sign_is_another_constant(recorder, tmp_path, measured, other):
     x = torch.randn(32, 128)
     files = write(

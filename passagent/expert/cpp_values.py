@@ -15,6 +15,8 @@ from passagent.expert.text_parts import INFIX, Writer, bare, closed, parenthesis
 FUNCTIONS = {
     "exp": "exp",
     "log": "log",
+    "log2": "log2",
+    "log10": "log10",
     "sqrt": "sqrt",
     "sin": "sin",
     "cos": "cos",
@@ -26,11 +28,12 @@ FUNCTIONS |= {
     "expm1": "expm1",
     "floor": "floor",
     "ceil": "ceil",
+    "rint": "rint",
     "pow": "pow",
     "abs": "fabs",
 }
 _FORMS = {"neg": "-{0}", "not": "!{0}", "bits": "int64_t(__builtin_bit_cast(int32_t, {0}))"}
-_CALLED = frozenset(FUNCTIONS) - {"sqrt", "floor", "ceil", "abs"}
+_CALLED = frozenset(FUNCTIONS) - {"sqrt", "floor", "ceil", "rint", "abs"}
 FUNCTIONS |= {"fma": "fma", "copysign": "copysign"}
 
 _Written = TypeVar("_Written")
@@ -141,7 +144,7 @@ class ValueWriter(Writer):
                 return f"either({', '.join(map(bare, (test, a, b)))})"
             return f"{test} ? {a} : {b}"
         args = [self.emit(a, depth) for a in e.args]
-        if e.data in {"relu", "maximum", "minimum"}:
+        if e.data in {"relu", "maximum", "minimum"} or (e.data == "abs" and e.dtype not in FLOATING):
             args[0] = self.named(e.args[0], args[0], depth)
         if e.data == "cast":
             return self.convert(args[0], e.args[0].dtype, e.dtype)
@@ -155,14 +158,17 @@ class ValueWriter(Writer):
             return f"{args[0]} < 0 ? 0 : {args[0]}"
         if e.data in {"maximum", "minimum"}:
             sign = ">" if e.data == "maximum" else "<"
-            if e.dtype not in FLOATING or e.args[1].kind == "const":
+            bound = e.args[1]
+            if e.dtype not in FLOATING or (bound.kind == "const" and not math.isnan(bound.data)):
                 sign = "<" if e.data == "maximum" else ">"
                 return f"{args[0]} {sign} {args[1]} ? {args[1]} : {args[0]}"
             return f"(({args[0]} {sign} {args[1]}) | ({args[0]} != {args[0]})) ? {args[0]} : {args[1]}"
         if e.data == "index_clamp":
             return f"std::min<int64_t>(std::max<int64_t>({args[0]}, 0), {args[1]})"
         if e.data in FUNCTIONS:
-            suffix = ("_f32" if e.data == "exp" else "f") if e.dtype == "float32" else ""
+            if e.data == "abs" and e.dtype not in FLOATING:
+                return f"{args[0]} < 0 ? -{args[0]} : {args[0]}"
+            suffix = ("_f32" if e.data in {"exp", "log10"} else "f") if e.dtype == "float32" else ""
             return f"{FUNCTIONS[e.data]}{suffix}({', '.join(map(bare, args))})"
         raise Unsupported(e.data, "has no C++ form")
 

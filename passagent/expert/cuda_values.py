@@ -38,7 +38,7 @@ _FORMS = {
 }
 """Operations that are neither infix nor a choice."""
 
-_LIBDEVICE = ("exp", "log", "log2", "log10", "log1p", "expm1", "tanh", "tan")
+_LIBDEVICE = ("exp", "log", "log2", "log10", "log1p", "expm1", "rint", "tanh", "tan")
 _FORMS |= {name: f"libdevice.{name}({{0}})" for name in _LIBDEVICE}
 _FORMS["pow"] = "libdevice.pow({0}, {1})"
 """As exact as eager's: CUDA's own functions, where Triton's are approximations."""
@@ -319,7 +319,7 @@ class TritonValues(Writer):
 def _is_number(text: str) -> bool:
     """Whether a text is a literal, which Triton does not convert by itself."""
     try:
-        float(bare(text))
+        float(bare(text).removeprefix('float("').removesuffix('")'))
     except ValueError:
         return False
     return True

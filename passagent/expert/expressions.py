@@ -124,7 +124,8 @@ class Trace:
     # expressions
 
     def make(self, kind: str, data: Any, args: tuple[Expr, ...], dtype: str) -> Expr:
-        key = (kind, data, type(data), tuple(map(id, args)), dtype)
+        number = repr(data) if isinstance(data, float) else data  # 0.0 is not -0.0
+        key = (kind, number, type(data), tuple(map(id, args)), dtype)
         found = self._table.get(key)
         if found is None:
             axes = frozenset().union(*[a.axes for a in args])

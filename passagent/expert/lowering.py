@@ -6,6 +6,8 @@ Value, literals as they are, literals that became pattern parameters as Size (in
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -110,26 +112,45 @@ class Call:
         """A stored element in the type that is computed with."""
         return self.trace.cast(expr, compute_type(expr.dtype))
 
+    def as_stored(self, expr: Expr, dtype: str) -> Expr:
+        """The value that an element of `dtype` has for an expression, in the type that is computed with."""
+        compute, short = compute_type(dtype), {*HALVES, "uint8", "int8"}
+        exact = expr.dtype in {dtype, "bool"} or (dtype in HALVES and expr.dtype in short)
+        exact = exact or (expr.kind == "const" and _holds(dtype, expr.data))
+        expr = self.trace.cast(expr, compute)
+        return expr if exact or dtype == compute else self.wide(self.finish(expr, dtype))
+
     def pointwise(
         self,
         function: str | Callable[..., Expr],
         *inputs: Value | Number,
-        compute: str = "",
+        common: str = "",
         out: str = "",
         exact: bool = False,
+        rounds: bool = False,
     ) -> Value:
-        """Apply an operator, or a function of expressions, element by element with broadcasting."""
-        out = out or self.out
-        compute = compute or compute_type(out)
-        values = [v for v in inputs if isinstance(v, Value)]
-        dims, parts = broadcast(self.trace, values)
+        """Apply an operator, or a function of expressions, element by element with broadcasting.
+
+        All inputs get the dtype `common` first, that of the result if not named, integers modulo its range.
+        In 16 bits numbers, and what eager takes for one, have the type that is computed with, unless the
+        operator `rounds` them.
+        """
+        common = common or out or self.out
+        dims, parts = broadcast(self.trace, [v for v in inputs if isinstance(v, Value)])
         left = iter(parts)
-        args = [
-            self.trace.cast(next(left), compute) if isinstance(v, Value) else self.number(v, compute)
-            for v in inputs
-        ]
+        args = []
+        for v in inputs:
+            given = next(left) if isinstance(v, Value) else self.number(v, compute_type(common))
+            alone = not isinstance(v, Value) or (
+                not v.dims and (self.target == "cpu" or v.expr.kind == "const")
+            )
+            args.append(
+                self.trace.cast(given, compute_type(common))
+                if alone and not rounds and common in HALVES
+                else self.as_stored(given, common)
+            )
         expr = self.e(function, *args) if isinstance(function, str) else function(*args)
-        return Value(dims, self.finish(expr, out, exact))
+        return Value(dims, self.finish(expr, out or self.out, exact))
 
     def e(self, op: str, *args: Expr | float) -> Expr:
         """A scalar operation on expressions and numbers of one compute type."""
@@ -143,19 +164,52 @@ class Call:
         return self.e("exp_added" if self.target == "cuda" else "exp", x)
 
     def promoted(self, *inputs: Value | Number) -> str:
-        """The compute type that PyTorch promotes the inputs of a comparison to."""
-        order = ["bool", "int64", "float32", "float64"]
-        best = 0
-        floats = any(isinstance(v, float | Scalar) for v in inputs)
-        for v in inputs:
-            if isinstance(v, Value):
-                best = max(best, order.index(compute_type(v.dtype)))
-            elif isinstance(v, int | Size) and not isinstance(v, bool):
-                best = max(best, 1)
-        return "float32" if floats and best < 2 else order[best]
+        """The dtype that PyTorch promotes the inputs of a comparison to.
+
+        Of a higher kind (integer, floating) than that of the tensors, what has no dimensions decides.
+        """
+        best = "bool"
+        for ranked in (True, False):
+            dtypes = [
+                v.dtype if isinstance(v, Value) else _dtype_of(v)
+                for v in inputs
+                if (isinstance(v, Value) and bool(v.dims)) == ranked
+            ]
+            top = functools.reduce(_wider, dtypes, "bool")
+            if ranked or _KINDS.index(_kind(top)) > _KINDS.index(_kind(best)):
+                best = top
+        return best
 
     def const_value(self, number: Number, dtype: str) -> Value:
         return Value([], self.finish(self.number(number, compute_type(dtype)), dtype))
+
+
+def _holds(dtype: str, number: float) -> bool:
+    """Whether elements of a dtype, `half` being either, hold a number exactly."""
+    if dtype in HALVES:
+        return math.isnan(number) or all(float(torch.tensor(number, dtype=half)) == number for half in HALF)
+    range_ = torch.iinfo(getattr(torch, dtype)) if dtype not in FLOATING and dtype != "bool" else None
+    return range_ is None or range_.min <= number <= range_.max
+
+
+_KINDS = ("bool", "int64", "float64")
+
+
+def _kind(dtype: str) -> str:
+    return "float64" if dtype in FLOATING else dtype if dtype == "bool" else "int64"
+
+
+def _dtype_of(number: Number) -> str:
+    """Of a Python number as a tensor."""
+    return "bool" if isinstance(number, bool) else "int64" if isinstance(number, int | Size) else "float32"
+
+
+def _wider(a: str, b: str) -> str:
+    """The dtype that two tensors are promoted to."""
+    if "half" not in (a, b):
+        return dtype_name(torch.promote_types(getattr(torch, a), getattr(torch, b)))
+    other = b if a == "half" else a
+    return "half" if other == "half" or other not in FLOATING else "float32" if other in HALVES else other
 
 
 COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "isnan"}

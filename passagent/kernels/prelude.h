@@ -23,6 +23,8 @@ PASSAGENT_SIMD_MATH(erff)
 PASSAGENT_SIMD_MATH(tanhf)
 PASSAGENT_SIMD_MATH(log1pf)
 PASSAGENT_SIMD_MATH(expm1f)
+PASSAGENT_SIMD_MATH(log2f)
+extern "C" __attribute__((simd("notinbranch"), const)) double log10(double) noexcept;
 #endif
 #endif
 
@@ -125,18 +127,22 @@ template <> inline float round_to<float16>(float x) {
   return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, r) | (u & 0x80000000u));
 }
 
-// e to the power of x, to 0.9 units in the last place (what is below 2^-125 is 0): expf, as libmvec has it, is off in
-// every second result, which shows where 16-bit values are rounded after it. Loops vectorise it.
+// e to the power of x, to 0.9 units in the last place, of subnormal results too: expf, as libmvec has it, is off in
+// every second result, which shows where 16-bit values are rounded after it. Loops vectorise it. Two factors, whose
+// exponents add up, scale the result; both are 0 at the lower limit, so that what is far below is 0 without underflow.
 static inline float exp_f32(float x) {
-  const float inside = std::min(std::max(x, -87.3f), 89.0f);
-  const float shifted = fmaf(inside, 1.44269504f, 0x1.8p23f);  // the exponent is in its last bits
-  const float n = shifted - 0x1.8p23f;
+  const float inside = std::min(std::max(x, -176.0f), 89.0f);
+  const float shifted = fmaf(inside, 1.44269504f, 0x1.8p23f + 254.0f);  // the exponent is in its last bits
+  const float n = shifted - (0x1.8p23f + 254.0f);
   const float r = fmaf(n, -1.42860677e-6f, fmaf(n, -0.693145752f, inside));
   float p = fmaf(fmaf(1.37805939e-3f, r, 8.37312452e-3f), r, 4.16695364e-2f);
   p = fmaf(fmaf(fmaf(fmaf(p, r, 1.66664720e-1f), r, 4.99999851e-1f), r, 1.0f), r, 1.0f);
-  const uint32_t half = (__builtin_bit_cast(uint32_t, shifted) << 23) + (126u << 23);
-  return p * __builtin_bit_cast(float, half) * 2.0f;
+  const uint32_t bits = __builtin_bit_cast(uint32_t, shifted), half = bits >> 1;
+  return p * __builtin_bit_cast(float, half << 23) * __builtin_bit_cast(float, (bits - half) << 23);
 }
+
+// The decimal logarithm, exact for powers of ten: as log10f has it, their last place is off.
+static inline float log10_f32(float x) { return static_cast<float>(log10(static_cast<double>(x))); }
 
 // Convert n contiguous elements to float and back; the fast way to read and write half types.
 template <class T> static inline void load_f32(float* __restrict__ dst, const T* __restrict__ src, int64_t n) {
