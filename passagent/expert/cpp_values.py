@@ -144,7 +144,7 @@ class ValueWriter(Writer):
                 return f"either({', '.join(map(bare, (test, a, b)))})"
             return f"{test} ? {a} : {b}"
         args = [self.emit(a, depth) for a in e.args]
-        if e.data in {"relu", "maximum", "minimum"} or (e.data == "abs" and e.dtype not in FLOATING):
+        if e.data in {"relu", "maximum", "minimum"}:
             args[0] = self.named(e.args[0], args[0], depth)
         if e.data == "cast":
             return self.convert(args[0], e.args[0].dtype, e.dtype)
@@ -158,16 +158,13 @@ class ValueWriter(Writer):
             return f"{args[0]} < 0 ? 0 : {args[0]}"
         if e.data in {"maximum", "minimum"}:
             sign = ">" if e.data == "maximum" else "<"
-            bound = e.args[1]
-            if e.dtype not in FLOATING or (bound.kind == "const" and not math.isnan(bound.data)):
+            if e.dtype not in FLOATING or (e.args[1].kind == "const" and not math.isnan(e.args[1].data)):
                 sign = "<" if e.data == "maximum" else ">"
                 return f"{args[0]} {sign} {args[1]} ? {args[1]} : {args[0]}"
             return f"(({args[0]} {sign} {args[1]}) | ({args[0]} != {args[0]})) ? {args[0]} : {args[1]}"
         if e.data == "index_clamp":
             return f"std::min<int64_t>(std::max<int64_t>({args[0]}, 0), {args[1]})"
         if e.data in FUNCTIONS:
-            if e.data == "abs" and e.dtype not in FLOATING:
-                return f"{args[0]} < 0 ? -{args[0]} : {args[0]}"
             suffix = ("_f32" if e.data in {"exp", "log10"} else "f") if e.dtype == "float32" else ""
             return f"{FUNCTIONS[e.data]}{suffix}({', '.join(map(bare, args))})"
         raise Unsupported(e.data, "has no C++ form")

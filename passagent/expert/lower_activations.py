@@ -177,13 +177,10 @@ def hardshrink(c: Call, input: Value, lambd: Number = 0.5) -> Value:
 
 @lowers("threshold")
 def threshold(c: Call, input: Value, threshold: Number, value: Number, inplace: bool = False) -> Value:
-    return c.pointwise(
-        lambda x, t, v: c.e("where", c.e("le", x, t), v, x),
-        input,
-        threshold,
-        value,
-        rounds=c.target == "cuda",
-    )
+    def body(x: Expr, t: Expr, v: Expr) -> Expr:
+        return c.e("where", c.e("le", x, t), v, x)
+
+    return c.pointwise(body, input, threshold, value, rounds=c.target == "cuda")
 
 
 @lowers("logsigmoid", "log_sigmoid")

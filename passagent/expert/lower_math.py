@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,8 +33,7 @@ def _binary(name: str, *aliases: str, exact: bool = False, rounds: Sequence[str]
         if rounding_mode is not None:
             raise c.fail("a rounding mode is not lowered")
         if alpha != 1:
-            scaled = lambda x, y, by: _scaled_sum(c, name, x, y, by)  # noqa: E731
-            return c.pointwise(scaled, a, b, alpha, rounds=c.target in rounds)
+            return c.pointwise(partial(_scaled_sum, c, name), a, b, alpha, rounds=c.target in rounds)
         if name == "div" and not isinstance(a, Value):  # `number / x` is x.reciprocal() * number
             return c.pointwise("mul", c.pointwise(lambda x: c.e("div", 1.0, x), b), a)
         if name == "div" and c.target == "cuda" and not isinstance(b, Value):
@@ -125,8 +125,10 @@ def invert(c: Call, a: Value) -> Value:
 
 def _unary(name: str, *aliases: str, exact: bool = False) -> None:
     def lower(c: Call, input: Value, inplace: bool = False) -> Value:
-        if name in {"floor", "ceil"} and c.out not in FLOATING:
+        if c.out not in FLOATING and name in {"floor", "ceil"}:
             return input
+        if c.out not in FLOATING and name == "abs":
+            return c.pointwise(lambda x: c.e("maximum", x, c.e("neg", x)), input)
         return c.pointwise(name, input, exact=exact)
 
     for alias in (name, *aliases):
@@ -294,10 +296,8 @@ def is_special(c: Call, input: Value) -> Value:
 def lerp(c: Call, input: Value, end: Value, weight: Operand) -> Value:
     def body(a: Expr, b: Expr, w: Expr) -> Expr:
         by = c.e("sub", b, a)
-        if c.target == "cuda":
-            far = c.e("fma", c.e("neg", by), c.e("sub", 1.0, w), b)
-        else:
-            far = c.e("fma", c.e("sub", w, 1.0), by, b)
+        rest = c.e("neg", c.e("sub", 1.0, w)) if c.target == "cuda" else c.e("sub", w, 1.0)
+        far = c.e("fma", by, rest, b)
         return c.e("where", c.e("lt", c.e("abs", w), 0.5), c.e("fma", w, by, a), far)
 
     return c.pointwise(body, input, end, weight)

@@ -6,7 +6,6 @@ Value, literals as they are, literals that became pattern parameters as Size (in
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -141,14 +140,10 @@ class Call:
         args = []
         for v in inputs:
             given = next(left) if isinstance(v, Value) else self.number(v, compute_type(common))
-            alone = not isinstance(v, Value) or (
-                not v.dims and (self.target == "cpu" or v.expr.kind == "const")
-            )
-            args.append(
-                self.trace.cast(given, compute_type(common))
-                if alone and not rounds and common in HALVES
-                else self.as_stored(given, common)
-            )
+            known = self.target == "cpu" or given.kind == "const"  # beside a kernel's launch
+            alone = not isinstance(v, Value) or (known and not v.dims)
+            stays = alone and not rounds and common in HALVES
+            args.append(self.as_stored(given, compute_type(common) if stays else common))
         expr = self.e(function, *args) if isinstance(function, str) else function(*args)
         return Value(dims, self.finish(expr, out or self.out, exact))
 
@@ -163,22 +158,11 @@ class Call:
         """exp(x) that is added to something larger, so that its own last places do not show."""
         return self.e("exp_added" if self.target == "cuda" else "exp", x)
 
-    def promoted(self, *inputs: Value | Number) -> str:
-        """The dtype that PyTorch promotes the inputs of a comparison to.
-
-        Of a higher kind (integer, floating) than that of the tensors, what has no dimensions decides.
-        """
-        best = "bool"
-        for ranked in (True, False):
-            dtypes = [
-                v.dtype if isinstance(v, Value) else _dtype_of(v)
-                for v in inputs
-                if (isinstance(v, Value) and bool(v.dims)) == ranked
-            ]
-            top = functools.reduce(_wider, dtypes, "bool")
-            if ranked or _KINDS.index(_kind(top)) > _KINDS.index(_kind(best)):
-                best = top
-        return best
+    def promoted(self, a: Value | Number, b: Value | Number) -> str:
+        """The dtype that PyTorch promotes the inputs of a comparison to."""
+        name = dtype_name(torch.result_type(_example(a), _example(b)))
+        generic = any(isinstance(v, Value) and v.dtype == "half" for v in (a, b))
+        return "half" if generic and name == "bfloat16" else name
 
     def const_value(self, number: Number, dtype: str) -> Value:
         return Value([], self.finish(self.number(number, compute_type(dtype)), dtype))
@@ -187,29 +171,19 @@ class Call:
 def _holds(dtype: str, number: float) -> bool:
     """Whether elements of a dtype, `half` being either, hold a number exactly."""
     if dtype in HALVES:
-        return math.isnan(number) or all(float(torch.tensor(number, dtype=half)) == number for half in HALF)
-    range_ = torch.iinfo(getattr(torch, dtype)) if dtype not in FLOATING and dtype != "bool" else None
-    return range_ is None or range_.min <= number <= range_.max
+        return math.isnan(number) or all(float(torch.tensor(number, dtype=d)) == number for d in HALF)
+    if dtype in FLOATING or dtype == "bool":
+        return True
+    info = torch.iinfo(getattr(torch, dtype))
+    return info.min <= number <= info.max
 
 
-_KINDS = ("bool", "int64", "float64")
-
-
-def _kind(dtype: str) -> str:
-    return "float64" if dtype in FLOATING else dtype if dtype == "bool" else "int64"
-
-
-def _dtype_of(number: Number) -> str:
-    """Of a Python number as a tensor."""
-    return "bool" if isinstance(number, bool) else "int64" if isinstance(number, int | Size) else "float32"
-
-
-def _wider(a: str, b: str) -> str:
-    """The dtype that two tensors are promoted to."""
-    if "half" not in (a, b):
-        return dtype_name(torch.promote_types(getattr(torch, a), getattr(torch, b)))
-    other = b if a == "half" else a
-    return "half" if other == "half" or other not in FLOATING else "float32" if other in HALVES else other
+def _example(value: Value | Number) -> Any:
+    """What PyTorch promotes as it promotes `value`; `half` is bfloat16, beside which only float16 is named."""
+    if not isinstance(value, Value):
+        return value.hint if isinstance(value, Size | Scalar) else value
+    dtype = torch.bfloat16 if value.dtype == "half" else getattr(torch, value.dtype)
+    return torch.empty([1] * len(value.dims), dtype=dtype, device="meta")
 
 
 COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "isnan"}
