@@ -50,7 +50,7 @@ def floats(dtype: torch.dtype) -> torch.Tensor:
     """Special numbers of a floating dtype, in float64."""
     info = torch.finfo(dtype)
     least = info.tiny * info.eps  # the smallest subnormal number
-    exponents = range(round(math.log2(least)), round(math.log2(info.max)) + 1)
+    exponents = range(round(math.log2(least)), math.frexp(info.max)[1])
     powers = [2.0**k for k in exponents] + [10.0**k for k in range(-45, 39) if least <= 10.0**k <= info.max]
     ends = [info.max, info.tiny, info.tiny * (1 - info.eps), least, 3 * least, info.tiny * 0.75, info.max / 2]
     around = torch.tensor(CONSTANTS, dtype=torch.float64).to(dtype)
@@ -383,12 +383,14 @@ class Outcome:
     operators: tuple[str, ...] = ()
 
 
-def lowered(functions: list[Function], inputs: list[Any], device: str) -> tuple[list[Any], Any, Any]:
-    """The expert's results, the captured graph and the rewritten one."""
+def lowered(
+    functions: list[Function], inputs: list[Any], device: str
+) -> tuple[list[Any], list[Any], Any, Any]:
+    """The expert's results and eager's, the captured graph and the rewritten one."""
     target = torch.device(device).type
     graph = capture(Several(functions), inputs)
     authored = author([graph.graph_module.graph], target, default(target))
-    given = [inputs[k].clone() for k in graph.order]
+    given, eager = ([inputs[k].clone() for k in graph.order] for _ in range(2))
     rewritten = copy.deepcopy(graph.graph_module)
     with tempfile.TemporaryDirectory() as scratch:  # Triton reads a kernel's text at its first call
         if authored.files:
@@ -396,7 +398,7 @@ def lowered(functions: list[Function], inputs: list[Any], device: str) -> tuple[
             result = apply_passes(rewritten, passes)
             assert result.applied, [m.reason for m in result.mismatches]
             rewritten = result.graph_module
-        return list(rewritten(*given)), graph.graph_module, rewritten
+        return list(rewritten(*given)), list(graph.graph_module(*eager)), graph.graph_module, rewritten
 
 
 def calls(node: torch.fx.Node) -> set[torch.fx.Node]:
@@ -476,11 +478,11 @@ def swept(
     for first in range(0, len(able), step):
         part = able[first : first + step]
         chosen = [functions[n] for n in part]
-        results, graph, rewritten = lowered(chosen, inputs, device)
+        results, wanted, graph, rewritten = lowered(chosen, inputs, device)
         (before,), (after,) = ([n for n in g.graph.nodes if n.op == "output"] for g in (graph, rewritten))
         kept = {n.name for n in rewritten.graph.nodes}
         for k, (name, function) in enumerate(zip(part, chosen, strict=True)):
-            eager = function(*[x.clone() for x in inputs])
+            eager = wanted[k]
             outcome = Outcome(group, name, str(dtype).removeprefix("torch."), eager.numel())
             made = calls(before.args[0][k])
             outcome.operators = tuple(sorted({op_name(n) for n in made}))

@@ -51,7 +51,8 @@ KINDS = [
 
 
 def check(group: str, names: set[str], dtype: torch.dtype, device: str) -> None:
-    outcomes = special_values.swept(group, dtype, device, names, inductor=False)
+    """On a GPU Inductor's results count, too: functions that Triton calls know no subnormal numbers."""
+    outcomes = special_values.swept(group, dtype, device, names, inductor=device == "cuda")
     assert outcomes and any(not o.left for o in outcomes)
     assert [(o.name, o.from_all, o.example) for o in outcomes if o.from_all] == []
 
@@ -84,5 +85,5 @@ def test_numbers_beside_16_bits_are_rounded_where_eager_rounds_them(dtype):
 )
 def test_normalised_rows_of_one_value_are_zero(normalise):
     x = torch.tensor([3.3e7, -1.0, 1e4, 0.0])[:, None].expand(4, 128).contiguous()
-    (ours,), _, _ = special_values.lowered([normalise], [x], "cpu")
+    (ours,), *_ = special_values.lowered([normalise], [x], "cpu")
     assert ours.eq(1.0).all()

@@ -12,8 +12,10 @@ from passagent.expert.lowering import FLOATING, HALVES
 from passagent.expert.schedule_parts import Address, Group
 from passagent.expert.text_parts import INFIX, Writer, bare, closed, parenthesised
 
+_PRELUDE = {"exp", "exp_added", "exp_below", "log10"}
+"""Functions of float32 that the prelude defines."""
 FUNCTIONS = {
-    "exp": "exp",
+    **dict.fromkeys(("exp", "exp_added", "exp_below"), "exp"),
     "log": "log",
     "log2": "log2",
     "log10": "log10",
@@ -165,8 +167,9 @@ class ValueWriter(Writer):
         if e.data == "index_clamp":
             return f"std::min<int64_t>(std::max<int64_t>({args[0]}, 0), {args[1]})"
         if e.data in FUNCTIONS:
-            suffix = ("_f32" if e.data in {"exp", "log10"} else "f") if e.dtype == "float32" else ""
-            return f"{FUNCTIONS[e.data]}{suffix}({', '.join(map(bare, args))})"
+            name = f"{FUNCTIONS[e.data]}{'f' if e.dtype == 'float32' else ''}"
+            name = f"{e.data}_f32" if e.data in _PRELUDE and e.dtype == "float32" else name
+            return f"{name}({', '.join(map(bare, args))})"
         raise Unsupported(e.data, "has no C++ form")
 
     def calls(self, e: Expr) -> bool:

@@ -22,9 +22,9 @@ TYPES = {
 TYPES |= {"int16": "tl.int16", "int8": "tl.int8", "uint8": "tl.uint8"}
 
 _FORMS = {
-    "neg": "-{0}",
+    "neg": "{0} * -1",  # Triton's minus is 0 - x, which loses the sign of 0.0
+    "relu": "tl.where({0} <= 0, 0, {0})",  # of -0.0 eager makes 0.0
     "not": "({0} == 0)",
-    "relu": "tl.where(({0}) < 0, 0.0, {0})",
     "index_clamp": "tl.minimum(tl.maximum({0}, 0), {1})",
     "fma": "tl.fma({0}, {1}, {2})",
     "rsqrt": "tl.rsqrt({0})",

@@ -56,7 +56,7 @@ def erf_of_eager(c: Call, x: Expr) -> Expr:
     r = c.e("fma", t, 1.061405429, -1.453152027)
     for p in (1.421413741, -0.284496736, 0.254829592):
         r = c.e("fma", r, t, p)
-    tail = c.e("mul", c.e("mul", r, t), c.e("exp", c.e("neg", c.e("mul", x, x))))
+    tail = c.e("mul", c.e("mul", r, t), c.exp_below(c.e("neg", c.e("mul", x, x))))
     return c.e("copysign", c.e("sub", 1.0, tail), x)
 
 
@@ -105,7 +105,8 @@ def _signed(c: Call, x: Expr, positive: Expr, negative: Expr) -> Expr:
 def softplus(c: Call, input: Value, beta: Number = 1, threshold: Number = 20) -> Value:
     def body(x: Expr, b: Expr, t: Expr) -> Expr:
         scaled = c.e("mul", x, b)
-        return c.e("where", c.e("gt", scaled, t), x, c.e("div", c.e("log1p", c.exp_added(scaled)), b))
+        power = c.exp_added(scaled) if c.target == "cuda" else c.e("exp", scaled)
+        return c.e("where", c.e("gt", scaled, t), x, c.e("div", c.e("log1p", power), b))
 
     return c.pointwise(body, input, beta, threshold)
 
@@ -157,9 +158,7 @@ def tanhshrink(c: Call, input: Value) -> Value:
 @lowers("softshrink")
 def softshrink(c: Call, input: Value, lambd: Number = 0.5) -> Value:
     def body(x: Expr, by: Expr) -> Expr:
-        inside = c.e("mul", x, 0.0)  # NaN stays
-        if c.target == "cpu":
-            inside = c.e("add", inside, 0.0)  # of vectors eager makes a zero without a sign
+        inside = c.e("add", c.e("mul", x, 0.0), 0.0)  # NaN, or a zero without a sign
         low = c.e("where", c.e("lt", x, c.e("neg", by)), c.e("add", x, by), inside)
         return c.e("where", c.e("gt", x, by), c.e("sub", x, by), low)
 
@@ -186,7 +185,7 @@ def threshold(c: Call, input: Value, threshold: Number, value: Number, inplace: 
 @lowers("logsigmoid", "log_sigmoid")
 def logsigmoid(c: Call, input: Value) -> Value:
     def body(x: Expr) -> Expr:
-        tail = c.e("log1p", c.exp_added(c.e("neg", c.e("abs", x))))
+        tail = c.e("log1p", c.exp_below(c.e("neg", c.e("abs", x))))
         return c.e("sub", c.e("minimum", x, 0.0), tail)
 
     return c.pointwise(body, input)

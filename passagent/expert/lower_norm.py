@@ -22,7 +22,7 @@ def softmax(c: Call, input: Value, dim: Any = None, _stacklevel: int = 3, dtype:
     top = over(c, "softmax_max", source, dims)
     shape, (x, m) = broadcast(c.trace, [source, top])
     shifted = c.e("sub", c.wide(x), m)
-    power = Value(shape, c.exp_added(shifted))
+    power = Value(shape, c.exp_below(shifted))
     total = over(c, "sum", power, dims)
     if c.op == "log_softmax":
         shape, (y, s) = broadcast(c.trace, [Value(shape, shifted), total])

@@ -156,7 +156,11 @@ class Call:
 
     def exp_added(self, x: Expr) -> Expr:
         """exp(x) that is added to something larger, so that its own last places do not show."""
-        return self.e("exp_added" if self.target == "cuda" else "exp", x)
+        return self.e("exp_added", x)
+
+    def exp_below(self, x: Expr) -> Expr:
+        """exp(x) of x up to 0, in a sum with exp(0)."""
+        return self.e("exp_added" if self.target == "cuda" else "exp_below", x)
 
     def promoted(self, a: Value | Number, b: Value | Number) -> str:
         """The dtype that PyTorch promotes the inputs of a comparison to."""
@@ -170,12 +174,8 @@ class Call:
 
 def _holds(dtype: str, number: float) -> bool:
     """Whether elements of a dtype, `half` being either, hold a number exactly."""
-    if dtype in HALVES:
-        return math.isnan(number) or all(float(torch.tensor(number, dtype=d)) == number for d in HALF)
-    if dtype in FLOATING or dtype == "bool":
-        return True
-    info = torch.iinfo(getattr(torch, dtype))
-    return info.min <= number <= info.max
+    stored = [torch.tensor(number).to(d) for d in (HALF if dtype in HALVES else [getattr(torch, dtype)])]
+    return math.isnan(number) or all(value.item() == number for value in stored)
 
 
 def _example(value: Value | Number) -> Any:

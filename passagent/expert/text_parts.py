@@ -229,7 +229,7 @@ def closed(text: str) -> bool:
 
 
 _COSTS = {
-    "exp": 8,
+    **dict.fromkeys(("exp", "exp_added", "exp_below"), 8),
     "log": 8,
     "tanh": 10,
     "erf": 10,
