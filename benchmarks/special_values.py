@@ -242,7 +242,6 @@ ONE |= {
     "pow -0.5": lambda x: x.pow(-0.5),
     "pow -1": lambda x: x.pow(-1),
     "masked_fill": lambda x: x.masked_fill(x.isnan(), 0.0),
-    "exp of logs": lambda x: torch.exp(torch.log(x)),
     "log2 floor": lambda x: torch.log2(x).floor(),
     "log10 floor": lambda x: torch.log10(x).floor(),
     "clamp between": lambda x: x.clamp(2, 1),
