@@ -12,8 +12,7 @@ from passagent.expert.lowering import FLOATING, HALVES
 from passagent.expert.schedule_parts import Address, Group
 from passagent.expert.text_parts import INFIX, Writer, bare, closed, parenthesised
 
-_PRELUDE = {"exp", "exp_added", "exp_below", "log10"}
-"""Functions of float32 that the prelude defines."""
+_PRELUDE = {"exp", "exp_added", "exp_below", "log10"}  # whose float32 form the prelude defines
 FUNCTIONS = {
     **dict.fromkeys(("exp", "exp_added", "exp_below"), "exp"),
     "log": "log",
