@@ -370,9 +370,8 @@ class CppWriter(TableWriter):
 
     def sees_nan(self, r: Expr) -> bool:
         """Whether a reduction keeps a NaN that may be among what it is made of."""
-        e = r.args[0]
-        made = e.args[0].dtype if e.data == "cast" else e.dtype
-        return self.keeps_nan(r.data[0], r.dtype) and made in FLOATING
+        e = r.args[0].args[0] if r.args[0].data == "cast" else r.args[0]
+        return self.keeps_nan(r.data[0], r.dtype) and e.dtype in FLOATING
 
     def update(self, kind: str, target: str, body: str, stays: bool, flag: str = "") -> str:
         """Take another value into a reduction, in which NaN `stays`, or is noted in `flag`."""

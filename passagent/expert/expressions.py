@@ -124,8 +124,7 @@ class Trace:
     # expressions
 
     def make(self, kind: str, data: Any, args: tuple[Expr, ...], dtype: str) -> Expr:
-        number = repr(data) if isinstance(data, float) else data  # 0.0 is not -0.0
-        key = (kind, number, type(data), tuple(map(id, args)), dtype)
+        key = (kind, repr(data) if isinstance(data, float) else data, type(data), (*map(id, args),), dtype)
         found = self._table.get(key)
         if found is None:
             axes = frozenset().union(*[a.axes for a in args])
