@@ -38,7 +38,8 @@ def _binary(name: str, *aliases: str, exact: bool = False, rounds: Sequence[str]
             return c.pointwise("mul", c.pointwise(lambda x: c.e("div", 1.0, x), b), a)
         if name == "div" and c.target == "cuda" and not isinstance(b, Value):
             return c.pointwise(lambda x, y: _by_reciprocal(c, x, y), a, b)
-        return c.pointwise(name, a, b, exact=exact, rounds=c.target in rounds)
+        of_bools = {"add": "or", "mul": "and"} if c.out == "bool" else {}
+        return c.pointwise(of_bools.get(name, name), a, b, exact=exact, rounds=c.target in rounds)
 
     for alias in (name, *aliases):
         OPS[alias] = lower
