@@ -16,6 +16,7 @@ import packages
 import pytest
 import torch
 import torch._inductor.config as inductor_config
+from expert_cases import captured, write
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.utils import fresh_cache
 
@@ -476,6 +477,30 @@ def test_another_constant_is_explained(my_passes):
     refused = [one for one in found.refused if one.name == "FuseAddLayerNorm"]
     assert len(refused) == 1 and "the pattern has 1e-05, the graph 0.001" in refused[0].reason
     assert sum(one.name == "FuseGelu" for one in found.replaced) == 3
+
+
+class Scaled(torch.nn.Module):
+    """A number and two operators."""
+
+    def __init__(self, number: float) -> None:
+        super().__init__()
+        self.number = number
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x * self.number) + 1.0
+
+
+@pytest.mark.parametrize(("measured", "other"), [(2.0, 2), (1.0, True), (0.0, -0.0), (-0.0, 0.0)])
+def test_number_of_another_type_or_sign_is_another_constant(recorder, tmp_path, measured, other):
+    x = torch.randn(32, 128)
+    files = write(
+        [captured(Scaled(number), [x]) for number in (measured, 7.5)]
+    ).files  # its pattern has a parameter
+    pa.extract(Scaled(measured), x, name="scaled", out=tmp_path / "task")
+    pack([packages.source_of(recorder, tmp_path / "task", files)], tmp_path / "scaled_passes")
+    found = [pa.explain(Scaled(n), x, passes=tmp_path / "scaled_passes") for n in (measured, other)]
+    assert [len(one.replaced) for one in found] == [1, 0]
+    assert found[1].refused[0].reason == f"was measured with other constants than number0={other}"
 
 
 def test_another_shape_is_refused_with_what_was_measured(my_passes):

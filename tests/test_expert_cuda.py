@@ -145,7 +145,7 @@ NORM = "tl.fma(weight_v * (x_v - running_mean_v), tl.rsqrt(running_var_v + 1e-05
         (lambda x, y: x / y + 1.0, [r(9), r(9, seed=1)], "x_v / x2_v"),
         (lambda x, y: torch.add(x, y, alpha=0.5) * y, [r(9), r(9, seed=1)], "tl.fma(0.5, x2_v, x_v)"),
         (lambda x: x**3 + 1.0, [r(9).half()], "x_v * x_v).to(x.dtype.element_ty).to(tl.float32) * x_v"),
-        (lambda x: F.silu(x) + 1.0, [r(9)], "x_v / (tl.exp(-x_v) + 1.0)"),
+        (lambda x: F.silu(x) + 1.0, [r(9)], "x_v / (tl.exp(x_v * -1) + 1.0)"),
         (lambda x: x.mean(-1) + 1.0, [r(9, 9)], "sum_v * tl.div_rn(1.0, n0 * 1.0)"),
         (lambda x: F.hardswish(x) + 1.0, [r(9)], "* 0.1666666716337204"),
     ],

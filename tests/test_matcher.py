@@ -1,5 +1,6 @@
 """Patterns against captured graphs: what matches, what does not, and what the diagnosis says."""
 
+import math
 import operator
 from pathlib import Path
 
@@ -172,6 +173,27 @@ def test_parameters_are_bound_to_nodes_and_literals():
     (found,) = match(pattern("return F.pad(x * s, (a, b))", "x, s, a, b"), graph)
     (placeholder, *_) = graph.nodes
     assert found.bindings == {"x": placeholder, "s": 0.25, "a": 1, "b": 3}
+
+
+LITERALS = [2, 2.0, True, 1, 1.0, 0.0, -0.0, 0, False, math.nan, math.inf]
+
+
+@pytest.mark.parametrize("written", LITERALS, ids=repr)
+def test_pattern_literal_matches_only_the_same_literal(written):
+    text = (
+        f'float("{written}")' if isinstance(written, float) and not math.isfinite(written) else repr(written)
+    )
+    traced = pattern(f"return torch.clamp(x, {text})", "x")
+    graphs = [captured(lambda x, number=number: torch.clamp(x, number), X) for number in LITERALS]
+    matched = [repr(number) for number, graph in zip(LITERALS, graphs, strict=True) if match(traced, graph)]
+    assert matched == [repr(written)]
+
+
+def test_parameter_that_occurs_twice_matches_only_the_same_literal_twice():
+    traced = pattern("return torch.clamp(torch.clamp(x, s), s)", "x, s")
+    pairs = [(2.0, 2), (0.0, -0.0), (1, True), (math.nan, math.nan), (-0.0, -0.0)]
+    graphs = [captured(lambda x, a=a, b=b: torch.clamp(torch.clamp(x, a), b), X) for a, b in pairs]
+    assert [len(match(traced, graph)) for graph in graphs] == [0, 0, 0, 1, 1]
 
 
 def test_matches_do_not_overlap_and_follow_the_graph():

@@ -17,6 +17,7 @@ from passagent.deployment.registration import overload
 from passagent.evaluator.matching.effects import Memory
 from passagent.evaluator.matching.matcher import Match, explain, match
 from passagent.evaluator.matching.rewrite import replace_match
+from passagent.evaluator.matching.unify import same_literal
 
 Copies = dict[int, tuple[torch.Tensor, list[int], list[int]]]
 """Of outputs, by number: what the operator gives, the order of dimensions in eager's memory, the inverse."""
@@ -118,7 +119,7 @@ def _choice(one: DeployedPass, found: Match) -> tuple[str, list[fx.Node], list[i
     why there is none.
     """
     skeleton, tensors = split(found.bindings)
-    names = [name for known, name in one.skeletons if known == skeleton]
+    names = [name for known, name in one.skeletons if same_literal(known, skeleton)]
     if not names:
         return f"was measured with other constants than {_constants(skeleton)}"
     values = [node.meta.get("example_value") for node in tensors]

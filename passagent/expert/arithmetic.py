@@ -25,7 +25,7 @@ CHEAP = {"div": "{0} / {1}", "exp_added": "tl.exp({0})"}
 for each unit of its argument. So it is taken only where it is added to something larger (a sum of powers,
 1 + exp(-x)), which is then as exact as ever. A cheap square root, which makes 0 of small numbers, is not."""
 
-_DECIDING = {"bits", "floor", "ceil", "eq", "ne", "lt", "le", "gt", "ge"}
+_DECIDING = {"bits", "floor", "ceil", "rint", "eq", "ne", "lt", "le", "gt", "ge"}
 _ROUNDING = {"floor", "ceil", "round", "trunc", "fix", "frac", "remainder", "fmod", "mod", "floordiv"}
 _ROUNDING |= {"sign", "sgn"}
 

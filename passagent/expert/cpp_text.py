@@ -9,7 +9,7 @@ from passagent.expert import cpp_bands
 from passagent.expert.cpp_tables import TableWriter
 from passagent.expert.cpp_values import Scope
 from passagent.expert.expressions import Axis, Expr
-from passagent.expert.lowering import HALVES
+from passagent.expert.lowering import FLOATING, HALVES
 from passagent.expert.schedule import Schedule
 from passagent.expert.schedule_parts import Group, Stage, Store
 from passagent.expert.text_parts import Kernel, Knobs, bare, cost, parenthesised
@@ -328,6 +328,7 @@ class CppWriter(TableWriter):
         loops = self.scope.axes
         body = self.emit(r.args[0], len(loops))
         kind, vtype = ("max" if name in {"max", "softmax_max"} else name), self.vtype(r.dtype)
+        stays = self.sees_nan(r)
         start = {
             "sum": "0",
             "max": f"-std::numeric_limits<{vtype}>::infinity()",
@@ -353,8 +354,13 @@ class CppWriter(TableWriter):
             self.before_block.append(f"{vtype} {part} = {start};")
             op = {"sum": "+"}.get(kind, kind)
             self.clauses.setdefault(op, []).append(part)
-            self.scope.lines[len(loops)].append(self.update(kind, part, body, name))
-            self.after_block.append(self.update(kind, total, part, name))
+            flag = self.fresh("has_nan") if stays else ""
+            if flag:  # lanes are combined by a plain maximum, which loses NaN
+                self.before_block.append(f"{'int64_t' if vtype == 'double' else 'int32_t'} {flag} = 0;")
+                self.clauses.setdefault("|", []).append(flag)
+            self.scope.lines[len(loops)].append(self.update(kind, part, body, False, flag))
+            whole = f"{flag} ? std::numeric_limits<{vtype}>::quiet_NaN() : {part}" if flag else part
+            self.after_block.append(self.update(kind, total, whole, stays))
             value = f"static_cast<{vtype}>({total})" if wide else total
             if free:
                 self.results[r] = self.buffer(free, vtype, f"{stem}s")
@@ -366,22 +372,28 @@ class CppWriter(TableWriter):
         size = " * ".join(self.extent(a) for a in free)
         self.scope.lines[0].append(f"std::fill_n(&{buffer}[0], {size}, {held}({start}));")
         self.scope.lines[len(loops)].append(
-            self.update(kind, f"{buffer}[{self.offset(free, loops)}]", body, name)
+            self.update(kind, f"{buffer}[{self.offset(free, loops)}]", body, stays)
         )
         self.results[r] = buffer
         if wide:
             self.results[r] = self.buffer(free, vtype, f"{stem}s")
             self.scope.tails[0].append(f"std::copy_n(&{buffer}[0], {size}, &{self.results[r]}[0]);")
 
-    def update(self, kind: str, target: str, body: str, name: str) -> str:
+    def sees_nan(self, r: Expr) -> bool:
+        """Whether a reduction keeps a NaN that may be among what it is made of."""
+        e = r.args[0].args[0] if r.args[0].data == "cast" else r.args[0]
+        return self.keeps_nan(r.data[0], r.dtype) and e.dtype in FLOATING
+
+    def update(self, kind: str, target: str, body: str, stays: bool, flag: str = "") -> str:
+        """Take another value into a reduction, in which NaN `stays`, or is noted in `flag`."""
         if kind == "sum":
             return f"{target} += {bare(body)};"
-        sign = ">" if kind == "max" else "<"
         value = self.fresh("value")
-        test = f"{value} {sign} {target}"
-        if name != "softmax_max":
-            test = f"({test}) | ({value} != {value})"  # NaN stays
-        return f"{{ const auto {value} = {bare(body)}; {target} = ({test}) ? {value} : {target}; }}"
+        test = f"{value} {'>' if kind == 'max' else '<'} {target}"
+        noted = f" {flag} |= {value} != {value};" if flag else ""
+        if stays:
+            test = f"({test}) | ({value} != {value})"
+        return f"{{ const auto {value} = {bare(body)}; {target} = ({test}) ? {value} : {target};{noted} }}"
 
 
 def _wrapped(arguments: list[str], before: int) -> str:

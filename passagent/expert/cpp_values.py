@@ -12,9 +12,12 @@ from passagent.expert.lowering import FLOATING, HALVES
 from passagent.expert.schedule_parts import Address, Group
 from passagent.expert.text_parts import INFIX, Writer, bare, closed, parenthesised
 
+_PRELUDE = {"exp", "exp_added", "exp_below", "log10"}  # whose float32 form the prelude defines
 FUNCTIONS = {
-    "exp": "exp",
+    **dict.fromkeys(("exp", "exp_added", "exp_below"), "exp"),
     "log": "log",
+    "log2": "log2",
+    "log10": "log10",
     "sqrt": "sqrt",
     "sin": "sin",
     "cos": "cos",
@@ -26,11 +29,12 @@ FUNCTIONS |= {
     "expm1": "expm1",
     "floor": "floor",
     "ceil": "ceil",
+    "rint": "rint",
     "pow": "pow",
     "abs": "fabs",
 }
 _FORMS = {"neg": "-{0}", "not": "!{0}", "bits": "int64_t(__builtin_bit_cast(int32_t, {0}))"}
-_CALLED = frozenset(FUNCTIONS) - {"sqrt", "floor", "ceil", "abs"}
+_CALLED = frozenset(FUNCTIONS) - {"sqrt", "floor", "ceil", "rint", "abs"}
 FUNCTIONS |= {"fma": "fma", "copysign": "copysign"}
 
 _Written = TypeVar("_Written")
@@ -155,15 +159,16 @@ class ValueWriter(Writer):
             return f"{args[0]} < 0 ? 0 : {args[0]}"
         if e.data in {"maximum", "minimum"}:
             sign = ">" if e.data == "maximum" else "<"
-            if e.dtype not in FLOATING or e.args[1].kind == "const":
+            if e.dtype not in FLOATING or (e.args[1].kind == "const" and not math.isnan(e.args[1].data)):
                 sign = "<" if e.data == "maximum" else ">"
                 return f"{args[0]} {sign} {args[1]} ? {args[1]} : {args[0]}"
             return f"(({args[0]} {sign} {args[1]}) | ({args[0]} != {args[0]})) ? {args[0]} : {args[1]}"
         if e.data == "index_clamp":
             return f"std::min<int64_t>(std::max<int64_t>({args[0]}, 0), {args[1]})"
         if e.data in FUNCTIONS:
-            suffix = ("_f32" if e.data == "exp" else "f") if e.dtype == "float32" else ""
-            return f"{FUNCTIONS[e.data]}{suffix}({', '.join(map(bare, args))})"
+            name = f"{FUNCTIONS[e.data]}{'f' if e.dtype == 'float32' else ''}"
+            name = f"{e.data}_f32" if e.data in _PRELUDE and e.dtype == "float32" else name
+            return f"{name}({', '.join(map(bare, args))})"
         raise Unsupported(e.data, "has no C++ form")
 
     def calls(self, e: Expr) -> bool:

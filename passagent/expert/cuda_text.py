@@ -364,10 +364,6 @@ class TritonWriter(TritonValues):
             body = f"{call.format(body, number)}, keep_dims=True)"
         return body
 
-    def keeps_nan(self, name: str, dtype: str) -> bool:
-        """Whether a reduction is NaN where an element is: a softmax is so without its maximum."""
-        return name in ("max", "min") and self.vtype(dtype) != "int64_t"
-
     def partial_lines(self, store: Store, name: str, bound: Iterable[Axis]) -> None:
         """Store what the program's block is reduced to: at its number, in `levels` one for each lane."""
         dtype = store.expr.dtype

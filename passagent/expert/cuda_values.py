@@ -22,9 +22,9 @@ TYPES = {
 TYPES |= {"int16": "tl.int16", "int8": "tl.int8", "uint8": "tl.uint8"}
 
 _FORMS = {
-    "neg": "-{0}",
+    "neg": "{0} * -1",  # Triton's minus is 0 - x, which loses the sign of 0.0
+    "relu": "tl.where({0} <= 0, 0, {0})",  # of -0.0 eager makes 0.0
     "not": "({0} == 0)",
-    "relu": "tl.where(({0}) < 0, 0.0, {0})",
     "index_clamp": "tl.minimum(tl.maximum({0}, 0), {1})",
     "fma": "tl.fma({0}, {1}, {2})",
     "rsqrt": "tl.rsqrt({0})",
@@ -38,7 +38,7 @@ _FORMS = {
 }
 """Operations that are neither infix nor a choice."""
 
-_LIBDEVICE = ("exp", "log", "log2", "log10", "log1p", "expm1", "tanh", "tan")
+_LIBDEVICE = ("exp", "log", "log2", "log10", "log1p", "expm1", "rint", "tanh", "tan")
 _FORMS |= {name: f"libdevice.{name}({{0}})" for name in _LIBDEVICE}
 _FORMS["pow"] = "libdevice.pow({0}, {1})"
 """As exact as eager's: CUDA's own functions, where Triton's are approximations."""
@@ -330,7 +330,7 @@ class TritonValues(Writer):
 def _is_number(text: str) -> bool:
     """Whether a text is a literal, which Triton does not convert by itself."""
     try:
-        float(bare(text))
+        float(bare(text).removeprefix('float("').removesuffix('")'))
     except ValueError:
         return False
     return True

@@ -125,7 +125,7 @@ class Trace:
     # expressions
 
     def make(self, kind: str, data: Any, args: tuple[Expr, ...], dtype: str) -> Expr:
-        key = (kind, data, type(data), tuple(map(id, args)), dtype)
+        key = (kind, repr(data) if isinstance(data, float) else data, type(data), (*map(id, args),), dtype)
         found = self._table.get(key)
         if found is None:
             axes = frozenset().union(*[a.axes for a in args])

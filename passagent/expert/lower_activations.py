@@ -56,7 +56,7 @@ def erf_of_eager(c: Call, x: Expr) -> Expr:
     r = c.e("fma", t, 1.061405429, -1.453152027)
     for p in (1.421413741, -0.284496736, 0.254829592):
         r = c.e("fma", r, t, p)
-    tail = c.e("mul", c.e("mul", r, t), c.e("exp", c.e("neg", c.e("mul", x, x))))
+    tail = c.e("mul", c.e("mul", r, t), c.exp_below(c.e("neg", c.e("mul", x, x))))
     return c.e("copysign", c.e("sub", 1.0, tail), x)
 
 
@@ -91,16 +91,22 @@ def leaky_relu(c: Call, input: Value, negative_slope: Number = 0.01, inplace: bo
 
 @lowers("elu")
 def elu(c: Call, input: Value, alpha: Number = 1.0, inplace: bool = False) -> Value:
-    return c.pointwise(
-        lambda x, a: c.e("where", c.e("gt", x, 0.0), x, c.e("mul", a, c.e("expm1", x))), input, alpha
-    )
+    return c.pointwise(lambda x, a: _signed(c, x, x, c.e("mul", a, c.e("expm1", x))), input, alpha)
+
+
+def _signed(c: Call, x: Expr, positive: Expr, negative: Expr) -> Expr:
+    """A choice by the sign of x; 0 is positive to eager on the CPU, negative on CUDA."""
+    if c.target == "cuda":
+        return c.e("where", c.e("gt", x, 0.0), positive, negative)
+    return c.e("where", c.e("lt", x, 0.0), negative, positive)
 
 
 @lowers("softplus")
 def softplus(c: Call, input: Value, beta: Number = 1, threshold: Number = 20) -> Value:
     def body(x: Expr, b: Expr, t: Expr) -> Expr:
         scaled = c.e("mul", x, b)
-        return c.e("where", c.e("gt", scaled, t), x, c.e("div", c.e("log1p", c.exp_added(scaled)), b))
+        power = c.exp_added(scaled) if c.target == "cuda" else c.e("exp", scaled)
+        return c.e("where", c.e("gt", scaled, t), x, c.e("div", c.e("log1p", power), b))
 
     return c.pointwise(body, input, beta, threshold)
 
@@ -117,10 +123,10 @@ def selu(c: Call, input: Value, alpha: Number = 1.0, inplace: bool = False) -> V
         if c.op == "celu":
             scaled = c.e("mul", x, c.e("div", 1.0, a)) if c.target == "cuda" else c.e("div", x, a)
             negative = c.e("mul", a, c.e("expm1", scaled))
-            return c.e("where", c.e("gt", x, 0.0), x, negative)
+            return _signed(c, x, x, negative)
         scale = 1.0507009873554804934193349852946
         negative = c.e("mul", c.e("expm1", x), scale * 1.6732632423543772848170429916717)
-        return c.e("where", c.e("gt", x, 0.0), c.e("mul", x, scale), negative)
+        return _signed(c, x, c.e("mul", x, scale), negative)
 
     return c.pointwise(body, input, alpha)
 
@@ -152,10 +158,11 @@ def tanhshrink(c: Call, input: Value) -> Value:
 @lowers("softshrink")
 def softshrink(c: Call, input: Value, lambd: Number = 0.5) -> Value:
     def body(x: Expr, by: Expr) -> Expr:
-        low = c.e("where", c.e("lt", x, c.e("neg", by)), c.e("add", x, by), c.e("mul", x, 0.0))
+        inside = c.e("add", c.e("mul", x, 0.0), 0.0)  # NaN, or a zero without a sign
+        low = c.e("where", c.e("lt", x, c.e("neg", by)), c.e("add", x, by), inside)
         return c.e("where", c.e("gt", x, by), c.e("sub", x, by), low)
 
-    return c.pointwise(body, input, lambd)
+    return c.pointwise(body, input, lambd, rounds=c.target == "cuda")
 
 
 @lowers("hardshrink")
@@ -164,18 +171,21 @@ def hardshrink(c: Call, input: Value, lambd: Number = 0.5) -> Value:
         inside = c.e("and", c.e("ge", x, c.e("neg", by)), c.e("le", x, by))
         return c.e("where", inside, 0.0, x)
 
-    return c.pointwise(body, input, lambd, exact=True)
+    return c.pointwise(body, input, lambd, exact=True, rounds=True)
 
 
 @lowers("threshold")
 def threshold(c: Call, input: Value, threshold: Number, value: Number, inplace: bool = False) -> Value:
-    return c.pointwise(lambda x, t, v: c.e("where", c.e("le", x, t), v, x), input, threshold, value)
+    def body(x: Expr, t: Expr, v: Expr) -> Expr:
+        return c.e("where", c.e("le", x, t), v, x)
+
+    return c.pointwise(body, input, threshold, value, rounds=c.target == "cuda")
 
 
 @lowers("logsigmoid", "log_sigmoid")
 def logsigmoid(c: Call, input: Value) -> Value:
     def body(x: Expr) -> Expr:
-        tail = c.e("log1p", c.exp_added(c.e("neg", c.e("abs", x))))
+        tail = c.e("log1p", c.exp_below(c.e("neg", c.e("abs", x))))
         return c.e("sub", c.e("minimum", x, 0.0), tail)
 
     return c.pointwise(body, input)

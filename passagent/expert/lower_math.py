@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,25 +24,30 @@ from passagent.expert.lowering import (
 Operand = Value | Number
 
 
-def _binary(name: str, *aliases: str, exact: bool = False) -> None:
+def _binary(name: str, *aliases: str, exact: bool = False, rounds: Sequence[str] = ()) -> None:
+    """Register an operator; on the targets in `rounds` numbers have the tensor's dtype, as in eager."""
+
     def lower(
         c: Call, a: Operand, b: Operand, *, alpha: Number = 1, rounding_mode: str | None = None
     ) -> Value:
         if rounding_mode is not None:
             raise c.fail("a rounding mode is not lowered")
         if alpha != 1:
-            return c.pointwise(lambda x, y, by: _scaled_sum(c, name, x, y, by), a, b, alpha)
+            return c.pointwise(partial(_scaled_sum, c, name), a, b, alpha, rounds=c.target in rounds)
+        if name == "div" and not isinstance(a, Value):  # `number / x` is x.reciprocal() * number
+            return c.pointwise("mul", c.pointwise(lambda x: c.e("div", 1.0, x), b), a)
         if name == "div" and c.target == "cuda" and not isinstance(b, Value):
             return c.pointwise(lambda x, y: _by_reciprocal(c, x, y), a, b)
-        return c.pointwise(name, a, b, exact=exact)
+        of_bools = {"add": "or", "mul": "and"} if c.out == "bool" else {}
+        return c.pointwise(of_bools.get(name, name), a, b, exact=exact, rounds=c.target in rounds)
 
     for alias in (name, *aliases):
         OPS[alias] = lower
 
 
 def _scaled_sum(c: Call, name: str, x: Expr, y: Expr, by: Expr) -> Expr:
-    """x + by * y or x - by * y: one multiply-add in eager's CUDA kernel."""
-    if c.target == "cuda" and x.dtype in FLOATING:
+    """x + by * y or x - by * y: one multiply-add in eager's kernels."""
+    if x.dtype in FLOATING:
         return c.e("fma", c.e("neg", by) if name == "sub" else by, y, x)
     return c.e(name, x, c.e("mul", by, y))
 
@@ -58,17 +65,17 @@ def reciprocal_of(dtype: str, number: float) -> float:
     return float(torch.tensor(number, dtype=kind).reciprocal())
 
 
-_binary("add", "iadd", "__add__", "__radd__")
-_binary("sub", "isub", "__sub__", "subtract")
+_binary("add", "iadd", "__add__", "__radd__", rounds=["cpu"])
+_binary("sub", "isub", "__sub__", "subtract", rounds=["cpu"])
 _binary("mul", "imul", "__mul__", "multiply", "__rmul__")
 _binary("div", "truediv", "itruediv", "__truediv__", "divide", "true_divide")
-_binary("maximum", exact=True)
-_binary("minimum", exact=True)
+_binary("maximum", exact=True, rounds=["cpu", "cuda"])
+_binary("minimum", exact=True, rounds=["cpu", "cuda"])
 
 
 def _comparison(name: str, *aliases: str) -> None:
     def lower(c: Call, a: Operand, b: Operand) -> Value:
-        return c.pointwise(name, a, b, compute=c.promoted(a, b), out="bool")
+        return c.pointwise(name, a, b, common=c.promoted(a, b), out="bool", rounds=True)
 
     for alias in (name, f"__{name}__", *aliases):
         OPS[alias] = lower
@@ -84,21 +91,21 @@ _comparison("ge", "greater_equal")
 
 @lowers("rsub")
 def rsub(c: Call, a: Operand, b: Operand) -> Value:
-    return c.pointwise("sub", b, a)
+    return OPS["sub"](c, b, a)  # type: ignore[no-any-return]
 
 
 @lowers("and_", "__and__", "logical_and")
 def and_(c: Call, a: Operand, b: Operand) -> Value:
     if c.out != "bool":
         raise c.fail("on integers is not lowered")
-    return c.pointwise("and", a, b, compute="bool")
+    return c.pointwise("and", a, b, common="bool")
 
 
 @lowers("or_", "__or__", "logical_or")
 def or_(c: Call, a: Operand, b: Operand) -> Value:
     if c.out != "bool":
         raise c.fail("on integers is not lowered")
-    return c.pointwise("or", a, b, compute="bool")
+    return c.pointwise("or", a, b, common="bool")
 
 
 @lowers("xor", "__xor__", "logical_xor")
@@ -107,18 +114,22 @@ def xor(c: Call, a: Operand, b: Operand) -> Value:
         raise c.fail("on integers is not lowered")
     if any(isinstance(v, Value) and v.dtype != "bool" for v in (a, b)):
         raise c.fail("on numbers is not lowered")
-    return c.pointwise("ne", a, b, compute="bool", out="bool")
+    return c.pointwise("ne", a, b, common="bool", out="bool")
 
 
 @lowers("invert", "logical_not", "__invert__", "bitwise_not")
 def invert(c: Call, a: Value) -> Value:
     if c.out != "bool":
         raise c.fail("on integers is not lowered")
-    return c.pointwise("not", a, compute="bool")
+    return c.pointwise("not", a, common="bool")
 
 
 def _unary(name: str, *aliases: str, exact: bool = False) -> None:
     def lower(c: Call, input: Value, inplace: bool = False) -> Value:
+        if c.out not in FLOATING and name in {"floor", "ceil"}:
+            return input
+        if c.out not in FLOATING and name == "abs":
+            return c.pointwise(lambda x: c.e("maximum", x, c.e("neg", x)), input)
         return c.pointwise(name, input, exact=exact)
 
     for alias in (name, *aliases):
@@ -181,9 +192,7 @@ def pow_(c: Call, input: Operand, exponent: Operand) -> Value:
         return c.pointwise(simple[exponent], input)
     if c.out not in FLOATING:
         raise c.fail("on integers is not lowered")
-    if not isinstance(exponent, Value):
-        exponent = c.const_value(exponent, c.out)
-    return c.pointwise("pow", input, exponent)
+    return c.pointwise("pow", input, exponent, rounds=True)
 
 
 def clip(c: Call, x: Expr, low: float | Expr, high: float | Expr) -> Expr:
@@ -193,10 +202,9 @@ def clip(c: Call, x: Expr, low: float | Expr, high: float | Expr) -> Expr:
 @lowers("clamp", "clip")
 def clamp(c: Call, input: Value, min: Any = None, max: Any = None) -> Value:
     result = input
-    if min is not None:
-        result = c.pointwise("maximum", result, min, exact=True)
-    if max is not None:
-        result = c.pointwise("minimum", result, max, exact=True)
+    for name, bound in (("maximum", min), ("minimum", max)):
+        if bound is not None:
+            result = c.pointwise(name, result, bound, exact=True, rounds=True)
     return result
 
 
@@ -250,14 +258,7 @@ def round_(c: Call, input: Value, decimals: int = 0) -> Value:
     if decimals:
         raise c.fail("to decimals is not lowered")
 
-    def body(x: Expr) -> Expr:
-        low = c.e("floor", x)
-        rest = c.e("sub", x, low)
-        odd = c.e("ne", low, c.e("mul", 2.0, c.e("floor", c.e("mul", low, 0.5))))
-        up = c.e("or", c.e("gt", rest, 0.5), c.e("and", c.e("eq", rest, 0.5), odd))
-        return c.e("where", up, c.e("add", low, 1.0), low)
-
-    return c.pointwise(body, input)
+    return c.pointwise("rint", input)
 
 
 def _floats_only(c: Call) -> None:
@@ -267,10 +268,7 @@ def _floats_only(c: Call) -> None:
 
 @lowers("log2", "log10")
 def log_of(c: Call, input: Value) -> Value:
-    if c.target == "cuda":
-        return c.pointwise(c.op, input)
-    base = 2.0 if c.op == "log2" else 10.0
-    return c.pointwise(lambda x: c.e("mul", c.e("log", x), 1.0 / math.log(base)), input)
+    return c.pointwise(c.op, input)
 
 
 @lowers("tan")
@@ -283,7 +281,7 @@ def tan(c: Call, input: Value) -> Value:
 @lowers("isnan", "isinf", "isfinite", "isposinf", "isneginf")
 def is_special(c: Call, input: Value) -> Value:
     if input.dtype not in FLOATING:
-        return c.pointwise(lambda x: c.trace.const(c.op == "isfinite", "bool"), input, compute="bool")
+        return c.pointwise(lambda x: c.trace.const(c.op == "isfinite", "bool"), input, common="bool")
     inf = math.inf
     tests: dict[str, Any] = {
         "isnan": lambda x: c.e("ne", x, x),
@@ -292,19 +290,16 @@ def is_special(c: Call, input: Value) -> Value:
         "isposinf": lambda x: c.e("eq", x, inf),
         "isneginf": lambda x: c.e("eq", x, -inf),
     }
-    return c.pointwise(tests[c.op], input, compute=compute_type(input.dtype))
+    return c.pointwise(tests[c.op], input, common=input.dtype)
 
 
 @lowers("lerp")
 def lerp(c: Call, input: Value, end: Value, weight: Operand) -> Value:
     def body(a: Expr, b: Expr, w: Expr) -> Expr:
         by = c.e("sub", b, a)
-        if c.target == "cuda":
-            near, far = c.e("fma", w, by, a), c.e("fma", c.e("neg", by), c.e("sub", 1.0, w), b)
-            return c.e("where", c.e("lt", c.e("abs", w), 0.5), near, far)
-        near = c.e("add", a, c.e("mul", w, by))
-        far = c.e("sub", b, c.e("mul", by, c.e("sub", 1.0, w)))
-        return c.e("where", c.e("lt", c.e("abs", w), 0.5), near, far)
+        rest = c.e("neg", c.e("sub", 1.0, w)) if c.target == "cuda" else c.e("sub", w, 1.0)
+        far = c.e("fma", by, rest, b)
+        return c.e("where", c.e("lt", c.e("abs", w), 0.5), c.e("fma", w, by, a), far)
 
     return c.pointwise(body, input, end, weight)
 
@@ -314,11 +309,11 @@ def addcmul(c: Call, input: Value, tensor1: Value, tensor2: Value, *, value: Num
     _floats_only(c)
 
     def body(x: Expr, a: Expr, b: Expr, by: Expr) -> Expr:
-        if c.target == "cuda" and c.op == "addcmul":
+        if c.op == "addcmul":
             return c.e("fma", c.e("mul", by, a), b, x)
         if c.target == "cuda":
             return c.e("fma", by, c.e("div", a, b), x)
-        return c.e("add", x, c.e("mul" if c.op == "addcmul" else "div", c.e("mul", by, a), b))
+        return c.e("add", x, c.e("div", c.e("mul", by, a), b))
 
     return c.pointwise(body, input, tensor1, tensor2, value)
 
@@ -340,7 +335,7 @@ def _select(c: Call, condition: Value, a: Operand, b: Operand) -> Value:
     x, y = [
         c.trace.cast(next(left), compute)
         if isinstance(v, Value)
-        else c.wide(c.finish(c.number(v, compute), c.out))
+        else c.as_stored(c.number(v, compute), c.out)
         for v in (a, b)
     ]
     return Value(dims, c.finish(c.trace.op("where", [test, x, y], compute), c.out, exact=True))

@@ -22,7 +22,7 @@ def softmax(c: Call, input: Value, dim: Any = None, _stacklevel: int = 3, dtype:
     top = over(c, "softmax_max", source, dims)
     shape, (x, m) = broadcast(c.trace, [source, top])
     shifted = c.e("sub", c.wide(x), m)
-    power = Value(shape, c.exp_added(shifted))
+    power = Value(shape, c.exp_below(shifted))
     total = over(c, "sum", power, dims)
     if c.op == "log_softmax":
         shape, (y, s) = broadcast(c.trace, [Value(shape, shifted), total])
@@ -113,13 +113,8 @@ def _normalised(
     x, m, r, *rest = [c.trace.cast(p, scale.dtype) for p in parts]
     gamma = rest[0] if weight is not None else None
     beta = rest[-1] if bias is not None else None
-    form = _FORMS_ON_CUDA[c.op] if c.target == "cuda" else _by_channel if c.op == "batch_norm" else _of_row
+    form = _FORMS_ON_CUDA[c.op] if c.target == "cuda" else _centred
     return Value(shape, c.finish(form(c, x, m, r, gamma, beta), c.out))
-
-
-def _of_row(c: Call, x: Expr, m: Expr, r: Expr, gamma: Expr | None, beta: Expr | None) -> Expr:
-    """As eager on the CPU: one multiply-add with the row's own scale and shift, then gamma and beta."""
-    return _scaled(c, c.e("fma", x, r, c.e("neg", c.e("mul", m, r))), gamma, beta)
 
 
 def _scaled(c: Call, x: Expr, gamma: Expr | None, beta: Expr | None) -> Expr:
@@ -131,7 +126,7 @@ def _scaled(c: Call, x: Expr, gamma: Expr | None, beta: Expr | None) -> Expr:
 
 
 def _centred(c: Call, x: Expr, m: Expr, r: Expr, gamma: Expr | None, beta: Expr | None) -> Expr:
-    """As eager's layer_norm on CUDA: gamma * (r * (x - m)) + beta."""
+    """As eager's layer_norm on CUDA: gamma * (r * (x - m)) + beta. Of equal elements nothing is left."""
     return _scaled(c, c.e("mul", c.e("sub", x, m), r), gamma, beta)
 
 

@@ -6,6 +6,7 @@ Value, literals as they are, literals that became pattern parameters as Size (in
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -110,26 +111,41 @@ class Call:
         """A stored element in the type that is computed with."""
         return self.trace.cast(expr, compute_type(expr.dtype))
 
+    def as_stored(self, expr: Expr, dtype: str) -> Expr:
+        """The value that an element of `dtype` has for an expression, in the type that is computed with."""
+        compute, short = compute_type(dtype), {*HALVES, "uint8", "int8"}
+        exact = expr.dtype in {dtype, "bool"} or (dtype in HALVES and expr.dtype in short)
+        exact = exact or (expr.kind == "const" and _holds(dtype, expr.data))
+        expr = self.trace.cast(expr, compute)
+        return expr if exact or dtype == compute else self.wide(self.finish(expr, dtype))
+
     def pointwise(
         self,
         function: str | Callable[..., Expr],
         *inputs: Value | Number,
-        compute: str = "",
+        common: str = "",
         out: str = "",
         exact: bool = False,
+        rounds: bool = False,
     ) -> Value:
-        """Apply an operator, or a function of expressions, element by element with broadcasting."""
-        out = out or self.out
-        compute = compute or compute_type(out)
-        values = [v for v in inputs if isinstance(v, Value)]
-        dims, parts = broadcast(self.trace, values)
+        """Apply an operator, or a function of expressions, element by element with broadcasting.
+
+        All inputs get the dtype `common` first, that of the result if not named, integers modulo its range.
+        In 16 bits numbers, and what eager takes for one, have the type that is computed with, unless the
+        operator `rounds` them.
+        """
+        common = common or out or self.out
+        dims, parts = broadcast(self.trace, [v for v in inputs if isinstance(v, Value)])
         left = iter(parts)
-        args = [
-            self.trace.cast(next(left), compute) if isinstance(v, Value) else self.number(v, compute)
-            for v in inputs
-        ]
+        args = []
+        for v in inputs:
+            given = next(left) if isinstance(v, Value) else self.number(v, compute_type(common))
+            known = self.target == "cpu" or given.kind == "const"  # beside a kernel's launch
+            alone = not isinstance(v, Value) or (known and not v.dims)
+            stays = alone and not rounds and common in HALVES
+            args.append(self.as_stored(given, compute_type(common) if stays else common))
         expr = self.e(function, *args) if isinstance(function, str) else function(*args)
-        return Value(dims, self.finish(expr, out, exact))
+        return Value(dims, self.finish(expr, out or self.out, exact))
 
     def e(self, op: str, *args: Expr | float) -> Expr:
         """A scalar operation on expressions and numbers of one compute type."""
@@ -140,22 +156,34 @@ class Call:
 
     def exp_added(self, x: Expr) -> Expr:
         """exp(x) that is added to something larger, so that its own last places do not show."""
-        return self.e("exp_added" if self.target == "cuda" else "exp", x)
+        return self.e("exp_added", x)
 
-    def promoted(self, *inputs: Value | Number) -> str:
-        """The compute type that PyTorch promotes the inputs of a comparison to."""
-        order = ["bool", "int64", "float32", "float64"]
-        best = 0
-        floats = any(isinstance(v, float | Scalar) for v in inputs)
-        for v in inputs:
-            if isinstance(v, Value):
-                best = max(best, order.index(compute_type(v.dtype)))
-            elif isinstance(v, int | Size) and not isinstance(v, bool):
-                best = max(best, 1)
-        return "float32" if floats and best < 2 else order[best]
+    def exp_below(self, x: Expr) -> Expr:
+        """exp(x) of x up to 0, in a sum with exp(0)."""
+        return self.e("exp_added" if self.target == "cuda" else "exp_below", x)
+
+    def promoted(self, a: Value | Number, b: Value | Number) -> str:
+        """The dtype that PyTorch promotes the inputs of a comparison to."""
+        name = dtype_name(torch.result_type(_example(a), _example(b)))
+        generic = any(isinstance(v, Value) and v.dtype == "half" for v in (a, b))
+        return "half" if generic and name == "bfloat16" else name
 
     def const_value(self, number: Number, dtype: str) -> Value:
         return Value([], self.finish(self.number(number, compute_type(dtype)), dtype))
+
+
+def _holds(dtype: str, number: float) -> bool:
+    """Whether elements of a dtype, `half` being either, hold a number exactly."""
+    stored = [torch.tensor(number).to(d) for d in (HALF if dtype in HALVES else [getattr(torch, dtype)])]
+    return math.isnan(number) or all(value.item() == number for value in stored)
+
+
+def _example(value: Value | Number) -> Any:
+    """What PyTorch promotes like `value`; `half` is bfloat16, beside which only float16 is named."""
+    if not isinstance(value, Value):
+        return value.hint if isinstance(value, Size | Scalar) else value
+    dtype = torch.bfloat16 if value.dtype == "half" else getattr(torch, value.dtype)
+    return torch.empty([1] * len(value.dims), dtype=dtype, device="meta")
 
 
 COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "isnan"}

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from passagent.evaluator.matching.unify import same_literal
 from passagent.expert.graph import ALL_CONVOLUTIONS, arguments, example, op_name
 from passagent.expert.lower import Parameter, Path, Region
 
@@ -111,7 +112,7 @@ def parameters(regions: list[Region]) -> list[Parameter]:
         for path, value in arguments(node):
             if not can_vary(node, path, value):
                 continue
-            differs = any(o[path] != value for o in others)
+            differs = not all(same_literal(o[path], value) for o in others)
             unused = unused_in_inference(node, path)
             if unused:
                 counts[unused] = counts.get(unused, 0) + 1

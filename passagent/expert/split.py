@@ -216,7 +216,7 @@ def _on_bools(name: str) -> Callable[..., Any]:
     def lower(c: Call, a: Any, b: Any) -> Any:
         if c.out != "bool":
             return OPS[name](c, a, b)
-        return c.pointwise("and" if name == "mul" else name, a, b, compute="bool", out="bool")
+        return c.pointwise("and" if name == "mul" else name, a, b, common="bool", out="bool")
 
     return lower
 

@@ -173,6 +173,10 @@ class Writer:
     def vtype(self, dtype: str) -> str:
         return VALUES.get(dtype, "int64_t")
 
+    def keeps_nan(self, name: str, dtype: str) -> bool:
+        """Whether a reduction is NaN where an element is: a softmax is so without its maximum."""
+        return name in ("max", "min") and self.vtype(dtype) != "int64_t"
+
     def values(self, stage: Stage, found: set[Expr]) -> set[Expr]:
         def walk(e: Expr) -> None:
             if e not in found and e.kind != "reduce":
@@ -225,7 +229,7 @@ def closed(text: str) -> bool:
 
 
 _COSTS = {
-    "exp": 8,
+    **dict.fromkeys(("exp", "exp_added", "exp_below"), 8),
     "log": 8,
     "tanh": 10,
     "erf": 10,

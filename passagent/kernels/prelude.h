@@ -23,6 +23,8 @@ PASSAGENT_SIMD_MATH(erff)
 PASSAGENT_SIMD_MATH(tanhf)
 PASSAGENT_SIMD_MATH(log1pf)
 PASSAGENT_SIMD_MATH(expm1f)
+PASSAGENT_SIMD_MATH(log2f)
+extern "C" __attribute__((simd("notinbranch"), const)) double log10(double) noexcept;
 #endif
 #endif
 
@@ -125,18 +127,33 @@ template <> inline float round_to<float16>(float x) {
   return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, r) | (u & 0x80000000u));
 }
 
-// e to the power of x, to 0.9 units in the last place (what is below 2^-125 is 0): expf, as libmvec has it, is off in
-// every second result, which shows where 16-bit values are rounded after it. Loops vectorise it.
-static inline float exp_f32(float x) {
-  const float inside = std::min(std::max(x, -87.3f), 89.0f);
-  const float shifted = fmaf(inside, 1.44269504f, 0x1.8p23f);  // the exponent is in its last bits
-  const float n = shifted - 0x1.8p23f;
-  const float r = fmaf(n, -1.42860677e-6f, fmaf(n, -0.693145752f, inside));
-  float p = fmaf(fmaf(1.37805939e-3f, r, 8.37312452e-3f), r, 4.16695364e-2f);
-  p = fmaf(fmaf(fmaf(fmaf(p, r, 1.66664720e-1f), r, 4.99999851e-1f), r, 1.0f), r, 1.0f);
-  const uint32_t half = (__builtin_bit_cast(uint32_t, shifted) << 23) + (126u << 23);
-  return p * __builtin_bit_cast(float, half) * 2.0f;
+// e to the power of x, to 0.9 units in the last place: expf, as libmvec has it, is off in every second result, which
+// shows where 16-bit values are rounded after it. Loops vectorise it. exp_below_f32 is for x up to 0; of exp_added_f32,
+// which is for what is added to something larger, results below 2^-125 are 0. Factors scale the result, whose exponents
+// add up; at the lower limit one is 0, so that what is far below is 0 without underflow.
+static inline float exp_part(float x, float base, float& shifted) {
+  shifted = fmaf(x, 1.44269504f, 0x1.8p23f + base);  // the exponent, and `base`, are in its last bits
+  const float n = shifted - (0x1.8p23f + base);
+  const float r = fmaf(n, -1.42860677e-6f, fmaf(n, -0.693145752f, x));
+  const float p = fmaf(fmaf(1.37805939e-3f, r, 8.37312452e-3f), r, 4.16695364e-2f);
+  return fmaf(fmaf(fmaf(fmaf(p, r, 1.66664720e-1f), r, 4.99999851e-1f), r, 1.0f), r, 1.0f);
 }
+static inline float exp_f32(float x) {
+  float shifted;
+  const float p = exp_part(std::min(std::max(x, -176.0f), 89.0f), 254.0f, shifted);
+  const uint32_t bits = __builtin_bit_cast(uint32_t, shifted), half = bits >> 1;
+  return p * __builtin_bit_cast(float, half << 23) * __builtin_bit_cast(float, (bits - half) << 23);
+}
+template <int base> static inline float exp_scaled(float x) {
+  float shifted;
+  const float p = exp_part(x, base, shifted);
+  return p * __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, shifted) << 23) * (base > 127 ? 0x1p-64f : 2.0f);
+}
+static inline float exp_below_f32(float x) { return exp_scaled<191>(std::max(x, -132.4f)); }
+static inline float exp_added_f32(float x) { return exp_scaled<126>(std::min(std::max(x, -87.3f), 89.0f)); }
+
+// The decimal logarithm, exact for powers of ten: as log10f has it, their last place is off.
+static inline float log10_f32(float x) { return static_cast<float>(log10(static_cast<double>(x))); }
 
 // Convert n contiguous elements to float and back; the fast way to read and write half types.
 template <class T> static inline void load_f32(float* __restrict__ dst, const T* __restrict__ src, int64_t n) {

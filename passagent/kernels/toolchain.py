@@ -45,6 +45,7 @@ NOTHING = frozenset({
 FLAGS = ["-std=c++20", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"]
 FLAGS += ["-fopenmp", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-fno-jump-tables"]
 FLAGS += ["-fno-asynchronous-unwind-tables", "-fno-stack-protector", "-U_FORTIFY_SOURCE", "-DNDEBUG"]
+FLAGS += ["-fwrapv"]  # integers overflow as eager's do
 # Lines of a source; of DWARF 5 objdump mistakes the first function's file.
 FLAGS += ["-g1", "-gdwarf-4"]
 # The x87's registers outlive a call.

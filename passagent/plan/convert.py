@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from passagent.evaluator.matching.unify import same_literal
 from passagent.plan import memory
 from passagent.plan.arguments import (
     Argument,
@@ -117,18 +118,11 @@ def home(value: InputValue, device: torch.device) -> torch.device:
     return torch.device("cpu") if value.device == "cpu" else device
 
 
-def _same(given: Any, constant: Any) -> bool:
-    """As replay.c compares: floats bit by bit."""
-    if type(given) is not type(constant):
-        return False
-    return given.hex() == constant.hex() if isinstance(given, float) else bool(given == constant)
-
-
 def _unlike(plan: Plan, expected: Argument, given: Any, device: torch.device) -> str | None:
     """In which way an argument is not what the plan is for, or None."""
     if not isinstance(expected, ValueArg):
         constant = python_value(expected)
-        return None if _same(given, constant) else f"is {given!r:.60}, not {constant!r:.60}"
+        return None if same_literal(given, constant) else f"is {given!r:.60}, not {constant!r:.60}"
     value = plan.values[expected.value]
     if not isinstance(given, torch.Tensor):
         return f"is a {type(given).__name__}, not a tensor"

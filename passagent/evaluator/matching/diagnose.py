@@ -138,7 +138,7 @@ def _arguments(state: _Alignment, node: fx.Node, graph_node: fx.Node) -> None:
 def _pair(state: _Alignment, node: fx.Node, graph_node: fx.Node, left: fx.Node, right: Any) -> None:
     if left.op == "placeholder":
         old = state.bound.setdefault(left, right)
-        if not same_literal(old, right):
+        if not same_literal(old, right, any_device=True):
             what = f"{show(old)} elsewhere in the match and {show(right)} here"
             state.fail(node, graph_node, f"parameter {left.name}: it stands for {what}; use two parameters")
     elif not isinstance(right, fx.Node):

@@ -191,7 +191,7 @@ class _Search:
         new: list[fx.Node] = []
         for left, right in [(step, node), *unified.pairs]:
             if left in self.bound:
-                fits = same_literal(self.bound[left], right)
+                fits = same_literal(self.bound[left], right, any_device=True)
             else:
                 fits = left.op == "placeholder" or (isinstance(right, fx.Node) and key(left) == key(right))
                 if fits:

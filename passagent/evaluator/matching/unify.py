@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -108,23 +107,25 @@ def unify(pattern: fx.Node, graph: fx.Node) -> Unified:
     return result
 
 
-def same_literal(a: Any, b: Any) -> bool:
-    """Equal literals: same kind of number, exact floats, any device for any device, list for tuple."""
+def same_literal(a: Any, b: Any, any_device: bool = False) -> bool:
+    """Whether two literals are the same: of one type, floats bit by bit (all NaN are one), list for tuple.
+
+    2 is neither 2.0 nor True, and 0.0 is not -0.0. `any_device`: every device is every other.
+    """
+    same = functools.partial(same_literal, any_device=any_device)
     if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
-        return len(a) == len(b) and all(same_literal(x, y) for x, y in zip(a, b, strict=True))
+        return len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, slice) and isinstance(b, slice):
-        return same_literal((a.start, a.stop, a.step), (b.start, b.stop, b.step))
+        return same((a.start, a.stop, a.step), (b.start, b.stop, b.step))
     if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(same_literal(a[k], b[k]) for k in a)
-    if _is_device(a) and _is_device(b):
+        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if any_device and _is_device(a) and _is_device(b):
         return True
     if isinstance(a, fx.Node) or isinstance(b, fx.Node):
         return a is b
     if type(a) is not type(b):
         return False
-    if isinstance(a, float):
-        return a == b or (math.isnan(a) and math.isnan(b))
-    return bool(a == b)
+    return a.hex() == b.hex() if isinstance(a, float) else bool(a == b)
 
 
 def _unify_values(left: Any, right: Any, where: str, result: Unified) -> None:
@@ -143,7 +144,7 @@ def _unify_values(left: Any, right: Any, where: str, result: Unified) -> None:
     elif isinstance(left, dict) and isinstance(right, dict) and left.keys() == right.keys():
         for name in left:
             _unify_values(left[name], right[name], f"{where}[{name!r}]", result)
-    elif not same_literal(left, right):
+    elif not same_literal(left, right, any_device=True):
         advice = (
             "" if isinstance(right, fx.Node) else "; a parameter of pattern in its place would match both"
         )
