@@ -177,9 +177,7 @@ Model = Annotated[
         show_default="expert",
     ),
 ]
-BaseUrl = Annotated[
-    str | None, option("--base-url", "A model server's address.", show_default="the provider's own")
-]
+BaseUrl = Annotated[str | None, option("--base-url", "A server's address.", show_default="the provider's")]
 Price = Annotated[
     list[str] | None,
     option(
@@ -191,9 +189,7 @@ Price = Annotated[
 Check = Annotated[bool, option("--check", "Ask each for one tiny tool call.")]
 
 # Of a search
-Iters = Annotated[
-    int | None, option("--iters", "Episodes over the life of the run.", show_default="12, or the run's own")
-]
+Iters = Annotated[int | None, option("--iters", "Episodes of the run.", show_default="12, or the run's own")]
 Islands = Annotated[int | None, option("--islands", "Populations side by side.", show_default="3")]
 Seed = Annotated[int | None, option("--seed", "Seed of the search's choices.", show_default="0")]
 SeedDir = Annotated[

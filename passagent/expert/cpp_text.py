@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 
 from passagent.expert import cpp_bands
 from passagent.expert.cpp_tables import TableWriter
@@ -12,7 +11,7 @@ from passagent.expert.expressions import Axis, Expr
 from passagent.expert.lowering import FLOATING, HALVES
 from passagent.expert.schedule import Schedule
 from passagent.expert.schedule_parts import Group, Stage, Store
-from passagent.expert.text_parts import Kernel, Knobs, bare, cost, parenthesised
+from passagent.expert.text_parts import Kernel, Knobs, bare, cost, parenthesised, wrapped
 
 HELPERS = """\
 // Rows of T as float: float32 in place, 16-bit types through a buffer.
@@ -72,7 +71,7 @@ class CppWriter(TableWriter):
         arguments += [f"int64_t {n}" for n in self.sizes.values()]
         template = "template <class T>\n" if any("T*" in a for a in arguments) else ""
         returns = "int" if self.s.outside else "void"
-        signature = f"{template}{returns} {self.name}({_wrapped(arguments, len(self.name) + 8)}) {{"
+        signature = f"{template}{returns} {self.name}({wrapped(arguments, len(self.name) + 8)}) {{"
         end = ["  return 0;"] if self.s.outside else []
         text = "\n".join([signature, *[line for body in bodies for line in body], *end, "}"])
         helpers = "#include <vector>\n\n" if self.heap else ""
@@ -394,17 +393,6 @@ class CppWriter(TableWriter):
         if stays:
             test = f"({test}) | ({value} != {value})"
         return f"{{ const auto {value} = {bare(body)}; {target} = ({test}) ? {value} : {target};{noted} }}"
-
-
-def _wrapped(arguments: list[str], before: int) -> str:
-    """Parameters side by side; in lines of their own where they do not fit behind the name."""
-    text = ", ".join(arguments)
-    if before + len(text) <= 100:
-        return text
-    filled = textwrap.wrap(
-        ", ".join(a.replace(" ", "\0") for a in arguments), 96, break_long_words=False, break_on_hyphens=False
-    )
-    return "\n    " + "\n    ".join(filled).replace("\0", " ")
 
 
 def _indent(lines: list[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import textwrap
 from dataclasses import dataclass, field
 
 from passagent.expert import wording
@@ -270,3 +271,13 @@ def bare(text: str) -> str:
                 return text
         return text[1:-1]
     return text
+
+
+def wrapped(arguments: list[str], before: int) -> str:
+    """Parameters side by side; in lines of their own where they do not fit behind the name."""
+    text = ", ".join(arguments)
+    if before + len(text) <= 100:
+        return text
+    held = ", ".join(a.replace(" ", "\0") for a in arguments)
+    filled = textwrap.wrap(held, 96, break_long_words=False, break_on_hyphens=False)
+    return "\n    " + "\n    ".join(filled).replace("\0", " ")

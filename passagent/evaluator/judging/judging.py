@@ -101,9 +101,8 @@ class Judging:
 
     def run(self) -> None:
         """Check every subgraph, then time those whose values agree; a refusal is the whole candidate's."""
-        self.interpreter = (
-            self.config.device == "cpu" and isinstance(self.subject, Candidate) and uses_triton(self.subject)
-        )
+        on_cpu = self.config.device == "cpu"
+        self.interpreter = on_cpu and isinstance(self.subject, Candidate) and uses_triton(self.subject)
         stay = self.baseline.turn_to(self.task.subgraphs, self.dispatch)
         fits = stay and self._has_room and self._is_candidate
         lanes = effort.lanes_of(self.config.device) if fits and self.pairs == 1 else 1
@@ -121,7 +120,6 @@ class Judging:
                 refuse_all(self.graphs)
             elif not self.interpreter:
                 self._time_all()
-                self._check_indices()
         except Refused as refused:
             self._note(refused)
             refuse_all(self.graphs)
@@ -202,17 +200,14 @@ class Judging:
             if pair + 1 < self.pairs:
                 self.stopped_early = why_beaten(self.graphs, self.config, self.bar, self.pairs)
                 if self.stopped_early is not None:
-                    return
-        if self.config.reference != "eager":
+                    break
+        if self.config.reference != "eager" and self.stopped_early is None:
             self._eager = self.workers.compiled.get(0, self.task.key)
             for subgraph, result in order:
                 if result.speedup is not None:
                     self._guarded(subgraph, result, self._compare)
-
-    def _check_indices(self) -> None:
-        """Call what is right with an index out of range, last of all: that may break the worker."""
-        for subgraph, result in zip(self.task.subgraphs, self.graphs, strict=True):
-            if self._is_candidate and result.status == "ok":
+        for subgraph, result in order if self._is_candidate else ():
+            if result.status == "ok":  # last of all: an index out of range may break the worker
                 self._guarded(subgraph, result, LoadedWorker.check_indices)
 
     def _put_aside(self, lane: int | None = None) -> None:

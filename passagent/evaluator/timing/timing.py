@@ -173,7 +173,7 @@ def _blocks(
     share: Share,
 ) -> Timing:
     timing = _begin(candidate, baseline, reference)
-    begun, fewest = time.monotonic(), _fewest(per_call_s, reference)
+    begun, fewest, is_slow = time.monotonic(), _fewest(per_call_s, reference), per_call_s >= SLOW_S
     surely = secrets.randbelow(fewest)
     while True:
         pair = len(timing.eager.blocks)
@@ -194,12 +194,10 @@ def _blocks(
             verify(chosen, windows[-1], returned)
         if secrets.randbelow(1000) < 1000 * _AUDITED:
             surprise()
-        if pair + 1 >= fewest and (
-            per_call_s >= SLOW_S or _enough(timing, reference, begun, config, patience)
-        ):
+        if pair + 1 >= fewest and (is_slow or _enough(timing, reference, begun, config, patience)):
             return timing
         if shared := share():
-            for side in (candidate, baseline) if per_call_s < SLOW_S else ():  # others have used the caches
+            for side in () if is_slow else (candidate, baseline):  # others have used the caches
                 _block(side, reference, chosen, [draw.next() for _ in range(min(calls, _AGAIN))], config)
             begun += shared
 
@@ -230,9 +228,8 @@ def _groups(
     # Young processes are slower at first, and after others: where calls are short, a short series warms up.
     timing, begun = _begin(candidate, baseline, reference), time.monotonic()
     is_warm = per_call_s >= turns.LONG_CALL_S
-    most = turns.groups_in(config.budget_s / 2, per_call_s)
-    if per_call_s >= SLOW_S:
-        most = _fewest(per_call_s, reference)
+    is_slow, in_budget = per_call_s >= SLOW_S, turns.groups_in(config.budget_s / 2, per_call_s)
+    most = _fewest(per_call_s, reference) if is_slow else in_budget
     cores: list[int] = []
     while True:
         groups: list[Turns] = []
@@ -256,7 +253,7 @@ def _groups(
         if not is_warm:  # what is timed now may follow at once
             is_warm, begun = True, begun + time.monotonic() - series
             continue
-        if per_call_s >= SLOW_S or _enough(timing, reference, begun, config, patience):
+        if is_slow or _enough(timing, reference, begun, config, patience):
             return timing
         if shared := share():
             is_warm, begun = per_call_s >= turns.LONG_CALL_S, begun + shared
