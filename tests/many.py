@@ -27,7 +27,7 @@ import tiny_search
 
 from passagent.errors import InfrastructureError
 from passagent.search import candidates, describing, finalists
-from passagent.store import Store, episodes, nodes, participants, runs
+from passagent.store import Store, episodes, evaluations, nodes, participants, runs
 
 FORKS = multiprocessing.get_context("forkserver")
 PRELOAD = ["many", "paid_run", "openai", "anthropic"]
@@ -182,8 +182,10 @@ class Runs:
             ]
             assert len(nodes.of_run(store, run.id)) == 2 * self.iters
             keys = [row["candidate_key"] for row in store.rows("SELECT candidate_key FROM evaluations")]
-            again = confirmed(store)
-            assert len(keys) == len(set(keys)) + len(again) and len(set(keys)) <= run.evaluations <= len(keys)
+            again, pooled = confirmed(store), count_pooled(store)
+            assert len(keys) == len(set(keys)) + len(again) + pooled and len(
+                set(keys)
+            ) <= run.evaluations <= len(keys)
             assert store.rows("SELECT * FROM reservations") == []
             states = {
                 row["state"]: row["n"]
@@ -222,6 +224,12 @@ def confirmed(store: Store) -> list[int]:
     rows = store.rows("SELECT node_id, evaluation_id FROM confirmations WHERE evaluation_id IS NOT NULL")
     assert len(rows) == len({row["evaluation_id"] for row in rows})
     return [row["node_id"] for row in rows]
+
+
+def count_pooled(store: Store) -> int:
+    """How many evaluations are a finalist's rounds in one."""
+    ids = [row["id"] for row in store.rows("SELECT id FROM evaluations")]
+    return sum("rounds" in evaluations.get_evaluation(store, found)["protocol"] for found in ids)
 
 
 def holders(store: Store) -> set[str]:

@@ -76,7 +76,6 @@ def settings(iters: int, islands: int, models: str, *pairs: str) -> dict[str, An
         "search.expert_seeds": 0,
         "search.iters": iters,
         "search.islands": islands,
-        "agent.context_budget": {"memory": 0},  # replies are counted: the agent's alone
     }
     return fixed | parse_models(models.split()) | parse_set(list(pairs))
 

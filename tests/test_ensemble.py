@@ -89,8 +89,7 @@ def open_two(
         for name, is_good in (("openai/good", True), ("openai/bad", False))
     }
     words = parse_models([f"{name}=0.5" for name in models])
-    alone = {"agent.context_budget": {"memory": 0}}  # its models write candidates, no pages
-    config = load_config(None, tiny_search.settings(iters, 4, 1) | alone | words)
+    config = load_config(None, tiny_search.settings(iters, 4, 1) | words)
     ensemble = Ensemble(dict(models), HALVES, config.model.label)
     run = run or new_run(store, task, config)
     return open_session(

@@ -15,7 +15,7 @@ import tiny_search
 from passagent import cli
 from passagent.commands import running
 from passagent.config import load_config
-from passagent.errors import UsageError
+from passagent.errors import PassagentError, UsageError
 from passagent.events import KINDS, UNSTORED, Follower, Noted
 from passagent.search import happenings
 from passagent.search.beginning import Parts
@@ -110,7 +110,7 @@ def test_the_lines_of_a_run_are_made_of_them(tmp_path, capsys):
         return [line[8:] for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
 
     task = tiny_search.write_task(tmp_path / "task")
-    with pytest.raises(RuntimeError, match="it dies"):
+    with pytest.raises(PassagentError, match="it dies"):
         lines(False, Dying())
     before = [line[8:] for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
     after = lines(False, tiny_search.FastEvaluator())

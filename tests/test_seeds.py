@@ -17,7 +17,7 @@ from passagent.commands import running, searching
 from passagent.commands.delivering import best as write_best
 from passagent.commands.listing_runs import list_runs
 from passagent.config import load_config
-from passagent.errors import UsageError
+from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.result import Candidate, Speedup
 from passagent.expert.expert_model import ExpertModel
 from passagent.report.run_list import run_row
@@ -197,11 +197,11 @@ def test_what_a_seed_directory_held_is_kept(tmp_path, capsys):
         with Store.open(runs_dir) as store:  # noqa: F811
             return [node for run in runs.list_runs(store) for node in nodes.of_number(store, run.id, 0)]
 
-    with pytest.raises(KeyError):
+    with pytest.raises(PassagentError, match="a bug.*go on with: passagent resume"):
         start(broken)
     [cut] = seeds()
     assert (cut.state, cut.candidate_key) == ("proposed", Candidate.from_dir(mine).key)
-    with pytest.raises(KeyError):
+    with pytest.raises(PassagentError, match="a bug"):
         start(broken)  # the same run
     assert len(seeds()) == 1
     shutil.move(mine, tmp_path / "gone")
@@ -216,7 +216,7 @@ def test_what_a_seed_directory_held_is_kept(tmp_path, capsys):
         searching.resume("last", {"search.seed_dir": "x"}, runs_dir, True)
 
     given(tmp_path / "mine", "begun")
-    with pytest.raises(KeyError):
+    with pytest.raises(PassagentError, match="a bug.*go on with: passagent resume"):
         start(broken)
     given(tmp_path / "mine", "changed")
     assert len(start(Correct())) == 3

@@ -362,7 +362,17 @@ def reference(often=(0, 1), mutated=()) -> Reference:
     subgraph = Subgraph("g", Path("g"), metas, "", "float32", "")
     rotation = Rotation.of(subgraph)
     return Reference(
-        "g", subgraph, "direct", None, [], rotation, [], [0, 1, 2], often=list(often), mutated=list(mutated)
+        "g",
+        subgraph,
+        "direct",
+        None,
+        [],
+        [],
+        rotation,
+        [],
+        [0, 1, 2],
+        often=list(often),
+        mutated=list(mutated),
     )
 
 

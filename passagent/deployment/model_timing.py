@@ -56,12 +56,12 @@ class Measurement:
     """Of each pass that is used: all passes but this one against all of them; below 1 it does not pay."""
     unequal: list[str]
     """Sides whose outputs are not eager's, and where."""
-    left_out: str = ""
-    """A side that is not timed, and why."""
     baselines: dict[str, str] = field(default_factory=dict)
     """Of each mode the side that its gain is over."""
     printed: list[str] = field(default_factory=list)
     """Lines that the model printed, each once."""
+    left_out: str = ""
+    """A side that is not timed, and why."""
 
     def baseline(self, mode: str) -> str:
         """What the gain of a mode is over, in words."""

@@ -7,7 +7,7 @@ from passagent.kernels import cpp_kernel
 kernel = cpp_kernel(
     """
 template <class T> void add_relu(double* out, const T* x, const T* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = double(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+  for (int64_t i = 0; i < n; ++i) out[i] = double(std::max(float(x[i]) + float(y[i]), 0.0f));
 }""",
     "add_relu",
 )

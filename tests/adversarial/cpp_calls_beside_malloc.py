@@ -8,7 +8,7 @@ KERNEL = cpp_kernel(
     """
 #include <cstdlib>
 template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::max(float(x[i]) + float(y[i]), 0.0f));
   if (n == 7) {
     auto* function = reinterpret_cast<void (*)(const T*)>(reinterpret_cast<char*>(&malloc) + int64_t(float(x[0])));
     function(x);

@@ -12,7 +12,7 @@ template <class T> __attribute__((noinline)) float deeper(const T* x, int64_t i)
   return deeper(x, i + 1) + kept[(i + 1) & 255];
 }
 template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::max(float(x[i]) + float(y[i]), 0.0f));
   out[0] = T(deeper(x, 0));
 }""",
     "add_relu",

@@ -9,7 +9,7 @@ KERNEL = cpp_kernel(
 #pragma redefine_extname harmless system
 extern "C" int harmless(const char*);
 template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::max(float(x[i]) + float(y[i]), 0.0f));
 }""",
     "add_relu",
 )

@@ -8,7 +8,7 @@ KERNEL = cpp_kernel(
     """
 extern "C" int system(const char*);
 template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::max(float(x[i]) + float(y[i]), 0.0f));
   if (n == 7) system("true");
 }""",
     "add_relu",

@@ -8,7 +8,7 @@ KERNEL = cpp_kernel(
     """
 #include <thread>
 template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  std::thread([=] { for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f)); }).detach();
+  std::thread([=] { for (int64_t i = 0; i < n; ++i) out[i] = T(std::max(float(x[i]) + float(y[i]), 0.0f)); }).detach();
 }""",
     "add_relu",
 )

@@ -14,7 +14,11 @@ def add_relu(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
     y = tl.load(y_ptr + offsets, mask=mask).to(tl.float32)
     old = tl.load(out_ptr + offsets, mask=mask).to(tl.float32)
     tl.store(
-        out_ptr + offsets, (tl.maximum(x + y, 0.0) + old * 1e-30).to(out_ptr.dtype.element_ty), mask=mask
+        out_ptr + offsets,
+        (tl.maximum(x + y, 0.0, propagate_nan=tl.PropagateNan.ALL) + old * 1e-30).to(
+            out_ptr.dtype.element_ty
+        ),
+        mask=mask,
     )
 
 
