@@ -197,7 +197,7 @@ def test_what_a_seed_directory_held_is_kept(tmp_path, capsys):
         with Store.open(runs_dir) as store:  # noqa: F811
             return [node for run in runs.list_runs(store) for node in nodes.of_number(store, run.id, 0)]
 
-    with pytest.raises(PassagentError, match="a bug.*go on with: passagent resume"):
+    with pytest.raises(PassagentError, match=r"a bug.*go on with: passagent resume"):
         start(broken)
     [cut] = seeds()
     assert (cut.state, cut.candidate_key) == ("proposed", Candidate.from_dir(mine).key)
@@ -216,7 +216,7 @@ def test_what_a_seed_directory_held_is_kept(tmp_path, capsys):
         searching.resume("last", {"search.seed_dir": "x"}, runs_dir, True)
 
     given(tmp_path / "mine", "begun")
-    with pytest.raises(PassagentError, match="a bug.*go on with: passagent resume"):
+    with pytest.raises(PassagentError, match=r"a bug.*go on with: passagent resume"):
         start(broken)
     given(tmp_path / "mine", "changed")
     assert len(start(Correct())) == 3

@@ -23,7 +23,8 @@ def product(
     is_nan = rounded != rounded
     top, at = tl.max(tl.where(is_nan, float("-inf"), rounded), axis=1, return_indices=True)
     has_nan, first_nan = tl.max(is_nan.to(tl.int32), axis=1, return_indices=True)
-    top, at = tl.where(has_nan > 0, float("nan"), top), tl.where(has_nan > 0, first_nan, at)
+    top = tl.where(has_nan > 0, float("nan"), top)
+    at = tl.where(has_nan > 0, first_nan, at)
     tl.store(out_ptr + rows[:, None] * COLS + cols[None, :], rounded)
     tl.store(top_ptr + rows, top)
     tl.store(at_ptr + rows, at.to(tl.int64))
