@@ -43,7 +43,6 @@ ONLY_IN_A_TERMINAL = {
     "expert coverage": "prints",
     "gc": "tidies a runs directory",
     "hints list": "prints",
-    "hints show": "prints",
     "library list": "prints",
     "library prune": "tidies a file",
     "library show": "prints",

@@ -1,6 +1,5 @@
 """The library: hints are only added to, each outcome counts once; two writers, a kill; the commands."""
 
-import json
 import os
 import signal
 import subprocess
@@ -171,13 +170,6 @@ def test_the_commands(call, path):  # noqa: F811
             library.settle("runs b", k, outcome(0.2 if k % 4 else 0.1 * (k > 0)))
     code, out, _ = call("hints", "list", "--library", path)
     assert code == 0 and "6 + 2" in out and "Write each row once" in out
-    code, out, _ = call("hints", "show", "one", "--library", path, "--json")
-    shown = json.loads(out)
-    assert shown["uplift"]["estimate"] == pytest.approx(0.15) and len(shown["outcomes"]) == 8
-    code, out, _ = call("hints", "show", "one", "--library", path)
-    assert code == 0 and "held out" in out and "6 episodes with it" in out
-    code, _, err = call("hints", "show", "two", "--library", path)
-    assert code == 2 and "no learned hint 'two'" in one_line(err)
 
 
 def test_off_is_said(call, monkeypatch):  # noqa: F811

@@ -1,4 +1,4 @@
-"""`passagent hints list` and `show`."""
+"""`passagent hints list`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,3 @@ def hints_list(library: own.Library = own.OF_RUNS, json: opt.Json = False) -> No
     from passagent.commands import learned_hints
 
     learned_hints.list_hints(library, json)
-
-
-@hints_app.command("show")
-def hints_show(hint: own.HintArgument, library: own.Library = own.OF_RUNS, json: opt.Json = False) -> None:
-    """Show a hint: its text, where it comes from, what episodes gained with it and without it."""
-    from passagent.commands import learned_hints
-
-    learned_hints.show(hint, library, json)

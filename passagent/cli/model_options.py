@@ -75,7 +75,6 @@ Exclude = Annotated[
         metavar="TASKS",
     ),
 ]
-HintArgument = Annotated[str, argument("HINT", "A learned hint's id, as list shows it.")]
 KeptArgument = Annotated[str, argument("HASH", "The beginning of a region's hash, as list shows it.")]
 KeptArguments = Annotated[
     list[str] | None, argument("[HASH...]", "Beginnings of regions' hashes; without any, all of this device.")

@@ -6,7 +6,7 @@ import json
 
 from passagent.experience.hint_library import HintLibrary
 from passagent.report.hint_report import hint_data, uplift_text
-from passagent.report.text import percent, printable, table
+from passagent.report.text import printable, table
 
 
 def list_hints(path: str | None, as_json: bool) -> None:
@@ -27,38 +27,3 @@ def list_hints(path: str | None, as_json: bool) -> None:
         for one in found
     ]
     print(table(["hint", "state", ">shown + held out", ">uplift (95%)", "advice"], rows, wrap=["advice"]))
-
-
-def show(hint: str, path: str | None, as_json: bool) -> None:
-    """Print all that is known of a hint. Raises UsageError."""
-    with HintLibrary.open(path, create=False) as library:
-        entry = library.entry(hint)
-        found = hint_data(library, entry)
-        rows = library.rows(
-            "SELECT run, episode, task, label, family, device, shown, propensity, used, gain, low, high "
-            "FROM outcomes WHERE hint = :hint ORDER BY rowid",
-            {"hint": hint},
-        )
-    outcomes = [dict(row) for row in rows]
-    if as_json:
-        print(json.dumps(found | {"outcomes": outcomes}))
-        return
-    for name, value in found.items():
-        if name != "uplift":
-            print(f"{name + ':':<12}{printable(str(value))}")
-    one = found["uplift"]
-    print(f"uplift:     {uplift_text(one)}, {one['shown']} episodes with it, {one['held']} held out")
-    cells = [
-        [
-            row["run"].rpartition(" ")[2],
-            str(row["episode"]),
-            row["label"],
-            row["family"],
-            "shown" if row["shown"] else "held out",
-            f"{row['propensity']:.2f}",
-            percent(row["gain"]) if row["gain"] is not None else "under way",
-        ]
-        for row in outcomes
-    ]
-    if cells:
-        print(table(["run", ">episode", "diagnosis", "operators", "", ">propensity", ">gain"], cells))
