@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -23,10 +23,15 @@ def each_part(work: Callable[..., T], *tensors: torch.Tensor) -> list[T]:
     """What `work` makes of each part of flat tensors of one size: `work(first element, *part)`; in order."""
     starts = range(0, max(1, tensors[0].numel()), PART)
     parts = zip(starts, *(tensor.split(PART) for tensor in tensors), strict=True)
-    if len(starts) == 1:
-        return [work(*next(parts))]
+    return in_threads(work, list(parts))
+
+
+def in_threads(work: Callable[..., T], parts: Sequence[tuple[Any, ...]]) -> list[T]:
+    """Call `work(*part)` for each part, on several cores if there are several parts; results in order."""
+    if len(parts) == 1:
+        return [work(*parts[0])]
     cores = len(os.sched_getaffinity(0))
-    with ThreadPoolExecutor(min(len(starts), max(cores // 2, min(cores, _FEW_CORES)))) as beside:
+    with ThreadPoolExecutor(min(max(1, len(parts)), max(cores // 2, min(cores, _FEW_CORES)))) as beside:
         return list(beside.map(lambda part: work(*part), parts))
 
 

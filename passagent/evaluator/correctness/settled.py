@@ -7,11 +7,13 @@ others all along a row, it judges nobody.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 
+from passagent.confine.pieces import in_threads
 from passagent.evaluator.result import Worst
 from passagent.evaluator.score import STRICT_T, tolerance
 
@@ -19,7 +21,7 @@ _SPREAD = 16.0
 """A value may be off by so many times what eager's own differ by there, or, in tolerances, along its row."""
 _UNSETTLED = 0.25
 """In tolerances: where eager's values differ by more along a row, on average, it is not settled."""
-_PIECE = 1 << 20
+_PIECE = 1 << 18
 """Elements that are looked at together, at most; a longer row is cut."""
 
 
@@ -29,41 +31,65 @@ def room_of(eager: torch.Tensor, others: Sequence[torch.Tensor]) -> torch.Tensor
     `others`: what else eager gives.
     """
     tolerances = tolerance(str(eager.dtype).removeprefix("torch."), STRICT_T)
-    pieces = zip(*map(_pieces, [eager, *(other.to(eager.dtype) for other in others)]), strict=True)
-    return torch.cat([_room(want, again, tolerances).float().reshape(-1) for want, *again in pieces])
+    pieces = list(zip(*map(_pieces, [eager, *(other.to(eager.dtype) for other in others)]), strict=True))
+    return torch.cat(in_threads(lambda want, *again: _room(want, again, tolerances), pieces))
 
 
 def first_beyond(position: int, eager: torch.Tensor, room: torch.Tensor, got: torch.Tensor) -> Worst | None:
     """An element of an output that is outside of its room: the furthest of the first piece with one."""
-    start, shape = 0, (*eager.shape, 2) if eager.is_complex() else tuple(eager.shape)
-    for want, have in zip(_pieces(eager), _pieces(got), strict=True):
-        most = room[start : start + want.numel()].reshape(want.shape)
-        off = (have.double() - want.double()).abs()
-        is_off = (off > most) | ((have != want) & (most == 0) & ~want.isnan())
-        bad = (is_off | (_class(want) != _class(have))) & (most < torch.inf)
-        if bool(bad.any()):
-            at = int((off.nan_to_num(torch.inf) / most.double()).where(bad, -1.0).argmax())
-            index = [int(i) for i in np.unravel_index(start + at, shape)] if shape else []
-            expected, value = float(want.reshape(-1)[at]), float(have.reshape(-1)[at])
+    shape = (*eager.shape, 2) if eager.is_complex() else tuple(eager.shape)
+    pieces = list(zip(_pieces(eager), _pieces(got), strict=True))
+    starts = itertools.accumulate((want.numel() for want, _ in pieces), initial=0)
+    parts = [
+        (start, room[start : start + want.numel()].reshape(want.shape), want, have)
+        for start, (want, have) in zip(starts, pieces, strict=False)
+    ]
+    for found in in_threads(_beyond, parts):
+        if found is not None:
+            place, expected, value = found
+            index = [int(i) for i in np.unravel_index(place, shape)] if shape else []
             return Worst(output=position, index=index, expected=expected, got=value)
-        start += want.numel()
     return None
+
+
+def _beyond(
+    start: int, most: torch.Tensor, want: torch.Tensor, have: torch.Tensor
+) -> tuple[int, float, float] | None:
+    """The place of the element that is furthest outside, and both values, if one is."""
+    precise = torch.promote_types(want.dtype, torch.float32)
+    if not want.is_floating_point():
+        if torch.equal(have, want):
+            return None
+    elif bool(
+        ((have.to(precise) - want.to(precise)).abs() <= most).all()
+    ):  # so all are finite, or do not count
+        return None
+    off = (have.double() - want.double()).abs()
+    is_off = (off > most) | ((have != want) & (most == 0) & ~want.isnan())
+    bad = (is_off | (_class(want) != _class(have))) & (most < torch.inf)
+    if not bool(bad.any()):
+        return None
+    at = int((off.nan_to_num(torch.inf) / most.double()).where(bad, -1.0).argmax())
+    return start + at, float(want.reshape(-1)[at]), float(have.reshape(-1)[at])
 
 
 def _room(
     want: torch.Tensor, others: Sequence[torch.Tensor], tolerances: tuple[float, float]
 ) -> torch.Tensor:
+    """Flat, float32."""
     spread = torch.zeros(want.shape, dtype=torch.float64)
     moves = torch.zeros(want.shape, dtype=torch.bool)
     for other in others:
         moves |= _class(other) != _class(want)
         spread = torch.maximum(spread, (other.double() - want.double()).abs().nan_to_num(0.0, 0.0, 0.0))
     if not want.is_floating_point():
-        return (_SPREAD * spread).masked_fill((spread > 0) & (want.dtype == torch.bool), torch.inf)
+        unsettled = (spread > 0) & (want.dtype == torch.bool)
+        return (_SPREAD * spread).masked_fill(unsettled, torch.inf).float().reshape(-1)
     within = tolerances[0] + tolerances[1] * want.double().abs().nan_to_num(0.0, 0.0, 0.0)
     share = (spread / within).clamp(max=1.0).masked_fill(moves, 1.0).mean(-1, keepdim=True)
     room = within * (1 + _SPREAD * share) + _SPREAD * spread
-    return room.masked_fill(moves | (want.isfinite() & (share > _UNSETTLED)), torch.inf)
+    unsettled = moves | (want.isfinite() & (share > _UNSETTLED))
+    return room.masked_fill(unsettled, torch.inf).float().reshape(-1)
 
 
 def _pieces(values: torch.Tensor) -> list[torch.Tensor]:

@@ -52,8 +52,8 @@ _REFRESH_FLOOR_NS = 200_000
 """Refreshing the inputs before every call may take so many times eager's own call, or this long, ns."""
 _DESCRIBED_CALLS, _DESCRIBED_NS = 15, 100_000_000
 """Calls that tell an author eager's time, or ns that they take, at most."""
-_SLOW_NS = 100_000_000
-"""A subgraph is slow if a call of eager's takes longer."""
+_SLOW_NS, _LARGE = 100_000_000, 1 << 22
+"""A subgraph is slow to check if a call of eager's takes longer, or its outputs have more elements."""
 _SPARSE = 16 << 30
 """Room for eager's outputs, bytes: address space only, memory is taken as it is written."""
 
@@ -260,7 +260,8 @@ class Baseline:
                 kept, eager = ran.returned, self.outputs(ran.returned.outputs)
                 if chosen == 0:
                     made.note_outputs(eager, kept.outputs)
-                    is_small = is_small and sum(tensor.numel() for tensor in eager) <= keeping.SMALL
+                    count = sum(tensor.numel() for tensor in eager)
+                    is_small, is_slow = is_small and count <= keeping.SMALL, count > _LARGE
                 shapes = [one.shape for one in eager]
                 if chosen in made.special and shapes != [one.shape for one in found[0][0]]:
                     raise TaskError(f"{subgraph.path}: the shapes of eager's outputs depend on values")
