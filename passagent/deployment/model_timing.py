@@ -79,12 +79,12 @@ class Measurement:
 
     def __str__(self) -> str:
         lines = [f"{name:<36} {us:>10.1f} us" for name, us in self.us.items()]
-        lines += [self.left_out] if self.left_out else []
         return "\n".join([*lines, *self.comparisons()])
 
     def comparisons(self) -> list[str]:
-        """Lines: the gain of each mode, what each pass pays, whose outputs differ."""
-        lines = [
+        """Lines: the side that is not timed, the gain of each mode, what each pass pays, whose outputs differ."""
+        lines = [self.left_out] if self.left_out else []
+        lines += [
             f"{mode}: with passes {_shown(r)} of {self.baseline(mode)}" for mode, r in self.gains.items()
         ]
         lines += [f"{name}: pays {_shown(found)}" for name, found in self.passes.items()]
