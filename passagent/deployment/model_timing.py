@@ -82,7 +82,7 @@ class Measurement:
         return "\n".join([*lines, *self.comparisons()])
 
     def comparisons(self) -> list[str]:
-        """Lines: the side that is not timed, the gain of each mode, what each pass pays, whose outputs differ."""
+        """Lines: what is not timed, the gain of each mode, what each pass pays, whose outputs differ."""
         lines = [self.left_out] if self.left_out else []
         lines += [
             f"{mode}: with passes {_shown(r)} of {self.baseline(mode)}" for mode, r in self.gains.items()
