@@ -232,7 +232,7 @@ def test_the_table_is_what_was_measured(call, tmp_path, monkeypatch):
 
     code, out, _ = call(*words, "--plots", "pictures")
     table = out[: out.index("wrote")]
-    assert "pass_dir  direct        3          9" in table
+    assert "pass_dir      3  33.3" in table
     assert f"{line['as_score']['value']:.3f}" in table
     assert (tmp_path / "kept/results.jsonl").read_text() == lines  # nothing was measured twice
     for name, label in [

@@ -617,5 +617,6 @@ def test_values_that_occur_twice_and_images_of_one_element():
         cases += [(enlarged, [r(2, 3, 1, 1)]), (enlarged, [r(2, 3, 1, 4)])]
         for function, inputs in cases:
             graph = captured(function, inputs)
-            assert len(check(write([graph], "cuda"), graph, inputs).applied) == 1, function
+            applied = check(write([graph], "cuda"), graph, inputs).applied
+            assert len(applied) == 1 or function is changing, function  # what it writes stays with eager
     """)

@@ -78,7 +78,7 @@ def parameters(code: str) -> tuple[str, list[str]]:
 
 @pytest.mark.parametrize(("path", "code"), CPP, ids=[path for path, _ in CPP])
 def test_cpp(path: str, code: str) -> None:
-    if not code.startswith(("void", "template")):
+    if not code.startswith(("void", "int ", "template")):
         code = f"{code}\nvoid used(const float* x, float* out, int64_t n) {{ *out = sum_of(x, n); }}"
         name, types = "used", ["float*", "float*", "int64_t"]
     else:

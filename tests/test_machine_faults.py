@@ -27,6 +27,7 @@ from passagent import cli, faults, machine_memory
 from passagent.benchmark import measure
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, MachineFault, TaskError
+from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.evaluator.runner import kernel_builds
 from passagent.evaluator.runner.build_requests import ModuleBuild
 from passagent.evaluator.service.pool import EvaluatorPool
@@ -43,6 +44,34 @@ class GraphModule(torch.nn.Module):
         tmp_0 = in_0.repeat(1, 4096, 64)
         tmp_1 = in_1 + 1.0
         return (tmp_0, tmp_1)
+"""
+ADD_ONE = """import torch
+from passagent.kernels import cpp_kernel
+
+KERNEL = cpp_kernel(
+    "void add(float* out, const float* x, int64_t n) {"
+    "  for (int64_t i = 0; i < n; ++i) out[i] = x[i] + 1.0f; }",
+    "add",
+)
+
+
+def pattern(x):
+    return x + 1.0
+
+
+def replacement_args(x):
+    return (x,)
+
+
+@torch.fx.wrap
+def add_one(x):
+    out = torch.empty_like(x)
+    KERNEL(out, x, x.numel())
+    return out
+
+
+def replacement_func():
+    return add_one
 """
 GROUPS = Path("/sys/fs/cgroup/memory")
 
@@ -221,7 +250,9 @@ def inside(group: Path, *words: object) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("words", [["eval"], ["tasks", "check"]])
 def test_a_reference_that_is_killed_for_memory_is_the_tasks_fault(words, memory_group, tmp_path):
     task = write_task(tmp_path / "task", [64, 64], LARGE_OUTPUT)
-    runs = ["--runs-dir", tmp_path / "runs"] if words == ["eval"] else []
+    Candidate({"P.py": ADD_ONE, MANIFEST: json.dumps(["P"])}).write(task / "matching")
+    words = [*words, "--pass-dir", task / "matching"] if words == ["eval"] else words
+    runs = ["--runs-dir", tmp_path / "runs"] if "eval" in words else []
     done = inside(memory_group, "-m", "passagent", *words, task, *runs)
     assert (done.returncode, done.stdout) == (1, "")
     [said] = done.stderr.splitlines()
