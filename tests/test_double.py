@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from passagent.evaluator.correctness.double import in_float64
+from passagent.evaluator.correctness.double import changes_class, in_float64
 from passagent.evaluator.correctness.eager_rounding import operators_that_show
 from passagent.tasks.capture import capture
 
@@ -202,3 +202,17 @@ def test_no_operator_is_named_where_no_rounding_shows():
     assert operators_that_show(graph(chain), [x, y]) == []  # float32 rounds far below that tolerance
     bits = graph(lambda x: (x.view(torch.int16) & 0x7FFF).view(torch.bfloat16) * 2)
     assert operators_that_show(bits, [x.bfloat16()]) == []
+
+
+@pytest.mark.parametrize("dtype", LOW)
+def test_a_product_whose_terms_overflow_changes_class_and_one_of_infinities_does_not(dtype):
+    x, y = torch.zeros(4, 8, dtype=dtype), torch.ones(8, 2, dtype=dtype)
+    first_greatest = graph(lambda x, y: (x @ y).argmax(0))
+    for value, expected in [(torch.finfo(dtype).max, True), (math.inf, False), (1.0, False)]:
+        x[1, 2:4] = value
+        assert changes_class(first_greatest, [x, y]) is expected
+
+
+def test_a_comparison_of_values_that_are_not_finite_keeps_its_class():
+    x = torch.tensor([1.0, math.nan, math.inf, -math.inf])
+    assert not changes_class(graph(lambda x: x.float().isfinite()), [x])

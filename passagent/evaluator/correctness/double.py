@@ -47,6 +47,47 @@ def nudged(
     return [value for value in out if isinstance(value, torch.Tensor)] + [values[i] for i in written]
 
 
+def changes_class(graph_module: torch.fx.GraphModule, inputs: list[Any]) -> bool:
+    """Whether other values are infinite or NaN along the way when the graph is computed in float64.
+
+    Then sums or products overflow, and which of them do depends on the order of sums. Also true where the
+    graph does not run in float64.
+    """
+    rounded, precise = Classes(), Classes()
+    with rounded:
+        graph_module.forward(*_copied(inputs))
+    try:
+        with precise, Wide():
+            graph_module.forward(*map(wide, _copied(inputs)))
+    except (RuntimeError, TypeError, ValueError):
+        return True
+    return rounded.counts != precise.counts
+
+
+def _copied(inputs: list[Any]) -> list[Any]:
+    return [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
+
+
+class Classes(Mode):
+    """Counts NaN, +inf and -inf in the floats that operators return where their arguments hold others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: list[list[int]] = []
+
+    def on_call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The same, counted."""
+        before = _classes((args, kwargs))
+        returned = func(*args, **kwargs)
+        self.counts += [counts for counts in _classes(returned) if counts not in before]
+        return returned
+
+
+def _classes(values: Any) -> list[list[int]]:
+    floats = [v for v in pytree.tree_leaves(values) if isinstance(v, torch.Tensor) and v.is_floating_point()]
+    return [[int(is_it(v).sum()) for is_it in (torch.isnan, torch.isposinf, torch.isneginf)] for v in floats]
+
+
 class Wide(Mode):
     """Every dtype that an operator is asked for and that is a narrower float becomes float64."""
 

@@ -1,8 +1,8 @@
 """Where eager's values stand: on special values a difference counts only where eager itself would keep it.
 
 Eager is computed again on inputs that are moved by a unit in their last places, and in float64, where the
-order of sums does not matter. Where it then gives a value of another class (NaN, an infinity, finite), or
-others all along a row, it judges nobody.
+order of sums does not matter and nothing overflows. Where it then gives a value of another class (NaN, an
+infinity, finite), or others all along a row, it judges nobody.
 """
 
 from __future__ import annotations
@@ -25,13 +25,16 @@ _PIECE = 1 << 18
 """Elements that are looked at together, at most; a longer row is cut."""
 
 
-def room_of(eager: torch.Tensor, others: Sequence[torch.Tensor]) -> torch.Tensor:
+def room_of(eager: torch.Tensor, others: Sequence[torch.Tensor], is_steady: bool = True) -> torch.Tensor:
     """How far a value may be off at each element, flat, float32; infinite where nothing counts.
 
-    `others`: what else eager gives.
+    `others`: what else eager gives. Unless `is_steady` (double.changes_class), integers and bools, which show
+    neither infinities nor NaN that they come from, do not count.
     """
+    if not is_steady and not (eager.is_floating_point() or eager.is_complex()):
+        return torch.full((eager.numel(),), torch.inf)
     tolerances = tolerance(str(eager.dtype).removeprefix("torch."), STRICT_T)
-    pieces = list(zip(*map(_pieces, [eager, *(other.to(eager.dtype) for other in others)]), strict=True))
+    pieces = list(zip(*map(_pieces, [eager, *others]), strict=True))
     return torch.cat(in_threads(lambda want, *again: _room(want, again, tolerances), pieces))
 
 
@@ -80,8 +83,10 @@ def _room(
     spread = torch.zeros(want.shape, dtype=torch.float64)
     moves = torch.zeros(want.shape, dtype=torch.bool)
     for other in others:
-        moves |= _class(other) != _class(want)
-        spread = torch.maximum(spread, (other.double() - want.double()).abs().nan_to_num(0.0, 0.0, 0.0))
+        rounded = other.to(want.dtype)
+        # sums of float16 are float32: what is beyond float16 is infinite in any order of them
+        moves |= _class(rounded if want.dtype == torch.float16 else other) != _class(want)
+        spread = torch.maximum(spread, (rounded.double() - want.double()).abs().nan_to_num(0.0, 0.0, 0.0))
     if not want.is_floating_point():
         unsettled = (spread > 0) & (want.dtype == torch.bool)
         return (_SPREAD * spread).masked_fill(unsettled, torch.inf).float().reshape(-1)

@@ -152,7 +152,8 @@ class Baseline:
         if reference.mutated:
             asked = of_eager(worker_messages.States, reference, chosen, windows)
             states = self._states(reference, chosen, windows, self.ask(asked, timeout_s).reply)
-        exact = self._float64(reference, chosen, windows) if reference.expected[chosen].known else None
+        is_known = reference.expected[chosen].known
+        exact, _ = self._float64(reference, chosen, windows) if is_known else (None, False)
         facts = reference.expected[chosen].facts
         return Expected(eager + [one.after[-1] for one in states], facts, exact, states)
 
@@ -285,21 +286,23 @@ class Baseline:
         if made.mutated:
             asked = of_eager(worker_messages.States, made, chosen, first)
             states = self._states(made, chosen, first, self._run(asked, made.subgraph))
-        exact = self._float64(made, chosen, first) if is_small else None
+        exact, changes = self._float64(made, chosen, first) if is_small else (None, False)
         expected = Expected(eager + [one.after[-1] for one in states], facts, exact, states)
         if chosen >= SETS:
             nudge = 2 * secrets.randbits(40)
-            others = [self._float64(made, chosen, first, nudge + sign) or [] for sign in (0, 1)]
+            others = [self._float64(made, chosen, first, nudge + sign)[0] or [] for sign in (0, 1)]
             others += [exact] if exact is not None and expected.known else []
-            expected.room.extend(map(room_of, expected.eager, zip(*others, strict=True)))
+            pairs = zip(expected.eager, zip(*others, strict=True), strict=True)
+            expected.room.extend(room_of(eager, given, is_steady=not changes) for eager, given in pairs)
         return expected
 
     def _float64(
         self, made: Reference, chosen: int, windows: Windows, nudge: int | None = None
-    ) -> list[torch.Tensor] | None:
+    ) -> tuple[list[torch.Tensor] | None, bool]:
+        """The outputs, and whether values change their class along the way: see worker_messages.Float64."""
         asked = of_eager(worker_messages.Float64, made, chosen, windows).model_copy(update={"nudge": nudge})
-        found = self._run(asked, made.subgraph).outputs
-        return None if found is None else self.outputs(found)
+        reply = self._run(asked, made.subgraph)
+        return None if reply.outputs is None else self.outputs(reply.outputs), reply.changes_class
 
     def _states(
         self, made: Reference, chosen: int, windows: Windows, reply: worker_messages.StatesReply
@@ -317,9 +320,9 @@ class Baseline:
             (i for i, meta in enumerate(made.subgraph.inputs) if not meta.is_python_scalar),
             key=lambda i: made.subgraph.inputs[i].numel,
         )
+        needed = [i for i in often if i in made.mutated]
         while True:
             made.often = often
-            needed = [i for i in often if i in made.mutated]
             # the best counts: a machine disturbs some
             if len(often) <= max(1, len(needed)) or any(self._is_affordable(made, windows) for _ in range(3)):
                 return sorted(often)

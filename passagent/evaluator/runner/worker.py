@@ -18,7 +18,7 @@ import torch
 from passagent.confine.channel import Channel, ChannelClosed
 from passagent.confine.environment import give_memory_back
 from passagent.confine.unseen import Unseen
-from passagent.evaluator.correctness.double import in_float64, nudged
+from passagent.evaluator.correctness.double import changes_class, in_float64, nudged
 from passagent.evaluator.correctness.eager_rounding import operators_that_show
 from passagent.evaluator.correctness.inplace import states_of
 from passagent.evaluator.correctness.rounding import round_as_hardware_does
@@ -285,7 +285,9 @@ def _float64(state: _State, request: messages.Float64) -> messages.Float64Reply:
         outputs = nudged(graph.plain, given, written, request.nudge)
     graph.outputs.reset()
     found = None if outputs is None else [_written(graph, tensor) for tensor in outputs]
-    return messages.Float64Reply(outputs=found)
+    is_whole = outputs is not None and not all(tensor.is_floating_point() for tensor in outputs)
+    changes = request.nudge is None and is_whole and changes_class(graph.plain, given)
+    return messages.Float64Reply(outputs=found, changes_class=changes)
 
 
 def _rounding(state: _State, request: messages.Rounding) -> messages.RoundingReply:

@@ -154,6 +154,7 @@ class AuditReply(Reply):
 
 class Float64Reply(Reply):
     outputs: Annotated[list[Tensor], Field(max_length=1 << 14)] | None
+    changes_class: bool = False
 
 
 class RoundingReply(Reply):
@@ -384,10 +385,7 @@ def request(message: dict[str, Any]) -> Request[Any]:
 
 
 def read(asked: Request[R], message: dict[str, Any]) -> Mark | BuildRequest | Failure | R:
-    """What a worker that was asked so says: a mark, a request for a build, or its reply, as it may be.
-
-    Raises ValueError for anything else.
-    """
+    """Read what a worker says: a mark, a request for a build, a failure, its reply. Else raise ValueError."""
     if "mark" in message:
         return Mark.model_validate(message)
     if "build" in message:
@@ -395,6 +393,6 @@ def read(asked: Request[R], message: dict[str, Any]) -> Mark | BuildRequest | Fa
     if "error" in message:
         return Failure.model_validate(message)
     reply: R = _KINDS[type(asked)].model_validate(message)  # type: ignore[assignment]
-    if not asked.fits(reply):
-        raise ValueError(f"a reply to {asked.op} that does not fit it")
-    return reply
+    if asked.fits(reply):
+        return reply
+    raise ValueError(f"a reply to {asked.op} that does not fit it")
