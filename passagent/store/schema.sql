@@ -177,8 +177,6 @@ CREATE TABLE nodes (
     number INTEGER NOT NULL,
     place INTEGER,
     canonical_key TEXT,
-    behaviour TEXT,
-    sketch BLOB,
     UNIQUE (episode_id, call_id)
 );
 CREATE INDEX nodes_of_run ON nodes (run_id, id);
@@ -252,18 +250,6 @@ CREATE TABLE gains (
     gain REAL NOT NULL,
     hours REAL NOT NULL
 ) WITHOUT ROWID;
-
-CREATE TABLE archive (
-    run_id TEXT NOT NULL REFERENCES runs (id),
-    island INTEGER NOT NULL,
-    behaviour TEXT NOT NULL,
-    node_id INTEGER NOT NULL REFERENCES nodes (id),
-    as_score REAL NOT NULL,
-    number INTEGER NOT NULL,
-    place INTEGER NOT NULL,
-    PRIMARY KEY (run_id, island, behaviour)
-) WITHOUT ROWID;
-CREATE INDEX archive_best ON archive (run_id, island, as_score DESC, number, place);
 
 CREATE TABLE tree (
     run_id TEXT NOT NULL REFERENCES runs (id),
