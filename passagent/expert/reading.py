@@ -15,13 +15,14 @@ from torch import fx
 from torch.utils._pytree import tree_map
 
 from passagent.errors import TaskError
+from passagent.evaluator.captures import KeptGraph, keep, without_dynamo
 from passagent.expert.concrete import concrete
 from passagent.tasks import load_task
+from passagent.tasks.graphio import dump_graph, load_graph
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.meta import TensorMeta
 from passagent.tasks.module import load_module
 from passagent.tasks.reader import ALLOWED, Subgraph
-from passagent.tasks.straight import read_graph
 
 log = logging.getLogger("passagent.expert")
 
@@ -47,15 +48,15 @@ def _limited(subgraph: Subgraph) -> fx.Graph:
 
 def graph_of(subgraph: Subgraph) -> fx.Graph:
     """The graph that Dynamo captures of a subgraph, with shapes and dtypes on its nodes. Raises TaskError."""
-    found = read_graph(subgraph, "cpu")
-    if found is not None:
-        for node, position in zip(
-            found.graph_module.graph.find_nodes(op="placeholder"), found.order, strict=True
-        ):
+    kept = without_dynamo(subgraph, "cpu")
+    if kept is not None:
+        graph_module = load_graph(kept.nodes)
+        placeholders = graph_module.graph.find_nodes(op="placeholder")
+        for node, position in zip(placeholders, kept.order, strict=True):
             node.meta["example_value"] = _shaped(subgraph.inputs[position])
         with concrete():
-            if lay_as_eager(found.graph_module):
-                return found.graph_module.graph
+            if lay_as_eager(graph_module):
+                return graph_module.graph
     return _captured(subgraph)
 
 
@@ -132,8 +133,9 @@ def _captured(subgraph: Subgraph) -> fx.Graph:
         inputs = [_shaped(meta, "cpu") for meta in subgraph.inputs]
     mode.allow_non_fake_inputs = True
     try:
-        captured = capture(module, inputs).graph_module
+        captured = capture(module, inputs)
+        lay_as_eager(captured.graph_module)
     except TaskError:
-        return capture(module, make_inputs(subgraph, "cpu", 0)).graph_module.graph
-    lay_as_eager(captured)
-    return captured.graph
+        captured = capture(module, make_inputs(subgraph, "cpu", 0))
+    keep(subgraph, "cpu", KeptGraph(dump_graph(captured.graph_module), captured.order))
+    return captured.graph_module.graph
