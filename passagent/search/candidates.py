@@ -12,7 +12,7 @@ from passagent.agent.prompt import note_of
 from passagent.confine.environment import evaluator_version
 from passagent.errors import InfrastructureError
 from passagent.evaluator.result import Candidate, Evaluation
-from passagent.evaluator.service.known import Known, keep, pack, recall
+from passagent.evaluator.service.known import Known, keep, recall
 from passagent.evaluator.service.pool import SubjectLost
 from passagent.events import EvaluationBegun
 from passagent.search import opinions
@@ -161,7 +161,7 @@ async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[No
         try:
             evaluation = await evaluate(session, candidate, bar)
             session.longest_s = max(session.longest_s, evaluation.seconds)
-            packed = pack(store, task, environment, evaluation)
+            packed = evaluations.pack(evaluation.model_dump(mode="json"))
             charged = None if evaluation.unrecorded else session.run.id
             with store.transaction():
                 evaluation_id = keep(store, task, candidate, environment, evaluation, charged, packed)

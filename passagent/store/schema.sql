@@ -110,7 +110,6 @@ CREATE INDEX episodes_held ON episodes (run_id, owner) WHERE owner IS NOT NULL;
 
 CREATE TABLE messages (
     id INTEGER PRIMARY KEY,
-    base INTEGER REFERENCES messages (id),
     body BLOB NOT NULL
 );
 
@@ -203,8 +202,7 @@ CREATE TABLE conditions (
     id INTEGER PRIMARY KEY,
     task_key TEXT NOT NULL,
     evaluator_version TEXT NOT NULL,
-    environment TEXT NOT NULL,
-    example TEXT NOT NULL
+    environment TEXT NOT NULL
 );
 CREATE INDEX conditions_by_task ON conditions (task_key);
 
