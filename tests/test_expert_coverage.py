@@ -12,6 +12,7 @@ import pytest
 from tiny import write_subgraph
 
 from passagent import cli
+from passagent.evaluator import captures
 from passagent.expert.coverage import ALONE, VIEW, Left, cover, totals
 from passagent.expert.reading import graph_of
 from passagent.tasks import load_task
@@ -69,7 +70,7 @@ def test_reading_and_writing_of_kept_graphs_import_neither_dynamo_nor_sympy(tmp_
     monkeypatch.setenv("PASSAGENT_CACHE", str(tmp_path))
     tasks = [str(EXAMPLES / name) for name in ("quick_gelu", "window_roll_layer_norm")]
     for subgraph in (one for task in tasks for one in load_task(task).subgraphs):
-        graph_of(subgraph)
+        captures.graph_of(subgraph, "cpu")
     code = f"""
         import sys
         from passagent.expert import expert_model as own, reading

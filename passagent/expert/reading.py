@@ -15,10 +15,10 @@ from torch import fx
 from torch.utils._pytree import tree_map
 
 from passagent.errors import TaskError
-from passagent.evaluator.captures import KeptGraph, keep, without_dynamo
+from passagent.evaluator.captures import without_dynamo
 from passagent.expert.concrete import concrete
 from passagent.tasks import load_task
-from passagent.tasks.graphio import dump_graph, load_graph
+from passagent.tasks.graphio import load_graph
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.meta import TensorMeta
 from passagent.tasks.module import load_module
@@ -123,7 +123,10 @@ def _shaped(meta: TensorMeta, device: str = "meta") -> Any:
 
 
 def _captured(subgraph: Subgraph) -> fx.Graph:
-    """What Dynamo captures, of shapes alone unless a size depends on data. Raises TaskError."""
+    """What Dynamo captures, of shapes alone unless a size depends on data. Raises TaskError.
+
+    It is not kept: references are made of kept graphs, so those come from the evaluator's own inputs.
+    """
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     from passagent.tasks.capture import capture  # Dynamo takes seconds to import
@@ -133,9 +136,8 @@ def _captured(subgraph: Subgraph) -> fx.Graph:
         inputs = [_shaped(meta, "cpu") for meta in subgraph.inputs]
     mode.allow_non_fake_inputs = True
     try:
-        captured = capture(module, inputs)
-        lay_as_eager(captured.graph_module)
+        captured = capture(module, inputs).graph_module
     except TaskError:
-        captured = capture(module, make_inputs(subgraph, "cpu", 0))
-    keep(subgraph, "cpu", KeptGraph(dump_graph(captured.graph_module), captured.order))
-    return captured.graph_module.graph
+        return capture(module, make_inputs(subgraph, "cpu", 0)).graph_module.graph
+    lay_as_eager(captured)
+    return captured.graph
