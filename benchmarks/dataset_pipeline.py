@@ -37,6 +37,7 @@ from evaluator_repeatability import keep
 from search_overhead import summary
 
 from passagent.errors import InfrastructureError
+from passagent.evaluator.captures import graph_of
 from passagent.extraction.graph_text import model_text
 from passagent.extraction.structural_hash import structural_hash
 from passagent.pipeline import assembling, folding
@@ -48,7 +49,6 @@ from passagent.pipeline.plateaus import fusible_ranges
 from passagent.pipeline.units import Done, computing
 from passagent.tasks.graphio import load_graph
 from passagent.tasks.reader import Subgraph
-from passagent.tasks.straight import read_graph
 
 SEED = 0
 FIRST = ("transformers-auto-model/bert-base-uncased", "torchvision/resnet18", "torchvision/resnet34")
@@ -231,11 +231,12 @@ def hashed(graphs: dict[str, Any]) -> dict[str, Any]:
         named = tuple(
             type(meta)(**{**vars(meta), "name": name}) for meta, name in zip(metas, names, strict=True)
         )
-        read = read_graph(Subgraph("formatted", Path("formatted"), named, source, "float32", ""), "cpu")
-        if read is not None:
-            inputs = [metas[position] for position in read.order]
-            result["formatted"] += 1
-            result["formatted_equal"] += structural_hash(read.graph_module.graph, inputs).instance == expected
+        again = graph_of(Subgraph("formatted", Path("formatted"), named, source, "float32", ""), "cpu")
+        inputs = [metas[position] for position in again.order]
+        result["formatted"] += 1
+        result["formatted_equal"] += (
+            structural_hash(load_graph(again.nodes).graph, inputs).instance == expected
+        )
         other = _reordered(graph, rng)
         if other is not None:
             result["reordered"] += 1

@@ -28,11 +28,10 @@ from passagent.evaluator.matching.rewrite import apply_passes
 from passagent.evaluator.result import Candidate
 from passagent.evaluator.score import T_RANGE, tolerance
 from passagent.tasks import load_task
-from passagent.tasks.capture import capture
+from passagent.tasks.capture import Captured, capture
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.module import load_module
 from passagent.tasks.reader import Subgraph
-from passagent.tasks.straight import Captured, read_graph
 
 DEVICE = "cuda:0"
 CALLS = 20
@@ -61,8 +60,7 @@ class Asked:
 
 def captured_of(subgraph: Subgraph, device: str) -> Captured:
     """Its graph, as passes are matched against it."""
-    found = read_graph(subgraph, device)
-    return found or capture(load_module(subgraph, device), make_inputs(subgraph, device, 0))
+    return capture(load_module(subgraph, device), make_inputs(subgraph, device, 0))
 
 
 def inductor(graph_module: fx.GraphModule, args: list[Any]) -> Call:

@@ -1,16 +1,12 @@
-"""What the database takes with and without its dictionaries, and how long a run takes to resume then.
+"""What the database takes a node, and how long a run takes to resume.
 
     python benchmarks/search_overhead.py --nodes 1000 --queries --processes 1 --work PLACE
     python benchmarks/store_size.py PLACE --nodes 100000
 
-PLACE holds a run that was really searched (see search_overhead.py). Each form is written into a copy of its
-database and vacuumed: bytes a node beyond the candidates' files, as search_overhead.py counts them. With
-`--nodes` the copies are grown to so many nodes, a process is killed (-9) in the middle of the search, and the
-time until its work is resumed is taken, the imports left out.
-
-- as it is: messages and evaluations compressed, each with another one as the dictionary
-- zlib alone: the same without dictionaries
-- plain JSON: nothing compressed but the candidates' files (passagent cannot search on in it)
+PLACE holds a run that was really searched (see search_overhead.py). A copy of its database is vacuumed: bytes
+a node beyond the candidates' files, as search_overhead.py counts them; at most 16 kB. With `--nodes` the copy
+is grown to so many nodes, a process is killed (-9) in the middle of the search, and the time until its work
+is resumed is taken, the imports left out.
 
 Raw results go to benchmarks/results/store-size-cpu-<date>.json.
 """
@@ -21,36 +17,11 @@ import argparse
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from evaluator_repeatability import keep
 from search_overhead import ROOT, ask, summary
-
-from passagent.store import Store, conversations
-from passagent.store.packing import pack, unpack
-
-
-def rewrite(source: Path, target: Path, written: Callable[[bytes], bytes | str]) -> None:
-    """Write a copy of the database with all texts `written` in another way, without dictionaries."""
-    with Store.open(source.parent, create=False) as store, sqlite3.connect(target) as copy:
-        for row in store.rows("SELECT id, base, body FROM messages"):
-            text = unpack(row["body"], conversations.dictionary(store, row["base"]))
-            copy.execute("UPDATE messages SET base = NULL, body = ? WHERE id = ?", (written(text), row["id"]))
-        for row in store.rows(
-            "SELECT evaluations.id, result, samples, example FROM evaluations "
-            "JOIN conditions ON conditions.id = conditions_id"
-        ):
-            result = written(unpack(row["result"], row["example"].encode()))
-            samples = written(unpack(row["samples"])) if row["samples"] else None
-            copy.execute(
-                "UPDATE evaluations SET result = ?, samples = ? WHERE id = ?", (result, samples, row["id"])
-            )
-        # an empty example: what is found for an evaluation then has nothing in common with it
-        copy.execute("UPDATE conditions SET example = '{}'")
-    copy.execute("VACUUM")
-    copy.close()
 
 
 def bytes_a_node(database: Path) -> float:
@@ -83,28 +54,21 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("place", type=Path, help="`--work` of search_overhead.py")
-    parser.add_argument("--nodes", type=int, help="grow copies to so many, and resume")
+    parser.add_argument("--nodes", type=int, help="grow a copy to so many, and resume")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--islands", type=int, default=8)
     parser.add_argument("--task", default=str(ROOT / "examples/tasks/add_rms_norm"))
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    source = args.place / "runs/passagent.db"
-    forms: dict[str, Any] = {"as it is": None, "zlib alone": pack, "plain JSON": bytes.decode}
-    data: dict[str, Any] = {"arguments": {"nodes": args.nodes, "islands": args.islands}, "forms": {}}
+    data: dict[str, Any] = {"arguments": {"nodes": args.nodes, "islands": args.islands}}
     with tempfile.TemporaryDirectory() as scratch:
-        for name, written in forms.items():
-            place = Path(scratch) / "work"
-            shutil.copytree(args.place, place)
-            if written:
-                rewrite(source, place / "runs/passagent.db", written)
-            found: dict[str, Any] = {"bytes_a_node": bytes_a_node(place / "runs/passagent.db")}
-            if args.nodes and name != "plain JSON":
-                found["resume"] = resume_s(args, place)
-            data["forms"][name] = found
-            size = f"{name:12} {found['bytes_a_node']:8,.0f} bytes a node"
-            print(size, found.get("resume", ""), flush=True)
-            shutil.rmtree(place)
+        place = Path(scratch) / "work"
+        shutil.copytree(args.place, place)
+        data["bytes_a_node"] = bytes_a_node(place / "runs/passagent.db")
+        print(f"{data['bytes_a_node']:,.0f} bytes a node", flush=True)
+        if args.nodes:
+            data["resume"] = resume_s(args, place)
+            print(data["resume"], flush=True)
     print(keep("store-size", "cpu", args.out, summary(data)))
 
 

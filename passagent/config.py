@@ -269,8 +269,6 @@ class SearchConfig(_Section):
     tournament: int = Field(2, ge=1)
     explore: float = Field(0.15, ge=0, le=1)
     """evolutionary: chance that an episode starts from the task itself and not from a parent."""
-    diversity: float = Field(0.2, ge=0, le=1)
-    """evolutionary: chance that the parent is drawn from the archive, every behaviour alike."""
     exploration: float = Field(0.5, ge=0)
     """mcts: c of UCT, for values between 0 (a failure) and 1 (the best so far)."""
     widening: float = Field(0.4, gt=0, le=1)
@@ -281,8 +279,6 @@ class SearchConfig(_Section):
     """Relative gain in AS that counts as progress."""
     reuse: bool = True
     """Answer an equal candidate on the same task and machine from the store instead of evaluating again."""
-    similar: float = Field(0.9, ge=0, le=1)
-    """A candidate that has this share of its source in common with an earlier one is told so."""
     finalists: int = Field(3, ge=0)
     """Best candidates measured again, side by side, before a run ends: that names the winner."""
     confirm_rounds: int = Field(4, ge=2)

@@ -18,8 +18,7 @@ from passagent.evaluator.matching.rewrite import Rewritten, apply_passes
 from passagent.evaluator.result import Candidate
 from passagent.expert.author import Authored, author
 from passagent.expert.choices import Plan, default
-from passagent.tasks.capture import capture
-from passagent.tasks.straight import Captured
+from passagent.tasks.capture import Captured, capture
 
 SCRATCH = tempfile.TemporaryDirectory(prefix="passagent-tests-")
 """Where candidates' files lie until the process ends: Triton reads a kernel's text at its first call."""

@@ -1,4 +1,4 @@
-"""Graphs without Dynamo: read from the text, or captured once and kept by content."""
+"""Graphs are captured once and kept by content."""
 
 from __future__ import annotations
 
@@ -19,14 +19,10 @@ from passagent.tasks import load_task
 CONFIG = EvaluatorConfig(warmups=2, trials=10, max_trials=10, memory_gb=6)
 
 
-DYNAMOS = tiny.MODEL.replace("tmp_1 + 1.0", "tmp_1 + float(in_0.dim() - 1)")
-"""What is not read: the number is Python's, not the text's."""
-
-
 @pytest.fixture
 def task(tmp_path, monkeypatch):
     monkeypatch.setenv("PASSAGENT_CACHE", str(tmp_path / "cache"))
-    return load_task(tiny.write_subgraph(tmp_path / "graph", [4, 64], model=DYNAMOS))
+    return load_task(tiny.write_subgraph(tmp_path / "graph", [4, 64]))
 
 
 def judged(task):
@@ -58,15 +54,6 @@ def no_dynamo(tmp_path, monkeypatch):
 
 
 @pytest.mark.long
-def test_what_is_read_takes_no_dynamo_at_all(tmp_path, monkeypatch, no_dynamo):
-    monkeypatch.setenv("PASSAGENT_CACHE", str(tmp_path / "cache"))
-    no_dynamo()
-    evaluation = judged(load_task(tiny.write_subgraph(tmp_path / "graph", [4, 64])))
-    assert evaluation.status == "ok", evaluation.error
-    assert not (tmp_path / "cache/graphs").exists()
-
-
-@pytest.mark.long
 def test_a_second_evaluator_imports_no_dynamo(task, no_dynamo, tmp_path):
     first = judged(task)
     [file] = (tmp_path / "cache/graphs").iterdir()
@@ -80,9 +67,7 @@ def test_a_second_evaluator_imports_no_dynamo(task, no_dynamo, tmp_path):
 @pytest.mark.long
 def test_what_is_new_is_captured_without_dynamo_in_the_zygote_and_after_the_zygote_was_lost(task, tmp_path):
     assert judged(task).status == "ok"
-    more, last = (
-        load_task(tiny.write_subgraph(tmp_path / f"g{n}", [2, n], model=DYNAMOS)) for n in (96, 128)
-    )
+    more, last = (load_task(tiny.write_subgraph(tmp_path / f"g{n}", [2, n])) for n in (96, 128))
     with Referee(CONFIG) as referee:
         results = [referee.evaluate(one, tiny.candidate()) for one in (task, more)]
         os.kill(referee.workers.zygote._process.pid, signal.SIGKILL)
@@ -102,6 +87,14 @@ def test_what_is_kept_is_of_this_text_these_inputs_and_this_device(task):
     assert captures.without_dynamo(replace(subgraph, source=subgraph.source + "\n"), "cpu") is None
     other = replace(subgraph.inputs[0], dtype="float16")
     assert captures.without_dynamo(replace(subgraph, inputs=(other, *subgraph.inputs[1:])), "cpu") is None
+
+
+def test_graph_of_captures_once(task, monkeypatch):
+    [subgraph] = task.subgraphs
+    first = captures.graph_of(subgraph, "cpu")
+    assert [node["op"] for node in first.nodes].count("call_function") == 3
+    monkeypatch.setattr("passagent.tasks.capture.capture", None)
+    assert captures.graph_of(subgraph, "cpu") == first
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"nodes": []}'])

@@ -497,13 +497,12 @@ def told(store: Store, run_id: str) -> list[dict[str, Any]]:
         "SELECT node_id, parent_id, visits FROM tree WHERE run_id = :run ORDER BY number", where
     )
     islands = store.rows("SELECT best_node, best_as FROM islands WHERE run_id = :run ORDER BY island", where)
-    archive = store.rows("SELECT node_id FROM archive WHERE run_id = :run ORDER BY number, place", where)
     found += [
         {
             key: order[value] if key in ("node_id", "parent_id", "best_node") else value
             for key, value in row.items()
         }
-        for row in [*places, *islands, *archive]
+        for row in [*places, *islands]
     ]
     return found
 
@@ -559,7 +558,7 @@ def test_merged_databases_are_their_union(call, server, tmp_path):
                     ids = r'"(node|parent|best_node)": ?\d+|"run": ?"\w+"'
                     assert re.sub(ids, "", shown[0]) == re.sub(ids, "", shown[1]) and '"messages"' in shown[0]
         for table in ("episodes", "steps", "calls", "nodes", "evaluations", "islands", "workers", "tree",
-                      "archive", "gains", "messages", "hints_shown"):  # fmt: skip
+                      "gains", "messages", "hints_shown"):  # fmt: skip
             counts = []
             for place in ("part0", "part1", "all"):
                 with Store.open(place, create=False) as store:

@@ -12,6 +12,7 @@ import pytest
 from tiny import write_subgraph
 
 from passagent import cli
+from passagent.evaluator import captures
 from passagent.expert.coverage import ALONE, VIEW, Left, cover, totals
 from passagent.expert.reading import graph_of
 from passagent.tasks import load_task
@@ -65,7 +66,11 @@ def test_shapes_alone_give_the_graph_that_the_evaluator_captures():
                 assert (a.shape, a.dtype, a.stride()) == (b.shape, b.dtype, b.stride())
 
 
-def test_reading_and_writing_import_neither_dynamo_nor_sympy_and_leave_them_to_be_imported():
+def test_reading_and_writing_of_kept_graphs_import_neither_dynamo_nor_sympy(tmp_path, monkeypatch):
+    monkeypatch.setenv("PASSAGENT_CACHE", str(tmp_path))
+    tasks = [str(EXAMPLES / name) for name in ("quick_gelu", "window_roll_layer_norm")]
+    for subgraph in (one for task in tasks for one in load_task(task).subgraphs):
+        captures.graph_of(subgraph, "cpu")
     code = f"""
         import sys
         from passagent.expert import expert_model as own, reading
@@ -76,7 +81,7 @@ def test_reading_and_writing_import_neither_dynamo_nor_sympy_and_leave_them_to_b
             examples = [node.meta["example_value"] for node in graph.nodes if node.op != "output"]
             return [(e.shape, e.dtype, e.stride()) if hasattr(e, "stride") else e for e in examples]
 
-        tasks = {[str(path) for path in sorted(EXAMPLES.glob("*/"))]}
+        tasks = {tasks}
         subgraphs = [subgraph for task in tasks for subgraph in load_task(task).subgraphs]
         found = [shapes(reading.graph_of(subgraph)) for subgraph in subgraphs]
         assert all(own.candidate(task, to, default(to))[0] for task in tasks for to in ("cpu", "cuda"))

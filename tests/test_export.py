@@ -30,7 +30,7 @@ from passagent.dataset.selection import Selection, select
 from passagent.report.export_summary import stats_text
 from passagent.store import Store
 from passagent.store import files as stored_files
-from passagent.store.packing import pack
+from passagent.store.conversations import pack
 from passagent.store.trajectories import Trajectory
 
 KEY = "hf_" + "a1" * 17
@@ -255,7 +255,7 @@ def test_a_half_written_export_is_never_there(call, home, tmp_path, monkeypatch)
 def test_a_key_in_the_database_does_not_go_out(call, runs, tmp_path):
     with Store.open(runs) as store:
         [row] = store.rows("SELECT max(seq) AS seq FROM steps WHERE episode_id = 3")
-        body = pack(json.dumps({"role": "assistant", "content": f"use {KEY}", "tool_calls": []}).encode())
+        body = pack({"role": "assistant", "content": f"use {KEY}", "tool_calls": []})
         new = store.execute("INSERT INTO messages (body) VALUES (:b)", {"b": body})
         store.execute(
             "UPDATE steps SET message_id = :id WHERE episode_id = 3 AND seq = :seq",

@@ -14,7 +14,6 @@ from passagent.kernels import cpp_kernel, plain
 from passagent.tasks.capture import capture
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.module import load_module
-from passagent.tasks.straight import read_graph
 from passagent.tasks.uses import wrong_indices
 
 ROWS = 50
@@ -91,9 +90,7 @@ def test_a_status_of_a_kernel_is_an_index_error(make):
 def test_eager_raises_for_each_wrong_index(body, inputs, tmp_path, monkeypatch):
     monkeypatch.setitem(TASKS, "indexing", TaskText(body, [inputs]))
     (subgraph,) = write_task(tmp_path, "indexing").subgraphs
-    graph = read_graph(subgraph, "cpu") or capture(
-        load_module(subgraph, "cpu"), make_inputs(subgraph, "cpu", 0)
-    )
+    graph = capture(load_module(subgraph, "cpu"), make_inputs(subgraph, "cpu", 0))
     wrong = wrong_indices(subgraph, graph.graph_module, graph.order)
     assert {value > 0 for _, _, value in wrong} == {True, False}
     for position, element, value in wrong:

@@ -28,7 +28,7 @@ from passagent.search.setup import new_run, open_session
 from passagent.search.treerows import TASK
 from passagent.search.treeview import open_tree, outcome, take_in_own
 from passagent.search.waiting import is_ready
-from passagent.store import archive, episodes, migrations, nodes, participants, runs
+from passagent.store import episodes, nodes, participants, runs
 
 
 @pytest.mark.long
@@ -244,36 +244,6 @@ def test_a_choice_waits_for_what_it_looks_at(store, task):  # noqa: F811
     assert not ready(fifth)
     store.execute("UPDATE episodes SET model = 'm' WHERE id = :id", {"id": fourth.id})
     assert ready(fifth)
-
-
-def test_the_archive_keeps_the_best_of_every_behaviour(store, task):  # noqa: F811
-    run = open_tiny(store, task, islands=2, iters=100).run
-    owner = participants.join(store, run.id)
-
-    def made(behaviour, score, status="ok", island=0):
-        node = add_node(store, run, owner, island, score=score, status=status)
-        store.execute("UPDATE nodes SET behaviour = :b WHERE id = :id", {"b": behaviour, "id": node.id})
-        node = nodes.get_node(store, node.id)
-        archive.add(store, node, island)
-        return node
-
-    made("one kernel", 1.1)
-    best = made("one kernel", 3.0)
-    made("one kernel", 2.0)
-    lone = made("two kernels", 1.2)
-    made("three kernels", 0.1, status="wrong_result")
-    made(None, 2.9)
-    view = IslandView(store, run.id, 0)
-    assert [node.id for node in view.cells(9)] == [best.id, lone.id]
-    assert [node.id for node in view.cells(1)] == [best.id]
-    diverse = policy_of(SearchConfig(elites=1, explore=0, diversity=0.5))
-    drawn = [diverse.select(view, random.Random(seed)).id for seed in range(200)]
-    assert 20 < drawn.count(lone.id) < 80  # half of a half
-    assert set(drawn) == {best.id, lone.id}
-    # an elite that migrates comes to the archive, too
-    episode = episodes.claim(store, run, 1, owner)
-    migrations.add_migration(store, episode, best, "because")
-    assert [node.id for node in IslandView(store, run.id, 1).cells(9)] == [best.id]
 
 
 def test_best_of_n_always_starts_from_the_task(store, task):  # noqa: F811

@@ -18,7 +18,7 @@ from tiny_search import FastEvaluator, PacedModel, settings, write_task
 from passagent.agent import toolbox
 from passagent.agent.taskfiles import ToolError
 from passagent.config import load_config
-from passagent.evaluator.captures import without_dynamo
+from passagent.evaluator.captures import graph_of
 from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.judging.speed_of_light import beyond_light, refusal
 from passagent.evaluator.reference.eager import Output
@@ -229,13 +229,12 @@ def test_flops_are_counted_by_torch():
 
     task = load_task("example:conv2d_sigmoid_mul_hardtanh")
     subgraph = task.subgraphs[0]
-    kept = without_dynamo(subgraph, "cpu")
-    assert kept is not None
+    kept = graph_of(subgraph, "cpu")
     flops = count_flops(kept.nodes, kept.order, subgraph)
     assert flops is not None and flops > 0
     plain = load_task("example:quick_gelu").subgraphs[0]
-    kept = without_dynamo(plain, "cpu")
-    assert kept is not None and count_flops(kept.nodes, kept.order, plain) == 0
+    kept = graph_of(plain, "cpu")
+    assert count_flops(kept.nodes, kept.order, plain) == 0
 
 
 def test_gcc_says_which_loops_are_vector_code():

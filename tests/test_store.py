@@ -65,7 +65,7 @@ def add_node(
         task_key="k",
         environment="here",
         candidate_key=node.candidate_key,
-        packed=evaluations.pack(store, "k", "here", result),
+        packed=evaluations.pack(result),
     )
     node = nodes.finish(store, node.id, evaluation, status, score, None)
     if episode.state == "running" and call == "c":

@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 from test_tasks_capture import write
 from torch import fx
 
+from passagent.evaluator import captures
 from passagent.evaluator.matching.effects import Memory, is_pure
 from passagent.extraction.structural_hash import structural_hash
 from passagent.extraction.task_hashes import hash_subgraph
 from passagent.tasks import load_task
+from passagent.tasks.graphio import load_graph
 from passagent.tasks.meta import TensorMeta
-from passagent.tasks.straight import read_graph
 
 EXAMPLES = sorted(
     path.parent for path in (Path(__file__).parent.parent / "examples" / "tasks").glob("*/graph_list.txt")
@@ -201,10 +202,8 @@ def test_each_literal_of_real_tasks_matters():
     count = 0
     for task in EXAMPLES:
         subgraph = load_task(task).subgraphs[0]
-        captured = read_graph(subgraph, "cpu")
-        if captured is None:
-            continue
-        graph, inputs = captured.graph_module.graph, [subgraph.inputs[i] for i in captured.order]
+        captured = captures.graph_of(subgraph, "cpu")
+        graph, inputs = load_graph(captured.nodes).graph, [subgraph.inputs[i] for i in captured.order]
         graph.eliminate_dead_code(is_impure_node=lambda node: node.op in KEPT or not is_pure(node))
         own = structural_hash(graph, inputs).instance
         for node in graph.nodes:

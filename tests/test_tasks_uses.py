@@ -10,8 +10,9 @@ from passagent.evaluator.correctness.settled import first_beyond
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.reference import keeping
 from passagent.evaluator.runner.fresh import Draw, Rotation, window_of
+from passagent.tasks.capture import capture
 from passagent.tasks.inputs import BEYOND, draw_one, make_inputs
-from passagent.tasks.straight import read_graph
+from passagent.tasks.module import load_module
 from passagent.tasks.uses import as_recorded, narrower, wider
 
 ZERO, ONE = ["min_val = 0", "max_val = 0"], ["min_val = 1", "max_val = 1"]
@@ -88,11 +89,7 @@ def subgraph_of(root, body, inputs):
 
 
 def graph_of(subgraph):
-    from passagent.tasks.capture import capture
-    from passagent.tasks.module import load_module
-
-    read = read_graph(subgraph, "cpu")
-    return read or capture(load_module(subgraph, "cpu"), make_inputs(subgraph, "cpu", 0))
+    return capture(load_module(subgraph, "cpu"), make_inputs(subgraph, "cpu", 0))
 
 
 @pytest.mark.parametrize("name", NAMES)

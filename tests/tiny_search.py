@@ -220,13 +220,7 @@ if __name__ == "__main__":
 
 def give_evaluation(store: Store, node: Node, result: dict[str, Any]) -> None:
     """All evaluations of the node's candidate have this result from now on."""
-    for row in store.rows(
-        "SELECT evaluations.id, task_key, environment FROM evaluations "
-        "JOIN conditions ON conditions.id = conditions_id WHERE candidate_key = :key",
-        {"key": node.candidate_key},
-    ):
-        packed = evaluations.pack(store, row["task_key"], row["environment"], result)
-        store.execute(
-            "UPDATE evaluations SET conditions_id = :conditions, result = :result WHERE id = :id",
-            {"conditions": packed.conditions, "result": packed.result, "id": row["id"]},
-        )
+    store.execute(
+        "UPDATE evaluations SET result = :result WHERE candidate_key = :key",
+        {"result": evaluations.pack(result).result, "key": node.candidate_key},
+    )

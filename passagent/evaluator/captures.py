@@ -1,8 +1,7 @@
-"""Graphs without Dynamo, whose import a process does not wait for: read from the text, or kept by content.
+"""Captured graphs, kept by content: Dynamo, whose import takes seconds, captures a subgraph once.
 
-What Dynamo captures of a subgraph that cannot be read (tasks/straight.py) depends on its text, its inputs'
-metadata, the device, and the versions of Python, torch and passagent. It is what a trusted worker answered,
-in the user's own cache, where no candidate can write.
+What it captures depends on the subgraph's text, its inputs' metadata, the device, and the versions of Python,
+torch and passagent. Graphs lie in the user's own cache, where no candidate can write.
 """
 
 from __future__ import annotations
@@ -17,8 +16,9 @@ import torch
 from passagent import cache
 from passagent.confine.environment import evaluator_version
 from passagent.tasks.graphio import dump_graph
+from passagent.tasks.inputs import make_inputs
+from passagent.tasks.module import load_module
 from passagent.tasks.reader import Subgraph
-from passagent.tasks.straight import read_graph
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,20 @@ class KeptGraph:
 
 
 def without_dynamo(subgraph: Subgraph, device: str) -> KeptGraph | None:
-    """The graph, if its text is read or it is kept."""
-    read = read_graph(subgraph, device)
-    if read is not None:
-        return KeptGraph(dump_graph(read.graph_module), read.order)
+    """The graph, if it is kept."""
     return cache.kept(_path(subgraph, device), lambda found: KeptGraph(found["nodes"], found["order"]))
+
+
+def graph_of(subgraph: Subgraph, device: str) -> KeptGraph:
+    """The graph on `device` (`cpu`, `cuda:0`), kept or captured now. Raises TaskError if there is none."""
+    kept = without_dynamo(subgraph, device)
+    if kept is None:
+        from passagent.tasks.capture import capture  # Dynamo takes seconds to import
+
+        captured = capture(load_module(subgraph, device), make_inputs(subgraph, device, 0))
+        kept = KeptGraph(dump_graph(captured.graph_module), captured.order)
+        keep(subgraph, device, kept)
+    return kept
 
 
 def keep(subgraph: Subgraph, device: str, captured: KeptGraph) -> None:

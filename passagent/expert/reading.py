@@ -15,13 +15,14 @@ from torch import fx
 from torch.utils._pytree import tree_map
 
 from passagent.errors import TaskError
+from passagent.evaluator.captures import without_dynamo
 from passagent.expert.concrete import concrete
 from passagent.tasks import load_task
+from passagent.tasks.graphio import load_graph
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.meta import TensorMeta
 from passagent.tasks.module import load_module
 from passagent.tasks.reader import ALLOWED, Subgraph
-from passagent.tasks.straight import read_graph
 
 log = logging.getLogger("passagent.expert")
 
@@ -47,15 +48,15 @@ def _limited(subgraph: Subgraph) -> fx.Graph:
 
 def graph_of(subgraph: Subgraph) -> fx.Graph:
     """The graph that Dynamo captures of a subgraph, with shapes and dtypes on its nodes. Raises TaskError."""
-    found = read_graph(subgraph, "cpu")
-    if found is not None:
-        for node, position in zip(
-            found.graph_module.graph.find_nodes(op="placeholder"), found.order, strict=True
-        ):
+    kept = without_dynamo(subgraph, "cpu")
+    if kept is not None:
+        graph_module = load_graph(kept.nodes)
+        placeholders = graph_module.graph.find_nodes(op="placeholder")
+        for node, position in zip(placeholders, kept.order, strict=True):
             node.meta["example_value"] = _shaped(subgraph.inputs[position])
         with concrete():
-            if lay_as_eager(found.graph_module):
-                return found.graph_module.graph
+            if lay_as_eager(graph_module):
+                return graph_module.graph
     return _captured(subgraph)
 
 
@@ -122,7 +123,10 @@ def _shaped(meta: TensorMeta, device: str = "meta") -> Any:
 
 
 def _captured(subgraph: Subgraph) -> fx.Graph:
-    """What Dynamo captures, of shapes alone unless a size depends on data. Raises TaskError."""
+    """What Dynamo captures, of shapes alone unless a size depends on data. Raises TaskError.
+
+    It is not kept: references are made of kept graphs, so those come from the evaluator's own inputs.
+    """
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     from passagent.tasks.capture import capture  # Dynamo takes seconds to import

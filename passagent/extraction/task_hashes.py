@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from passagent.errors import TaskError
+from passagent.evaluator.captures import graph_of
 from passagent.extraction.structural_hash import Level, StructuralHash, structural_hash
-from passagent.tasks.capture import capture
-from passagent.tasks.inputs import make_inputs
-from passagent.tasks.module import load_module
+from passagent.tasks.graphio import load_graph
 from passagent.tasks.reader import Subgraph, Task, load_task
-from passagent.tasks.straight import read_graph
 
 
 class HashedSubgraph(NamedTuple):
@@ -28,11 +26,9 @@ class HashedSubgraph(NamedTuple):
 
 def hash_subgraph(subgraph: Subgraph) -> StructuralHash:
     """The hash of the graph that passes are matched against. Raises TaskError where it is not one graph."""
-    captured = read_graph(subgraph, "cpu")
-    if captured is None:
-        captured = capture(load_module(subgraph, "cpu"), make_inputs(subgraph, "cpu", 0))
+    captured = graph_of(subgraph, "cpu")
     inputs = [subgraph.inputs[position] for position in captured.order]
-    return structural_hash(captured.graph_module.graph, inputs)
+    return structural_hash(load_graph(captured.nodes).graph, inputs)
 
 
 def hash_tasks(paths: Iterable[Path]) -> Iterator[HashedSubgraph]:

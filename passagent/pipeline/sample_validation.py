@@ -29,7 +29,6 @@ from passagent.tasks.meta_writer import meta_source
 from passagent.tasks.module import load_module
 from passagent.tasks.reader import Subgraph, find_forward, parameters, read_subgraph
 from passagent.tasks.room import check_room
-from passagent.tasks.straight import read_graph
 
 _RTOL, _ATOL = 1.3e-6, 1e-5
 """Between eager and the captured graph, times the dtype's precision over that of float32."""
@@ -111,7 +110,7 @@ def _captured(subgraph: Subgraph, device: str) -> tuple[CleanGraph, list[TensorM
 
 
 def _check_written(clean: CleanGraph, metas: list[TensorMeta], device: str) -> None:
-    """Raise Refused if the graph's text reads as another graph (by Dynamo where reading takes it)."""
+    """Raise Refused if the graph's text is captured as another graph."""
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "sample"
         path.mkdir()
@@ -119,7 +118,7 @@ def _check_written(clean: CleanGraph, metas: list[TensorMeta], device: str) -> N
         (path / "weight_meta.py").write_text(meta_source(metas), encoding="utf-8")
         try:
             sample = read_subgraph(path, "sample")
-            again = read_graph(sample, device) or capture(load_module(sample, device), clean.values)
+            again = capture(load_module(sample, device), clean.values)
             other = clean_graph(again.graph_module, [clean.values[position] for position in again.order])
         except TaskError as error:
             raise Refused("rewritten", str(error).replace(str(path), "")) from error

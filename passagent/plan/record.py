@@ -129,14 +129,23 @@ def _unanswered(end: dict[str, Any], limits: Limits, is_late: bool) -> Refusal:
 def subgraphs_of(task: Task, device: str) -> list[Subgraph]:
     """What the recording process sees of a task: graphs and the inputs' metadata.
 
-    Raises PassagentError where a graph takes Dynamo and a device that this machine lacks.
+    Where there is no CUDA, graphs are captured on the CPU. Raises PassagentError if a graph then names a
+    device.
     """
-    from passagent.evaluator.captures import without_dynamo
+    import torch
+
+    from passagent.evaluator.captures import graph_of
     from passagent.tasks.module import full_device
 
+    where = full_device(device) if torch.cuda.is_available() else "cpu"
     found = []
     for one in task.subgraphs:
-        kept = without_dynamo(one, str(full_device(device))) or _captured(one, device)
+        kept = graph_of(one, where)
+        if where == "cpu" != device and '{"device":' in json.dumps(kept.nodes):
+            raise PassagentError(
+                f"{one.name}: its graph names the device, and only a machine with CUDA can capture it; "
+                "use --device cpu, or such a machine"
+            )
         found.append(seen(one, kept, device))
     return found
 
@@ -156,24 +165,3 @@ def seen(subgraph: TaskSubgraph, kept: KeptGraph, device: str) -> Subgraph:
         where: Device = "cpu" if stays or device == "cpu" else "cuda"
         inputs.append(TensorMeta(shape=list(meta.shape), stride=stride, dtype=dtype, device=where))
     return Subgraph(name=subgraph.name, nodes=kept.nodes, order=kept.order, inputs=inputs)
-
-
-def _captured(subgraph: TaskSubgraph, device: str) -> KeptGraph:
-    """What Dynamo captures; where there is no CUDA, on the CPU, if the graph then names no device."""
-    import torch
-
-    from passagent.evaluator.captures import KeptGraph
-    from passagent.tasks.capture import capture
-    from passagent.tasks.graphio import dump_graph
-    from passagent.tasks.inputs import make_inputs
-    from passagent.tasks.module import load_module
-
-    where = device if torch.cuda.is_available() else "cpu"
-    captured = capture(load_module(subgraph, where), make_inputs(subgraph, where, 0))
-    kept = KeptGraph(dump_graph(captured.graph_module), captured.order)
-    if where != device and '{"device":' in json.dumps(kept.nodes):
-        raise PassagentError(
-            f"{subgraph.name}: its graph names the device, and only a machine with CUDA can read it; "
-            "use --device cpu, or such a machine"
-        )
-    return kept

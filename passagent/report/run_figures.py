@@ -119,16 +119,6 @@ def duplicates(store: Store, run_id: str) -> Duplicates:
     return Duplicates(**row, evaluated_again=sum(count > 1 for count in times.values()))
 
 
-def newest_sketches(store: Store, run_id: str, limit: int) -> list[tuple[int, bytes]]:
-    """Island and sketch of the run's newest candidates, in the order they were made."""
-    rows = store.rows(
-        "SELECT island, sketch FROM nodes WHERE run_id = :run AND sketch IS NOT NULL "
-        "ORDER BY id DESC LIMIT :limit",
-        {"run": run_id, "limit": limit},
-    )
-    return [(row["island"], row["sketch"]) for row in reversed(rows)]
-
-
 def device(store: Store, run: Run) -> Device:
     """From the run's evaluations: each was under way for its `seconds` before it was stored."""
     names = store.rows(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 
 from passagent.config import Config
 from passagent.report import run_figures
@@ -11,7 +10,6 @@ from passagent.report.finding import Finding
 from passagent.report.text import percent
 from passagent.search.migration import why_none
 from passagent.search.policies import policy_of
-from passagent.search.similarity import similarity
 from passagent.store import Store, migrations, nodes, runs
 from passagent.store.runs import Run
 
@@ -19,9 +17,6 @@ REPEATS = 0.3
 """Share of nodes that may be equal to an earlier one."""
 FLATTERY = 0.02
 """How much the first measurement of the finalists may be above the second, relative."""
-
-NEWEST, BEFORE = 500, 16
-"""Candidates that are compared, each with so many before it on its island."""
 
 
 def islands(store: Store, run: Run, config: Config) -> Finding:
@@ -93,8 +88,7 @@ def duplicates(store: Store, run: Run, config: Config) -> Finding:
     """Whether equal candidates were avoided, and none was evaluated twice."""
     found = run_figures.duplicates(store, run.id)
     share = found.equal / found.nodes if found.nodes else 0.0
-    near, looked_at = _nearly_equal(store, run, config)
-    shown = found._asdict() | {"share": share, "nearly_equal": near, "of_the_newest": looked_at}
+    shown = found._asdict() | {"share": share}
     said = f"{found.equal} of {found.nodes} nodes are equal to an earlier one ({share:.0%}), "
     if found.rewritten:
         said += f"{found.rewritten} of them but for comments and formatting, "
@@ -104,8 +98,6 @@ def duplicates(store: Store, run: Run, config: Config) -> Finding:
         said += f"{found.evaluated_again} candidates were evaluated more than once under the same conditions"
         return Finding("duplicates", "fail", said, "evaluations were wasted: report this", shown)
     said += "none was evaluated twice"
-    if looked_at:
-        said += f"; of the newest {looked_at}, {near} are nearly equal to one shortly before"
     if found.nodes >= 10 and share > REPEATS:
         advice = "the model repeats itself: raise its temperature, or take another policy or more roles"
         return Finding("duplicates", "warn", said, advice, shown)
@@ -118,20 +110,6 @@ _ADVICE = {
     "wrong_result": "numerics: add the role numerics, or look at passagent why NODE of some",
     "infrastructure": "the machine fails evaluations: see run.log",
 }
-
-
-def _nearly_equal(store: Store, run: Run, config: Config) -> tuple[int, int]:
-    """How many of the newest candidates have most of their source in common with one shortly before them.
-
-    And how many were looked at.
-    """
-    before: dict[int, deque[bytes]] = {}
-    near, newest = 0, run_figures.newest_sketches(store, run.id, NEWEST)
-    for island, sketch in newest:
-        others = before.setdefault(island, deque(maxlen=BEFORE))
-        near += any(config.search.similar <= similarity(sketch, other) < 1 for other in others)
-        others.append(sketch)
-    return near, len(newest)
 
 
 def candidates(store: Store, run: Run, config: Config) -> Finding:

@@ -12,17 +12,18 @@ from passagent.agent.prompt import note_of
 from passagent.confine.environment import evaluator_version
 from passagent.errors import InfrastructureError
 from passagent.evaluator.result import Candidate, Evaluation
-from passagent.evaluator.service.known import Known, keep, pack, recall
+from passagent.evaluator.service.known import Known, keep, recall
 from passagent.evaluator.service.pool import SubjectLost
 from passagent.events import EvaluationBegun
 from passagent.search import opinions
-from passagent.search.sameness import marks_of, remark
+from passagent.search.canonical import canonical_key
 from passagent.search.session import Session
 from passagent.search.stop import Want
-from passagent.store import Store, archive, bests, episodes, evaluations, nodes
+from passagent.store import Store, bests, episodes, evaluations, nodes
 from passagent.store import files as stored
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
+from passagent.store.runs import SEEDS
 
 TWINS = 3
 """Candidates with other files that are the same program, whose evaluations are looked for."""
@@ -44,7 +45,7 @@ def submitter(
         if node.state != "done":
             node, evaluation = await judge(session, node, Candidate(files), is_begun)
         with session.store.reading():
-            said, told = remark(session, episode, node), tell(session.store, node, files, evaluation)
+            said, told = _repeat_line(session.store, node), tell(session.store, node, files, evaluation)
         return f"{said}\n{told}" if said else told
 
     return submit
@@ -55,13 +56,13 @@ def propose(
 ) -> tuple[Node, bool]:
     """The node of a call, and whether this process evaluates it from now on: not while an equal one is."""
     candidate = Candidate(files)
-    note, marks = note_of(files), marks_of(files, candidate.key)
+    note, key = note_of(files), canonical_key(files, candidate.key)
     packed = stored.pack(files)
     with session.store.transaction():
         flush()
         earlier = nodes.of_episode(session.store, episode.id)
         parent_id = _parent(earlier, call_id, episode)
-        node = nodes.propose(session.store, episode, call_id, files, note, parent_id, marks, packed)
+        node = nodes.propose(session.store, episode, call_id, files, note, parent_id, key, packed)
         is_begun = node.state != "done" and nodes.start(session.store, node.id, session.owner)
     return node, is_begun
 
@@ -74,6 +75,28 @@ def tell(store: Store, node: Node, files: dict[str, str], evaluation: Evaluation
     found, before = node.diagnosed or {}, (parent and parent.diagnosed) or {}
     diagnosis = found.get("text", "") if found.get("label") != before.get("label") else ""
     return observation(evaluation, parent_as, best_as, files, diagnosis)
+
+
+def _repeat_line(store: Store, node: Node) -> str:
+    """A line that names the earlier node with the same program; empty for a new program.
+
+    Only the node's own island and the seeds are searched: the text must not depend on which island is
+    faster.
+    """
+    if node.repeat_of is not None:
+        same = nodes.get_node(store, node.repeat_of)
+    elif node.island != SEEDS:
+        same = nodes.first_of_program(store, node.run_id, SEEDS, node.canonical_key)
+    else:
+        same = None
+    if same is None:
+        return ""
+    result = f"{same.status}" if same.as_score is None else f"{same.status}, AS {same.as_score:.4f}"
+    again = "not evaluated again" if node.evaluation_id == same.evaluation_id else "measured once more"
+    return (
+        f"this is the same program as node {same.id} ({result}; comments, docstrings and formatting make no "
+        f"difference): it was {again}"
+    )
 
 
 def score_to_beat(store: Store, node: Node) -> float:
@@ -138,7 +161,7 @@ async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[No
         try:
             evaluation = await evaluate(session, candidate, bar)
             session.longest_s = max(session.longest_s, evaluation.seconds)
-            packed = pack(store, task, environment, evaluation)
+            packed = evaluations.pack(evaluation.model_dump(mode="json"))
             charged = None if evaluation.unrecorded else session.run.id
             with store.transaction():
                 evaluation_id = keep(store, task, candidate, environment, evaluation, charged, packed)
@@ -176,9 +199,7 @@ def _finish(session: Session, node: Node, evaluation_id: int, evaluation: Evalua
     store, diagnosis = session.store, session.diagnose(evaluation).as_json()
     with store.transaction():
         episodes.check_held(store, node.episode_id, session.owner)
-        done = nodes.finish(store, node.id, evaluation_id, evaluation.status, evaluation.as_score, diagnosis)
-        archive.add(store, done, done.island)
-    return done
+        return nodes.finish(store, node.id, evaluation_id, evaluation.status, evaluation.as_score, diagnosis)
 
 
 async def evaluate(session: Session, candidate: Candidate, bar: float | None = None) -> Evaluation:

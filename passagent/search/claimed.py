@@ -78,13 +78,12 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
         )
 
     meter = meter_of(session, episode)
-    unsaved: list[tuple[stored.Packed, dict[str, int] | None]] = []
+    unsaved: list[tuple[bytes, dict[str, int] | None]] = []
     replies: list[tuple[Usage, str | None]] = []
 
     def save(message: Message, usage: Usage | None) -> None:
         # stored before anything is waited for: with the node that is evaluated, or before the next call
-        packed = stored.pack(session.store, episode, message, len(messages) + 1)
-        unsaved.append((packed, vars(usage) if usage else None))
+        unsaved.append((stored.pack(message), vars(usage) if usage else None))
         if usage:
             replies.append((usage, message.get("stop_reason")))
             session.check()
@@ -154,7 +153,7 @@ def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
         context = episode_context(session, episode, parent)
         # what stands beside it, the tools' descriptions, is ours
         messages = [one | {"content": redact(one["content"])} for one in compose(context)]
-        packed = [stored.pack(store, episode, one, seq) for seq, one in enumerate(messages, 1)]
+        packed = [stored.pack(message) for message in messages]
     with store.transaction():
         episodes.set_parent(store, episode, session.owner)
         if parent and reason is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from passagent.evaluator.result import GRAVITY
 from passagent.search.rounds import Position
 from passagent.search.treeview import TreeView, open_tree
-from passagent.store import Store, archive, bests, episodes, nodes
+from passagent.store import Store, bests, episodes, nodes
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
 
@@ -47,17 +47,6 @@ class IslandView:
     def best(self) -> Node | None:
         """The best elite."""
         return next(iter(self.elites(1)), None)
-
-    def cells(self, limit: int) -> list[Node]:
-        """The best nodes of different behaviours, migrants and seeds included, the best first."""
-        found = [
-            *archive.cells(self.store, self.run_id, SEEDS, limit),
-            *archive.cells(self.store, self.run_id, self.island, limit),
-        ]
-        best: dict[str | None, Node] = {}
-        for node in sorted(found, key=rank, reverse=True):
-            best.setdefault(node.behaviour, node)
-        return list(best.values())[:limit]
 
     def to_mend(self) -> Node | None:
         """Where nothing is correct yet: the least grave of the newest failures."""

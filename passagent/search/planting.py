@@ -8,7 +8,7 @@ from __future__ import annotations
 from passagent.store import nodes
 from passagent.store.database import Store, now
 from passagent.store.episodes import episode_seed, get_episode
-from passagent.store.nodes import Marks, Node
+from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS, Run
 
 CALL = "planted"
@@ -21,7 +21,7 @@ def plant(
     files: dict[str, str],
     *,
     note: str,
-    marks: Marks,
+    canonical_key: str,
     number: int,
     model: str | None,
 ) -> Node:
@@ -39,7 +39,7 @@ def plant(
         )
         assert cursor.lastrowid is not None
         episode = get_episode(store, cursor.lastrowid)
-        return nodes.propose(store, episode, CALL, files, note, parent_id=None, marks=marks)
+        return nodes.propose(store, episode, CALL, files, note, None, canonical_key)
 
 
 def author_of(store: Store, run: Run, node: Node) -> str:
@@ -74,7 +74,7 @@ def plant_fork(store: Store, run: Run, origin: Node, number: int) -> None:
             run,
             nodes.get_files(store, origin),
             note=origin.note,
-            marks=Marks(origin.canonical_key, origin.behaviour, origin.sketch),
+            canonical_key=origin.canonical_key,
             number=number,
             model=get_episode(store, origin.episode_id).model,
         )

@@ -12,7 +12,7 @@ from passagent.evaluator.service.known import keep, recall
 from passagent.search.candidates import evaluate
 from passagent.search.joining import environment_of
 from passagent.search.session import Session
-from passagent.store import Store, archive, bests, evaluations, nodes, participants, runs
+from passagent.store import Store, bests, evaluations, nodes, participants, runs
 from passagent.store.nodes import Node
 from passagent.store.owner import named
 
@@ -64,10 +64,7 @@ async def _measure(session: Session, environment: str) -> None:
         _forget_scores(store, run_id, environment)
         for node, evaluation_id, evaluation in found:
             diagnosis = session.diagnose(evaluation).as_json()
-            done = nodes.finish(
-                store, node.id, evaluation_id, evaluation.status, evaluation.as_score, diagnosis
-            )
-            archive.add(store, done, done.island)
+            nodes.finish(store, node.id, evaluation_id, evaluation.status, evaluation.as_score, diagnosis)
         runs.set_environment(store, run_id, environment)
 
 
@@ -122,7 +119,7 @@ def _forget_scores(store: Store, run_id: str, environment: str) -> None:
         f"AND evaluation_id IN {_ELSEWHERE}",
         names,
     )
-    for table in ("confirmations", "archive", "tree"):  # what is left of them is built again as it is needed
+    for table in ("confirmations", "tree"):  # what is left of them is built again as it is needed
         store.execute(f"DELETE FROM {table} WHERE run_id = :run", {"run": run_id})
     store.execute(
         "UPDATE islands SET (best_node, best_as) = (SELECT id, as_score FROM nodes WHERE run_id = :run "

@@ -20,8 +20,8 @@ from passagent.models.ensemble import model_names
 from passagent.models.prices import check_budget, prices_of
 from passagent.models.types import Model
 from passagent.search import planting
+from passagent.search.canonical import canonical_key
 from passagent.search.run_memory import open_memory
-from passagent.search.sameness import marks_of
 from passagent.search.session import Evaluator, Session
 from passagent.store import Store, runs
 from passagent.store.runs import Run
@@ -71,7 +71,7 @@ def new_run(
                 run,
                 seed.files,
                 note=note_of(seed.files),
-                marks=marks_of(seed.files, seed.key),
+                canonical_key=canonical_key(seed.files, seed.key),
                 number=-search.expert_seeds,
                 model=origin,
             )

@@ -25,11 +25,11 @@ BUSY_TIMEOUT_S = 15.0
 """How long a write waits for another process's transaction, s."""
 _PRAGMAS = (
     "synchronous = NORMAL",  # a commit survives the death of the process; the disk is waited for seldom
-    "wal_autocheckpoint = 4000",  # pages (16 MB): a page that is written often is forced to disk once
+    "wal_autocheckpoint = 16000",  # pages (16 MB): a page that is written often is forced to disk once
     "cache_size = -16000",  # kB
 )
-_PAGE = 4096
-"""Bytes: of larger ones more is left empty, and every commit writes whole pages."""
+_PAGE = 1024
+"""Bytes. Most rows take one or two kB: larger pages are left half empty, and a commit writes whole pages."""
 _LOOK_AGAIN_S = 2e-4
 """After which a database that another process writes to is tried again: about as long as one writes."""
 _STATEMENTS = 256

@@ -14,7 +14,6 @@ from typing import Any
 from passagent.errors import PassagentError
 from passagent.redaction import redacted
 from passagent.store import conversations as stored
-from passagent.store.conversations import Packed
 from passagent.store.database import Store, now
 from passagent.store.participants import taken_over
 from passagent.store.runs import SEEDS, Run
@@ -309,12 +308,7 @@ def add_messages(
     messages: list[tuple[dict[str, Any], dict[str, int] | None]],
 ) -> None:
     """Append messages that hold no secret (redaction.redacted), all or none; see add_message."""
-    seq = _last(store, episode.id)["last"] or 0
-    packed = [
-        (stored.pack(store, episode, message, seq + 1 + number), usage)
-        for number, (message, usage) in enumerate(messages)
-    ]
-    add_packed(store, episode, packed)
+    add_packed(store, episode, [(stored.pack(message), usage) for message, usage in messages])
 
 
 def _last(store: Store, episode_id: int) -> dict[str, Any]:
@@ -331,7 +325,7 @@ def _last(store: Store, episode_id: int) -> dict[str, Any]:
 def add_packed(
     store: Store,
     episode: Episode,
-    messages: list[tuple[Packed, dict[str, int] | None]],
+    messages: list[tuple[bytes, dict[str, int] | None]],
     owner: str | None = None,
 ) -> None:
     """Append messages of conversations.pack, all or none.
@@ -344,7 +338,7 @@ def add_packed(
             raise taken_over(episode.run_id)
         at, steps = int(time.time() * 1000), []
         for seq, (packed, usage) in enumerate(messages, (row["last"] or 0) + 1):
-            message_id = stored.add(store, packed)
+            message_id = stored.add(store, packed, seq)
             step: dict[str, int | None] = {"episode": episode.id, "seq": seq, "message": message_id, "at": at}
             steps.append(step | {kind: usage.get(kind) if usage else None for kind in _TOKENS})
             if usage is not None:
@@ -366,11 +360,11 @@ def _count(store: Store, episode: Episode, usage: dict[str, int]) -> None:
 def conversation(store: Store, episode_id: int) -> list[dict[str, Any]]:
     """The episode's messages in order."""
     rows = store.rows(
-        "SELECT base, body FROM steps JOIN messages ON messages.id = message_id "
+        "SELECT body FROM steps JOIN messages ON messages.id = message_id "
         "WHERE episode_id = :id ORDER BY seq",
         {"id": episode_id},
     )
-    return stored.read(store, rows)
+    return [stored.unpack(row["body"]) for row in rows]
 
 
 def finish(

@@ -1,27 +1,20 @@
 """Evaluations, each stored whole: an equal candidate on the same task and machine is not evaluated again.
 
-An evaluation is its JSON, compressed with an earlier one under the same conditions as the dictionary, their
-`example`. Its timing samples are beside it, compressed by themselves, and the key of its plans' files.
+An evaluation is its JSON, compressed with zlib. Its timing samples are beside it, compressed by themselves,
+and the key of its plans' files.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from passagent.errors import PassagentError
 from passagent.store.database import Store, now
-from passagent.store.packing import pack as pack_text
-from passagent.store.packing import unpack
 
 _SAMPLES = ("eager_samples_ms", "compiled_samples_ms")
-_CONDITIONS = (
-    "SELECT id, example FROM conditions WHERE task_key = :task AND evaluator_version = :version "
-    "AND environment = :environment AND (:status != 'ok' OR json_extract(example, '$.status') = 'ok') "
-    "ORDER BY id DESC LIMIT 1"
-)
-"""A failure is a poor example for what is correct: then there is a second row, with the first correct one."""
 
 
 class Stored(NamedTuple):
@@ -39,59 +32,38 @@ class Packed(NamedTuple):
 
     whole: dict[str, Any]
     """Evaluation as plain data."""
-    conditions: int | None
-    """Whose example it is packed with; None: there are none yet."""
     result: bytes
     samples: bytes | None
     """Of each graph; None where nothing was timed."""
 
 
-def pack(store: Store, task_key: str, environment: str, whole: dict[str, Any]) -> Packed:
+def pack(whole: dict[str, Any]) -> Packed:
     """Evaluation as plain data, ready to be stored: work that no transaction needs to wait for."""
-    known = store.row(_CONDITIONS, _conditions(task_key, environment, whole))
-    text, samples = _texts(whole)
-    packed = pack_text(text, known["example"].encode() if known else b"")
-    return Packed(whole, known["id"] if known else None, packed, pack_text(samples) if samples else None)
-
-
-def _texts(whole: dict[str, Any]) -> tuple[bytes, bytes | None]:
-    """An evaluation without samples and plans, and its samples, as JSON."""
     samples = [{name: graph[name] for name in _SAMPLES if graph.get(name)} for graph in whole["graphs"]]
     graphs = [graph | dict.fromkeys(of, ()) for graph, of in zip(whole["graphs"], samples, strict=True)]
     rest = {key: value for key, value in whole.items() if key != "plans"} | {"graphs": graphs}
-    return json.dumps(rest).encode(), json.dumps(samples).encode() if any(samples) else None
+    return Packed(whole, _compress(rest), _compress(samples) if any(samples) else None)
 
 
-def _conditions(task_key: str, environment: str, whole: dict[str, Any]) -> dict[str, Any]:
-    names = {"version": whole["evaluator_version"], "status": whole["status"]}
-    return {"task": task_key, "environment": environment, **names}
+def _compress(data: Any) -> bytes:
+    return zlib.compress(json.dumps(data).encode())
 
 
 def add_evaluation(
     store: Store, run_id: str | None, *, task_key: str, environment: str, candidate_key: str, packed: Packed
 ) -> int:
-    """Store an evaluation, packed for this task and environment, charge it to the run, if any; its id.
+    """Store an evaluation on this task and environment, charge it to the run, if any; its id.
 
     `environment` names the machine and the protocol: results of different ones are never exchanged.
     """
     whole = packed.whole
     with store.transaction():
-        conditions = _conditions(task_key, environment, whole)
-        known = store.row(_CONDITIONS, conditions)
-        if known is None:
-            store.execute(
-                "INSERT INTO conditions (task_key, evaluator_version, environment, example) "
-                "VALUES (:task, :version, :environment, :example)",
-                conditions | {"example": _texts(whole)[0].decode()},
-            )
-        if known is None or packed.conditions != known["id"]:
-            packed = pack(store, task_key, environment, whole)
         evaluation_id = store.execute(
             "INSERT INTO evaluations (conditions_id, candidate_key, status, as_score, seconds, result, "
             "samples, plans, created_at) "
             "VALUES (:conditions, :candidate, :status, :score, :seconds, :result, :samples, :plans, :at)",
             {
-                "conditions": packed.conditions,
+                "conditions": _conditions(store, task_key, whole["evaluator_version"], environment),
                 "candidate": candidate_key,
                 "status": whole["status"],
                 "score": whole["as_score"],
@@ -108,6 +80,25 @@ def add_evaluation(
     return evaluation_id
 
 
+def _conditions(store: Store, task_key: str, version: str, environment: str) -> int:
+    """The id of the row for these conditions, a new one where there is none."""
+    names = {"task": task_key, "version": version, "environment": environment}
+    row = store.row(
+        "SELECT id FROM conditions WHERE task_key = :task AND evaluator_version = :version "
+        "AND environment = :environment",
+        names,
+    )
+    if row is not None:
+        return int(row["id"])
+    conditions_id = store.execute(
+        "INSERT INTO conditions (task_key, evaluator_version, environment) "
+        "VALUES (:task, :version, :environment)",
+        names,
+    ).lastrowid
+    assert conditions_id is not None
+    return conditions_id
+
+
 def find_evaluation(
     store: Store,
     *,
@@ -122,7 +113,7 @@ def find_evaluation(
     One that the machine failed never does.
     """
     rows = store.rows(
-        "SELECT evaluations.id, result, samples, plans, example, created_at FROM evaluations "
+        "SELECT evaluations.id, result, samples, plans, created_at FROM evaluations "
         "JOIN conditions ON conditions.id = conditions_id "
         "WHERE substr(candidate_key, 1, 16) = substr(:candidate, 1, 16) AND +candidate_key = :candidate "
         "AND task_key = :task AND evaluator_version = :version AND environment = :environment "
@@ -151,8 +142,7 @@ def rests_on_measurement(result: dict[str, Any]) -> bool:
 def get_evaluation(store: Store, evaluation_id: int, samples: bool = True) -> dict[str, Any]:
     """The result of this id; without its timing `samples` it is read in a fraction of the time."""
     row = store.row(
-        f"SELECT result, plans, example{', samples' if samples else ''} FROM evaluations "
-        "JOIN conditions ON conditions.id = conditions_id WHERE evaluations.id = :id",
+        f"SELECT result, plans{', samples' if samples else ''} FROM evaluations WHERE id = :id",
         {"id": evaluation_id},
     )
     if row is None:
@@ -162,9 +152,9 @@ def get_evaluation(store: Store, evaluation_id: int, samples: bool = True) -> di
 
 def _whole(row: dict[str, Any]) -> dict[str, Any]:
     """The inverse of pack."""
-    result: dict[str, Any] = json.loads(unpack(row["result"], row["example"].encode()))
+    result: dict[str, Any] = json.loads(zlib.decompress(row["result"]))
     result["plans"] = row["plans"]
     if row.get("samples") is not None:
-        for graph, samples in zip(result["graphs"], json.loads(unpack(row["samples"])), strict=True):
+        for graph, samples in zip(result["graphs"], json.loads(zlib.decompress(row["samples"])), strict=True):
             graph.update(samples)
     return result

@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from passagent.errors import InfrastructureError, PassagentError
-from passagent.store.packing import pack as pack_text
-from passagent.store.packing import unpack
 
 if TYPE_CHECKING:
     from passagent.store.database import Store
@@ -31,7 +29,7 @@ class Packed(NamedTuple):
 def pack(files: Mapping[str, str]) -> Packed:
     """A directory of texts (name to text), ready to be stored: work that no transaction needs to wait for."""
     text = json.dumps(files, sort_keys=True).encode()
-    return Packed(hashlib.sha256(text).hexdigest(), pack_text(text))
+    return Packed(hashlib.sha256(text).hexdigest(), zlib.compress(text))
 
 
 def keep(store: Store, packed: Packed) -> None:
@@ -46,7 +44,7 @@ def get(store: Store, key: str) -> dict[str, str]:
     if row is None:
         raise PassagentError(f"{place} are gone; restore the database from a backup")
     try:
-        text = unpack(row["content"])
+        text = zlib.decompress(row["content"])
     except zlib.error:
         text = b""
     if hashlib.sha256(text).hexdigest() != key:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from passagent.store import archive
 from passagent.store.database import Store, now
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
@@ -41,7 +40,6 @@ def add_migration(store: Store, episode: Episode, node: Node, reason: str) -> No
                 "at": now(),
             },
         )
-        archive.add(store, node, episode.island)
         store.execute(
             "UPDATE islands SET stagnant = 0 WHERE run_id = :run AND island = :island",
             {"run": episode.run_id, "island": episode.island},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from passagent.errors import UsageError
 from passagent.store import files as candidates
@@ -46,11 +46,7 @@ class Node:
     place: int
     """1, 2, ... in its episode."""
     canonical_key: str
-    """Equal for candidates that differ in comments, formatting and names of files only."""
-    behaviour: str | None
-    """What it fuses, in how many kernels, in which language; None: it cannot be read."""
-    sketch: bytes | None
-    """Of its lines, to find what is nearly the same."""
+    """Equal for candidates that differ in comments, docstrings and formatting only."""
 
     @property
     def diagnosed(self) -> dict[str, Any] | None:
@@ -64,14 +60,6 @@ UNTIMED = -1.0
 """Stands for the AS of a correct node that was not timed: every timed one is better."""
 
 
-class Marks(NamedTuple):
-    """What a candidate's source tells without running it."""
-
-    canonical_key: str
-    behaviour: str | None = None
-    sketch: bytes | None = None
-
-
 def propose(
     store: Store,
     episode: Episode,
@@ -79,16 +67,15 @@ def propose(
     files: dict[str, str],
     note: str,
     parent_id: int | None,
-    marks: Marks | None = None,
+    canonical_key: str | None = None,
     packed: candidates.Packed | None = None,
 ) -> Node:
     """The node of this tool call: made as `proposed`, or the one that an earlier try of the call made.
 
-    Without `marks` only equal files count as the same. A call id that some servers give to every call is made
-    distinct when the files are others. `packed`: by files.pack, where a transaction is open.
+    Without `canonical_key` only equal files count as the same. A call id that some servers give to every call
+    is made distinct when the files are others. `packed`: by files.pack, where a transaction is open.
     """
     packed = packed or candidates.pack(files)
-    marks = marks or Marks(packed.key)
     with store.transaction():
         name, count = call_id, 1
         while row := store.one(
@@ -103,10 +90,10 @@ def propose(
         [node] = store.all(
             Node,
             "INSERT INTO nodes (run_id, parent_id, island, episode_id, call_id, state, note, "
-            "candidate_key, repeat_of, created_at, number, canonical_key, behaviour, sketch, place) "
+            "candidate_key, repeat_of, created_at, number, canonical_key, place) "
             "VALUES (:run, :parent, :island, :episode, :call, 'proposed', :note, :key, "
             f"(SELECT min(id) FROM nodes WHERE run_id = :run AND {SAME_PROGRAM} "
-            "AND island = :island), :at, :number, :program, :behaviour, :sketch, "
+            "AND island = :island), :at, :number, :program, "
             "(SELECT count(*) + 1 FROM nodes WHERE episode_id = :episode)) RETURNING *",
             {
                 "run": episode.run_id,
@@ -118,9 +105,7 @@ def propose(
                 "note": note,
                 "key": packed.key,
                 "at": now(),
-                "program": marks.canonical_key,
-                "behaviour": marks.behaviour,
-                "sketch": marks.sketch,
+                "program": canonical_key or packed.key,
             },
         )
         candidates.keep(store, packed)

@@ -48,10 +48,13 @@ def remove_run(store: Store, run_id: str) -> Removed:
     ).rowcount
     episodes = "(SELECT id FROM episodes WHERE run_id = :run)"
     store.execute("CREATE TEMP TABLE said (id INTEGER PRIMARY KEY)", {})
-    store.execute(f"INSERT INTO said {_with_bases(f'WHERE episode_id IN {episodes}')}", names)
+    store.execute(
+        f"INSERT OR IGNORE INTO said SELECT message_id FROM steps WHERE episode_id IN {episodes}", names
+    )
     store.execute(f"DELETE FROM steps WHERE episode_id IN {episodes}", names)
     messages = store.execute(
-        f"DELETE FROM messages WHERE id IN (SELECT id FROM said) AND id NOT IN ({_with_bases()})", {}
+        "DELETE FROM messages WHERE id IN (SELECT id FROM said) AND id NOT IN (SELECT message_id FROM steps)",
+        {},
     ).rowcount
     store.execute("DROP TABLE said", {})
     counts = {
@@ -71,15 +74,6 @@ def remove_run(store: Store, run_id: str) -> Removed:
             "nothing was removed"
         )
     return Removed(counts["nodes"], evaluations, messages, written)
-
-
-def _with_bases(where: str = "") -> str:
-    """A query for the messages of `steps`, and for those that they are packed against."""
-    return (
-        f"WITH RECURSIVE found (id) AS (SELECT message_id FROM steps {where} UNION "
-        "SELECT needed.id FROM found JOIN messages USING (id) JOIN messages AS needed "
-        "ON needed.id = messages.base) SELECT id FROM found"
-    )
 
 
 def for_removal(store: Store) -> None:

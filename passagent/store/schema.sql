@@ -110,7 +110,6 @@ CREATE INDEX episodes_held ON episodes (run_id, owner) WHERE owner IS NOT NULL;
 
 CREATE TABLE messages (
     id INTEGER PRIMARY KEY,
-    base INTEGER REFERENCES messages (id),
     body BLOB NOT NULL
 );
 
@@ -177,8 +176,6 @@ CREATE TABLE nodes (
     number INTEGER NOT NULL,
     place INTEGER,
     canonical_key TEXT,
-    behaviour TEXT,
-    sketch BLOB,
     UNIQUE (episode_id, call_id)
 );
 CREATE INDEX nodes_of_run ON nodes (run_id, id);
@@ -205,8 +202,7 @@ CREATE TABLE conditions (
     id INTEGER PRIMARY KEY,
     task_key TEXT NOT NULL,
     evaluator_version TEXT NOT NULL,
-    environment TEXT NOT NULL,
-    example TEXT NOT NULL
+    environment TEXT NOT NULL
 );
 CREATE INDEX conditions_by_task ON conditions (task_key);
 
@@ -252,18 +248,6 @@ CREATE TABLE gains (
     gain REAL NOT NULL,
     hours REAL NOT NULL
 ) WITHOUT ROWID;
-
-CREATE TABLE archive (
-    run_id TEXT NOT NULL REFERENCES runs (id),
-    island INTEGER NOT NULL,
-    behaviour TEXT NOT NULL,
-    node_id INTEGER NOT NULL REFERENCES nodes (id),
-    as_score REAL NOT NULL,
-    number INTEGER NOT NULL,
-    place INTEGER NOT NULL,
-    PRIMARY KEY (run_id, island, behaviour)
-) WITHOUT ROWID;
-CREATE INDEX archive_best ON archive (run_id, island, as_score DESC, number, place);
 
 CREATE TABLE tree (
     run_id TEXT NOT NULL REFERENCES runs (id),

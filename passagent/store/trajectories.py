@@ -133,7 +133,7 @@ def trajectory(store: Store, run: Run, episode: Episode, clean: bool = True) -> 
     """
     cleaned = redacted if clean else _as_it_is
     rows = store.rows(
-        "SELECT base, body, steps.*, model, cost, latency_s "
+        "SELECT body, steps.*, model, cost, latency_s "
         "FROM steps JOIN messages ON messages.id = message_id "
         "LEFT JOIN calls ON calls.episode_id = steps.episode_id AND calls.step = steps.seq "
         "AND calls.state = 'done' AND calls.role = 'agent' "
@@ -165,9 +165,7 @@ def trajectory(store: Store, run: Run, episode: Episode, clean: bool = True) -> 
         gain=episode.gain,
         created_at=episode.created_at,
         finished_at=episode.finished_at,
-        messages=[
-            _turn(row, cleaned(said)) for row, said in zip(rows, conversations.read(store, rows), strict=True)
-        ],
+        messages=[_turn(row, cleaned(conversations.unpack(row["body"]))) for row in rows],
         nodes=[_candidate(node, cleaned(node.note)) for node in nodes.of_episode(store, episode.id)],
     )
 

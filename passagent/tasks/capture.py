@@ -13,7 +13,15 @@ import torch.utils._pytree as pytree
 from torch._dynamo.eval_frame import _reset_guarded_backend_cache
 
 from passagent.errors import TaskError
-from passagent.tasks.straight import Captured
+
+
+@dataclass(frozen=True)
+class Captured:
+    """`graph_module(*[inputs[i] for i in order])` is the list of outputs of `module(*inputs)`, flattened."""
+
+    graph_module: torch.fx.GraphModule
+    order: list[int]
+    """For each placeholder of the graph the position of its input."""
 
 
 def capture(module: torch.nn.Module, inputs: list[Any]) -> Captured:

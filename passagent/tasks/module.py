@@ -20,7 +20,8 @@ def load_module(subgraph: Subgraph, device: str) -> torch.nn.Module:
     Literals of the device that it was recorded on become `device`. Raises TaskError if it does not load.
     """
     file = subgraph.path / "model.py"
-    tree = device_tree(subgraph, device)
+    tree = _Devices(subgraph.home, full_device(device)).visit(ast.parse(subgraph.source))
+    ast.fix_missing_locations(tree)
     module = types.ModuleType(f"passagent_subgraph_{subgraph.path.name}")
     name = source_name(subgraph.path)
     linecache.cache[name] = (len(subgraph.source), None, subgraph.source.splitlines(keepends=True), name)
@@ -29,12 +30,6 @@ def load_module(subgraph: Subgraph, device: str) -> torch.nn.Module:
         return module.GraphModule().eval()
     except Exception as error:
         raise TaskError(f"{file}: does not load: {type(error).__name__}: {error}") from error
-
-
-def device_tree(subgraph: Subgraph, device: str) -> ast.Module:
-    """The subgraph's text for `device`."""
-    tree = _Devices(subgraph.home, full_device(device)).visit(ast.parse(subgraph.source))
-    return ast.fix_missing_locations(tree)  # type: ignore[no-any-return]
 
 
 def source_name(path: Path) -> str:

@@ -123,7 +123,7 @@ def keep(
 ) -> int:
     """Store an evaluation made under `environment`, charged to a run if there is one; its id.
 
-    `packed`: what `pack` made of it, for a transaction to be short.
+    `packed`: of evaluations.pack, for a transaction to be short.
     """
     if evaluation.plan_files:
         files.keep(store, files.pack(evaluation.plan_files))
@@ -133,13 +133,8 @@ def keep(
         task_key=task.key,
         environment=environment,
         candidate_key=_key(subject),
-        packed=packed or pack(store, task, environment, evaluation),
+        packed=packed or evaluations.pack(evaluation.model_dump(mode="json")),
     )
-
-
-def pack(store: Store, task: Task, environment: str, evaluation: Evaluation) -> evaluations.Packed:
-    """The evaluation as it is stored."""
-    return evaluations.pack(store, task.key, environment, evaluation.model_dump(mode="json"))
 
 
 def environment_key(config: EvaluatorConfig, *others: BaseModel, machine: str | None = None) -> str:

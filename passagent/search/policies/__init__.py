@@ -41,7 +41,7 @@ def policy_of(config: SearchConfig) -> Policy:
         case "best_of_n":
             return Anew()
         case "evolutionary":
-            return Evolutionary(config.elites, config.tournament, config.explore, config.diversity)
+            return Evolutionary(config.elites, config.tournament, config.explore)
         case path:
             policy: Policy = extend.make(path, "search.policy", config)
             return policy
