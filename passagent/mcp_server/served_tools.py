@@ -23,8 +23,8 @@ from passagent.agent.toolbox import (
 from passagent.agent.workspace import Workspace
 from passagent.evaluator.candidate import Candidate
 from passagent.evaluator.target import target_of
+from passagent.experience import knowledge
 from passagent.experience.exemplars import Match
-from passagent.experience.retrievers import retriever_of
 from passagent.mcp_server import answers
 from passagent.mcp_server.catalog import read_file
 from passagent.mcp_server.client_service import Service, is_open
@@ -132,18 +132,16 @@ class Tools:
         self, caller: Caller, query: str, task: str | None = None
     ) -> answers.TextAnswer:
         found = None if task is None else self.service.catalog.task(task)
-        config = self.service.config
-        retriever, target = retriever_of(config.experience.retriever), target_of(config.evaluator)
+        target = target_of(self.service.config.evaluator)
         text = passages(
-            retriever.search(query, found.operators if found else (), limit=MAX_PASSAGES, target=target)
+            knowledge.search(query, found.operators if found else (), limit=MAX_PASSAGES, target=target)
         )
         answer = answers.paged(text, None, _text, fence=False)
         self._note(caller, found, "search_knowledge", answer, query=query, task=task)
         return answer
 
     async def read_document(self, caller: Caller, path: str, cursor: str | None = None) -> answers.TextAnswer:
-        config = self.service.config
-        text = retriever_of(config.experience.retriever).read(path, target=target_of(config.evaluator))
+        text = knowledge.read(path, target=target_of(self.service.config.evaluator))
         answer = answers.paged(text, cursor, _text, fence=False)
         self._note(caller, None, "read_document", answer, path=path, cursor=cursor)
         return answer
