@@ -208,8 +208,7 @@ SERVED = {
         ToolSpec(CODE, _SEARCHES_CODE, _CODE),
         _served(
             "similar",
-            "Read passes that worked for this task or for similar ones, and why each was taken; else which "
-            "knowledge documents to read.",
+            "Read passes that worked for this task or for similar ones, and why each was taken.",
             {"task": _TASK, "cursor": _CURSOR},
             ["task"],
         ),

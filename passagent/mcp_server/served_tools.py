@@ -24,7 +24,7 @@ from passagent.agent.workspace import Workspace
 from passagent.evaluator.candidate import Candidate
 from passagent.evaluator.target import target_of
 from passagent.experience import knowledge
-from passagent.experience.exemplars import Match
+from passagent.experience.exemplars import Found, Match
 from passagent.mcp_server import answers
 from passagent.mcp_server.catalog import read_file
 from passagent.mcp_server.client_service import Service, is_open
@@ -32,7 +32,7 @@ from passagent.mcp_server.commands_apart import extract_apart, new_directory, pa
 from passagent.mcp_server.jobs import Report
 from passagent.search.candidates import evaluation_of, tell
 from passagent.search.profiling_nodes import limits_of
-from passagent.search.run_memory import used_for
+from passagent.search.run_memory import open_memory
 from passagent.search.setup import stored_task
 from passagent.store import confirmations, nodes, runs
 from passagent.store.episodes import get_episode
@@ -156,9 +156,7 @@ class Tools:
 
     async def similar(self, caller: Caller, task: str, cursor: str | None = None) -> answers.Similar:
         found = self.service.catalog.task(task)
-        used = await asyncio.to_thread(used_for, found, self.service.config, self.service.store.runs_dir)
-        taken: list[tuple[Literal["seed", "example"], Match]] = [("seed", used.seed)] if used.seed else []
-        taken += [("example", one) for one in used.examples]
+        taken = await asyncio.to_thread(self._passes_like, found)
         lines = [
             answers.SimilarLine(
                 use=use,
@@ -178,12 +176,19 @@ class Tools:
         answer = answers.paged(
             text,
             cursor,
-            lambda part, more: answers.Similar(
-                passes=lines, knowledge=used.knowledge, text=part, cursor=more
-            ),
+            lambda part, more: answers.Similar(passes=lines, text=part, cursor=more),
         )
         self._note(caller, found, "similar", answer, task=task, cursor=cursor)
         return answer
+
+    def _passes_like(self, task: Task) -> list[tuple[Literal["seed", "example"], Match]]:
+        """The passes that a search of the task would use."""
+        config = self.service.config
+        memory = open_memory(config, task, self.service.store.runs_dir)
+        found = memory.find() if memory else Found()
+        seed = found.seed if config.experience.seeds else None
+        taken: list[tuple[Literal["seed", "example"], Match]] = [("seed", seed)] if seed else []
+        return [*taken, *(("example", match) for match in found.examples)]
 
     async def history(self, caller: Caller, task: str, cursor: str | None = None) -> answers.History:
         found = self.service.catalog.task(task)

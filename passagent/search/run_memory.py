@@ -7,15 +7,13 @@ import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from passagent.config import Config
 from passagent.errors import PassagentError
 from passagent.evaluator.result import Evaluation, GraphResult
-from passagent.evaluator.target import kind_of, target_of
+from passagent.evaluator.target import kind_of
 from passagent.experience import exemplars
-from passagent.experience.exemplars import Found, Match
-from passagent.experience.knowledge import search
+from passagent.experience.exemplars import Found
 from passagent.search import planting
 from passagent.search.pairing import confirmed_evaluation
 from passagent.store import Store, confirmations, nodes
@@ -25,9 +23,6 @@ from passagent.store.runs import Run
 from passagent.tasks import Task, load_task
 from passagent.tasks.reader import Subgraph
 from passagent.tasks.tasklist import find_tasks
-
-PASSAGES = 2
-"""Sections of the knowledge documents that are named where no exemplar serves."""
 
 
 @dataclass(frozen=True)
@@ -71,18 +66,15 @@ class Memory:
         place = "of passagent" if found.exemplar.source == "shipped" else self.path
         return found.exemplar.files, f"library {place}, {found.exemplar.task}"
 
-    def remember(self, store: Store, run: Run, device_name: str) -> int:
-        """Keep the run's best pass as an exemplar of each graph; how many were kept."""
+    def remember(self, store: Store, run: Run, device_name: str) -> None:
+        """Keep the run's best pass as an exemplar of each graph, if it is faster than eager."""
         best = confirmations.winner(store, run.id)
         if self.is_excluded or best is None or best.evaluation_id is None:
-            return 0
-        found = confirmed_evaluation(store, best)
-        if (found.as_score or 0.0) <= 1:
-            return 0
-        files, origin = nodes.get_files(store, best), run_name(store, run)
-        author, kept = planting.author_of(store, run, best), 0
-        if author.startswith("library "):
-            return 0
+            return
+        found, author = confirmed_evaluation(store, best), planting.author_of(store, run, best)
+        if (found.as_score or 0.0) <= 1 or author.startswith("library "):
+            return
+        files, origin = nodes.get_files(store, best), f"{store.runs_dir.resolve()} {run.id}"
         with PassLibrary.open(self.path) as library, library.transaction():
             graphs = {graph.name: graph for graph in found.graphs}
             for one, pair in zip(self.task.subgraphs, self.hashes, strict=True):
@@ -90,8 +82,7 @@ class Memory:
                 if pair is not None and graph is not None and graph.speedup is not None:
                     made = kept_pass(one, pair, graph, found, files, origin, author)
                     operators = ", ".join(self.task.operators)
-                    kept += library.keep(replace(made, operators=operators, device=device_name))
-        return kept
+                    library.keep(replace(made, operators=operators, device=device_name))
 
 
 def open_memory(config: Config, task: Task, runs_dir: Path) -> Memory | None:
@@ -104,46 +95,6 @@ def open_memory(config: Config, task: Task, runs_dir: Path) -> Memory | None:
         other = load_task(place)
         excluded |= Memory(path, other, known_hashes(path, other), frozenset(), config).marks
     return Memory(path, task, known_hashes(path, task), frozenset(excluded), config)
-
-
-@dataclass(frozen=True)
-class Used:
-    """What a search of a task would use of what earlier ones left."""
-
-    task: str
-    target: str
-    library: str | None
-    excluded: bool
-    seed: Match | None
-    examples: list[Match]
-    knowledge: list[str]
-    """Sections of the documents, where there is no exemplar."""
-
-    def data(self) -> dict[str, Any]:
-        """As plain data, without the files' text."""
-        given = {name: getattr(self, name) for name in ("task", "target", "library", "excluded", "knowledge")}
-        seed = self.seed.data() if self.seed else None
-        return given | {"seed": seed, "examples": [one.data() for one in self.examples]}
-
-
-def used_for(task: Task, config: Config, runs_dir: Path) -> Used:
-    """What is used for a task, and why. Raises UsageError, PassagentError where no hash can be computed."""
-    memory, works = open_memory(config, task, runs_dir), target_of(config.evaluator)
-    found = memory.find() if memory else Found()
-    seed = found.seed if config.experience.seeds else None
-    knowledge: list[str] = []
-    if seed is None and not found.examples:
-        passages = search("fusion", task.operators, limit=PASSAGES, target=works)
-        knowledge = [f"{one.path}: {one.heading}" for one in passages]
-    return Used(
-        task.name,
-        works.name,
-        str(memory.path) if memory else None,
-        memory.is_excluded if memory else False,
-        seed,
-        found.examples,
-        knowledge,
-    )
 
 
 def known_hashes(path: Path, task: Task) -> tuple[tuple[str, str] | None, ...]:
@@ -169,11 +120,6 @@ def _hashed(task: Task) -> list[tuple[str, str] | None]:
         why = (done.stderr.strip() or "its process ended").splitlines()[-1]
         raise PassagentError(f"{task.path}: cannot be hashed ({why}); --library off does without")
     return [tuple(pair) if pair else None for pair in json.loads(done.stdout.splitlines()[-1])]
-
-
-def run_name(store: Store, run: Run) -> str:
-    """What a run is called in the library: `RUNS_DIR RUN`."""
-    return f"{store.runs_dir.resolve()} {run.id}"
 
 
 def kept_pass(
