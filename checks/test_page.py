@@ -19,12 +19,10 @@ from browser import ROOT, answers, browser, served, until
 sys.path.insert(0, str(ROOT / "tests"))
 
 import tiny_search
-from test_hint_library import hint, source
 from test_pass_library import GELU
 
 from passagent.benchmark.results import FILE, Row
 from passagent.evaluator.result import Candidate
-from passagent.experience.hint_library import HintLibrary, Lesson
 from passagent.store import Store, confirmations, files, nodes, participants, profiles, runs
 from passagent.store.pass_library import PassLibrary
 
@@ -83,7 +81,6 @@ def finished(task, tmp_path_factory):
         text = f"task on a CPU, tier cheap\n  g (float32): 4.19 MB, 3 launches, {EVIL}"
         profiles.keep_profile(store, nodes.get_node(store, 3).run_id, packed.key, False, text, "{}")
         store.execute("UPDATE nodes SET as_score = 9e999 WHERE id = 5", {})
-        store.execute("UPDATE hints SET credited = 4, helped = 3, total_gain = 0.3", {})
     results = place / "bench/tiny-cpu" / FILE
     results.parent.mkdir(parents=True)
     with results.open("w") as file:
@@ -190,10 +187,8 @@ def test_a_finished_run(chromium, finished):
 def test_pages_of_many(chromium, finished, tmp_path):
     run, _ = newest(finished)
     library = tmp_path / "library.db"
-    with PassLibrary.open(library) as passes, HintLibrary.open(library) as hints:
+    with PassLibrary.open(library) as passes:
         passes.keep(GELU)
-        for name, advice in (("wide-loads", EVIL[:300]), ("one-pass", "Read each row once, in wide loads.")):
-            hints.learn(Lesson(hint=hint(name, advice=advice)), source())
     with Store.open(finished, create=False) as store:
         other = runs.list_runs(store)[1].id
     with served(finished, "--library", library) as at:

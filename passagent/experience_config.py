@@ -10,8 +10,6 @@ class ExperienceConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    retriever: str | None = None
-    """Who searches `knowledge/`: a class of your own (`pkg.mod:Mine`, see extend.py); None: BM25."""
     library: str | None = None
     """Where runs keep what they found and learned: a file, or `off`; None: $PASSAGENT_LIBRARY, else
     library.db in the runs directory."""
@@ -22,6 +20,5 @@ class ExperienceConfig(BaseModel):
     examples: int = Field(2, ge=0)
     """Passes of similar tasks that are shown to an island's first episode and to those that start from the
     task, but not to drafts."""
-    learned: float = Field(0.8, ge=0, le=1)
-    """Probability that an episode sees the learned hint that was chosen for it. Those that do not see theirs
-    show what the hints are worth."""
+    learned: bool = True
+    """Show hints that models wrote, but for a random fifth of the episodes, which show their worth."""

@@ -4,7 +4,6 @@
     search.policy: pkg.mod:MyPolicy         Policy
     search.stop: [pkg.mod:MyRule]           StopRule
     agent.tools: [..., pkg.mod:MyTool]      Tool
-    experience.retriever: pkg.mod:Mine      Retriever
     evaluator.target: pkg.mod:MyTarget      Target
 
 `examples/extend/` has one of each. Modules of the current directory are found, too.
@@ -16,7 +15,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from passagent.errors import UsageError, nearest
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
     from passagent.agent.workspace import Workspace
     from passagent.config import Config, EvaluatorConfig, ModelConfig, SearchConfig
-    from passagent.experience.knowledge import Passage
     from passagent.models.types import Message, Reply, ToolSpec
     from passagent.plan.model import Kernel
     from passagent.search.islandview import IslandView
@@ -124,26 +122,11 @@ class Target(Protocol):
         ...
 
 
-class Retriever(Protocol):
-    """`experience.retriever`: made as `Mine()`. Finds the knowledge that models are shown."""
-
-    def search(
-        self, query: str, operators: Iterable[str] = (), limit: int = 5, target: Target | None = None
-    ) -> list[Passage]:
-        """At most `limit` passages that answer `query`, the best first."""
-        ...
-
-    def read(self, path: str, target: Target | None = None) -> str:
-        """A document by the path of a passage. Raises UsageError."""
-        ...
-
-
 NEEDS = {
     "--model": ("complete", "close", "name"),
     "search.policy": ("select", "scope"),
     "search.stop": ("__call__",),
     "agent.tools": ("run", "spec"),
-    "experience.retriever": ("search", "read"),
     "evaluator.target": ("prompt", "admits", "refuses", "name"),
 }
 """What each must have, in its class; but `scope` and `name` may be made by `__init__`."""
@@ -219,5 +202,3 @@ def check(config: Config) -> None:
     for name in config.agent.tools:
         if is_path(name):
             load(name, "agent.tools")
-    if config.experience.retriever:
-        make(config.experience.retriever, "experience.retriever")

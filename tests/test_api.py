@@ -42,7 +42,7 @@ ONLY_IN_A_TERMINAL = {
     "drain": "acts on a run of another process",
     "expert coverage": "prints",
     "gc": "tidies a runs directory",
-    "hints list": "prints",
+    "hints": "prints",
     "library list": "prints",
     "library prune": "tidies a file",
     "library show": "prints",

@@ -1,10 +1,9 @@
-"""The tool search_code: strings, expressions and names over samples and the installed Triton's sources."""
+"""The tool search_code: strings and names over samples and the installed Triton's sources."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from passagent.agent.toolbox import MAX_CODE, search_code
 from passagent.config import EvaluatorConfig
 from passagent.evaluator.target import target_of
 from passagent.experience import code_search
-from passagent.experience.code_search import CodeRoot, files
+from passagent.experience.code_search import files
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
 GPU, CPU = (target_of(EvaluatorConfig(device=device)) for device in ("cuda", "cpu"))
@@ -25,10 +24,8 @@ def ask(query: str, target: Any = GPU, **more: str) -> str:
 
 
 @needs_triton
-def test_a_string_an_expression_and_a_name_are_found() -> None:
+def test_a_string_and_a_name_are_found() -> None:
     [hit] = [line for line in ask("def program_id(").splitlines() if "triton/language/core.py:" in line]
-    found = ask(r"^def (next_power_of_2|cdiv)\(", kind="regex").splitlines()
-    assert len(found) >= 2 and all(line.startswith("triton/") and "def " in line for line in found)
     assert ask("a string that no file (holds)").startswith("nothing found")
     assert "samples/cuda_quick_gelu/quick_gelu.py" in ask("samples/", kind="file").splitlines()
     line = int(hit.split(":")[1])
@@ -56,20 +53,9 @@ def test_long_answers_are_cut_and_a_cursor_goes_on() -> None:
         ask("x", cursor="-1")
 
 
-def test_an_expression_cannot_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a.py").write_text("x = '" + "a" * 60 + "!'\n")
-    root = CodeRoot("own", lambda: iter([("a.py", tmp_path / "a.py")]))
-    monkeypatch.setattr(code_search, "ROOTS", [*code_search.ROOTS, root])
-    monkeypatch.setattr(code_search, "MAX_CPU_S", 1)
-    assert "own/a.py:1: x = 'aaa" in ask("'aaaa", target=None)
-    with pytest.raises(ToolError, match="it took over 1 s"):
-        ask("(a+)+$", kind="regex")
-
-
 @pytest.mark.parametrize(
     ("query", "kind", "reason"),
     [
-        ("(", "regex", "no regular expression"),
         (" ", "string", "1 to 500 characters"),
         ("x" * 501, "string", "1 to 500 characters"),
         ("no/such/file", "file", "no file's name"),

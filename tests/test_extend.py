@@ -89,17 +89,6 @@ def test_a_tool(searched):
     assert any(m["role"] == "tool" and m["content"].startswith("A.py: 2 lines") for m in talk)
 
 
-def test_a_retriever(searched):
-    def reply(messages, tools):
-        return calling(("search_knowledge", {"query": "rows"})) if messages[-1]["role"] == "user" else "Done."
-
-    name = f"{HERE}.retriever:Notes"
-    settings = {"experience.retriever": name, "search.islands": 1}
-    _, store, run = searched(settings, ScriptedModel(reply), iters=1)
-    [episode] = store.rows("SELECT id FROM episodes WHERE run_id = :run", {"run": run.id})
-    assert any("Read each row once" in m["content"] for m in episodes.conversation(store, episode["id"]))
-
-
 def test_a_target(searched):
     own = {"evaluator.target": f"{HERE}.target:OneThread", "search.islands": 1}
     _, store, run = searched(own, tiny_search.PacedModel(), iters=1)
@@ -176,9 +165,9 @@ class Rule:
 class Silent:
     scope = "islands"
     def __init__(self, config): pass
-class Search:
-    search = read = None
-    def __init__(self): raise RuntimeError("no\\nway")
+class Failing(Silent):
+    select = None
+    def __init__(self, config): raise RuntimeError("no\\nway")
 """
 
 
@@ -198,8 +187,8 @@ class Search:
         ("search.policy", "own_parts:Silent", "has no 'select'; it needs select, scope"),
         ("search.policy", "own_parts.Silent", "unknown; known: "),
         ("search.stop", "own_parts:Rule", "has no '__call__'; it needs __call__"),
+        ("search.policy", "own_parts:Failing", "cannot be made: RuntimeError: no way"),
         ("agent.tools", "own_parts:Bare", "has no 'run'; it needs run, spec"),
-        ("experience.retriever", "own_parts:Search", "cannot be made: RuntimeError: no way"),
         (
             "model.name",
             "own_parts:Bare",

@@ -1,15 +1,13 @@
-"""The hint library: what is shipped is valid, and retrieval ranks by fit and by proven gain."""
+"""Hints: the curated ones are valid, retrieval ranks by fit and confidence, and uplift has an interval."""
 
 import random
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
 from passagent.errors import UsageError
 from passagent.experience.diagnosis import LABELS, LIMITERS
-from passagent.experience.hints import Context, Hint, expected_gain, home, load_hints, retrieve
+from passagent.experience.hints import Context, Hint, Uplift, home, load_hints, retrieve, uplift
 
 ADVICE = "Advice that is long enough to be some."
 
@@ -31,14 +29,10 @@ def ids(
     operators=("add",),
     target="cpu",
     dtypes=("float32",),
-    stats=None,
     limit=10,
     **more,
 ):
-    return [
-        entry.hint.id
-        for entry in retrieve(hints, label, operators, target, dtypes, stats or {}, limit, **more)
-    ]
+    return [hint.id for hint in retrieve(hints, label, operators, target, dtypes, limit, **more)]
 
 
 def test_the_shipped_library():
@@ -69,26 +63,20 @@ def test_only_hints_that_apply():
     assert len(ids([hint(f"h{i}") for i in range(9)], limit=3)) == 3
 
 
-def test_proven_gain_lifts_and_failure_sinks():
-    hints = [hint("good"), hint("new"), hint("bad"), hint("harmful")]
-    stats = {"good": (10, 0.2), "bad": (10, 0.0), "harmful": (10, -0.2)}
-    assert ids(hints, stats=stats) == ["good", "new", "bad", "harmful"]
-    assert ids(
-        [hint("lucky", confidence=0.5), hint("steady")], stats={"lucky": (1, 0.1), "steady": (30, 0.1)}
-    ) == [
-        "steady",
-        "lucky",
-    ]
+def test_the_more_confident_hint_ranks_first():
+    hints = [hint("unsure", confidence=0.1), hint("sure", confidence=0.9)]
+    assert ids(hints) == ["sure", "unsure"]
 
 
-@given(st.floats(0, 1), st.integers(0, 1000), st.floats(-1, 1))
-def test_expected_gain_lies_between_prior_and_observation(confidence, uses, mean):
-    prior = expected_gain(confidence, 0, 0.0)
-    value = expected_gain(confidence, uses, mean)
-    assert min(prior, mean) - 1e-9 <= value <= max(prior, mean) + 1e-9 or uses == 0
-    if uses:
-        further = expected_gain(confidence, uses + 100, mean)
-        assert abs(further - mean) <= abs(value - mean) + 1e-9
+def test_uplift_is_the_difference_of_mean_gains_with_an_interval():
+    rng = random.Random(7)
+    shown, held_out = [rng.gauss(0.2, 0.05) for _ in range(80)], [rng.gauss(0.05, 0.05) for _ in range(20)]
+    found = uplift(shown, held_out)
+    assert found.low < 0.15 < found.high and found.high - found.low < 0.1
+    assert (found.shown, found.held_out) == (80, 20)
+    assert uplift(shown, held_out) == found, "the same gains, the same interval"
+    assert uplift([0.3], [0.1]) == Uplift(pytest.approx(0.2), None, None, 1, 1)
+    assert uplift([0.3], []) == Uplift(None, None, None, 1, 0)
 
 
 def test_islands_see_different_hints_and_chance_explores():

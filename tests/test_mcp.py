@@ -107,7 +107,7 @@ def test_a_client_works_from_a_task_to_the_best_pass(place, mode):
             found = await call(client, "search_knowledge", query="row softmax", task="relu")
             assert "guidance/" in found["text"]
             found = await call(client, "similar", task="relu")
-            assert found["passes"] == [] and found["knowledge"], "no library, so documents"
+            assert found["passes"] == [] and found["text"] == "", "no library"
             library, kept = (
                 place / "library.db",
                 open_memory(service.config, service.catalog.task("relu"), place),

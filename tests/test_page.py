@@ -17,12 +17,10 @@ from pathlib import Path
 import pytest
 import tiny_search
 from starlette.testclient import TestClient
-from test_hint_library import hint, source
 from test_pass_library import GELU
 
 from passagent.benchmark.results import FILE, Row, look
 from passagent.errors import InfrastructureError, PassagentError, UsageError
-from passagent.experience.hint_library import HintLibrary, Lesson
 from passagent.page.app import create_app
 from passagent.page.freshness import Freshness
 from passagent.page.guard import Access
@@ -107,11 +105,10 @@ def crawl(page, start="/"):
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    """A library of one pass and one learned hint."""
+    """A library of one pass."""
     path = tmp_path_factory.mktemp("library") / "library.db"
-    with PassLibrary.open(path) as passes, HintLibrary.open(path) as hints:
+    with PassLibrary.open(path) as passes:
         passes.keep(GELU)
-        hints.learn(Lesson(hint=hint("wide-loads")), source())
     return path
 
 
@@ -120,16 +117,16 @@ def test_every_link_leads_to_a_page_without_inline_scripts_or_styles(made, libra
     seen = crawl(client(made, library=library))
     assert library.read_bytes() == before  # it was opened to look
     short = GELU.instance.partition(":")[2][:12]
-    assert "wide-loads" in seen["/hints"].text and "not known yet" in seen["/hints"].text
+    assert "curated" in seen["/hints"].text and "not known yet" in seen["/hints"].text
     assert GELU.operators in seen["/library"].text
     assert all(name in seen[f"/library/{short}"].text for name in GELU.sources)
     assert "/library" not in client(made).get("/").text
     page = client(made, library=library)
-    tag = page.get("/hints").headers["etag"]
-    assert page.get("/hints", headers={"If-None-Match": tag}).status_code == 304
-    with HintLibrary.open(library) as hints:
-        hints.learn(Lesson(hint=hint("narrow-loads")), source(episode=2))
-    assert "narrow-loads" in page.get("/hints", headers={"If-None-Match": tag}).text
+    tag = page.get("/library").headers["etag"]
+    assert page.get("/library", headers={"If-None-Match": tag}).status_code == 304
+    with PassLibrary.open(library) as passes:
+        passes.keep(dataclasses.replace(GELU, instance="1:" + "e" * 64, operators="wide_gelu"))
+    assert "wide_gelu" in page.get("/library", headers={"If-None-Match": tag}).text
     kinds = ("/run/", "/node/", "/tree", "/episode/", "/task/", "/diff/", "/figures", "/hints", "/library/")
     assert all(any(kind in address for address in seen) for kind in kinds)
     for address, answer in seen.items():

@@ -40,7 +40,6 @@ from passagent.store import (
     confirmations,
     episodes,
     evaluations,
-    hint_uses,
     migrations,
     nodes,
     participants,
@@ -446,19 +445,15 @@ def test_selection(store, task):
     assert [n.id for n in view.elites(9)] == [high.id, middle.id, low.id, untimed.id]
 
 
-def test_hints_are_shown_logged_and_credited(store, task):
+def test_hints_are_shown_and_logged(store, task):
     session = open_tiny(store, task, islands=2, iters=6)
     finish(session)
     uses = store.rows("SELECT * FROM hint_uses")
     assert uses
-    assert all(use["gain"] is not None for use in uses)
-    by_episode = {row["id"]: row for row in store.rows("SELECT * FROM episodes")}
     for use in uses:
-        assert use["gain"] == (by_episode[use["episode_id"]]["gain"] or 0.0)
         body = episodes.conversation(store, use["episode_id"])[1]["content"]
         advice = next(hint.advice for hint in session.hints if hint.id == use["hint_id"])
         assert " ".join(advice.split())[:40] in " ".join(body.split())
-    assert sum(credited for credited, _ in hint_uses.mean_gains(store).values()) == len(uses)
 
 
 def test_the_prompt_shows_parent_and_attempts(store, task):

@@ -88,6 +88,8 @@ class EpisodeContext:
     more_attempts: int = 0
     """Earlier ones of the island that are not among them."""
     hints: list[HintView] = field(default_factory=list)
+    held_out: list[str] = field(default_factory=list)
+    """Ids of learned hints that are not shown, to measure their worth."""
     knowledge: list[Passage] = field(default_factory=list)
     """Sections of the knowledge documents, the best fitting first."""
     past: list[PastTask] = field(default_factory=list)

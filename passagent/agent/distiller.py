@@ -16,16 +16,12 @@ from jinja2 import Environment, StrictUndefined
 from pydantic import ValidationError
 
 from passagent import resources
-from passagent.agent.observe import observation
 from passagent.agent.structured import again, braced
 from passagent.agent.tokens import cut_end
 from passagent.config import Config
 from passagent.evaluator.result import Evaluation, GraphResult
 from passagent.experience.diagnosis import LABELS, Diagnosis
-from passagent.experience.hint_library import MAX_ADVICE, LearnedHint, Lesson
-from passagent.experience.hint_trials import Learned
-from passagent.experience.hints import fitness
-from passagent.expert.advice import ExpertTeacher
+from passagent.experience.hints import MAX_ADVICE, LearnedHint, fitness
 from passagent.models import open_model, role_config
 from passagent.models.types import Message, Model, Reply, ToolSpec
 from passagent.tasks import Task
@@ -62,21 +58,6 @@ TOOL = ToolSpec(
         "additionalProperties": False,
     },
 )
-JUDGE = ToolSpec(
-    "judge_hint",
-    "Say of a hint that is known whether the episode speaks for it, against it, or for retiring it.",
-    {
-        "type": "object",
-        "properties": {
-            "id": {"type": "string"},
-            "verdict": {"type": "string", "enum": ["helps", "harms", "retire"]},
-        },
-        "required": ["id", "verdict"],
-        "additionalProperties": False,
-    },
-)
-MAX_FAILURE = 1_000
-"""Tokens of what the evaluator said of a failure."""
 AGAIN = "That was no hint: {reason}. Call `write_hint` once."
 
 
@@ -90,7 +71,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Improvement:
-    """What an episode did that ended with progress, or with nothing but errors."""
+    """What an episode did that ended with progress."""
 
     task: Task
     target: str
@@ -100,12 +81,10 @@ class Improvement:
     before: Side | None
     """Its parent; None: the task itself."""
     after: Side
-    """Its best candidate; after nothing but errors its last one."""
+    """Its best candidate."""
     hint_id: str
     """Of the hint that comes of it."""
     source: str
-    known: tuple[Learned, ...] = ()
-    """Learned hints for such an episode, to be judged."""
 
     @property
     def dtypes(self) -> list[str]:
@@ -113,37 +92,33 @@ class Improvement:
         return sorted({subgraph.dtype for subgraph in self.task.subgraphs})
 
 
-Save = Callable[[Reply, Lesson | None], None]
-"""Called with each reply, and the lesson once there is one; returns when both are safe."""
+Save = Callable[[Reply, LearnedHint | None], None]
+"""Called with each reply, and the hint once there is one; returns when both are safe."""
 
 
 def open_distiller(config: Config) -> Model | None:
-    """The model to ask, None if `roles.hint_distiller` names none; `expert`: no model. Raises UsageError."""
-    if config.roles.hint_distiller is None:
-        return None
-    if config.roles.hint_distiller.name == "expert":
-        return ExpertTeacher()
-    return open_model(role_config(config, ROLE))
+    """Return the model to ask, None if `roles.hint_distiller` names none. Raises UsageError."""
+    return open_model(role_config(config, ROLE)) if config.roles.hint_distiller else None
 
 
 async def ask(
-    model: Model, improvement: Improvement, save: Save = lambda reply, lesson: None
-) -> Lesson | None:
-    """The lesson. A malformed reply is asked for once again; then there is none.
+    model: Model, improvement: Improvement, save: Save = lambda reply, hint: None
+) -> LearnedHint | None:
+    """Return the model's hint. A malformed reply is asked for once again; then there is none.
 
     Raises what the model raises.
     """
     messages: list[Message] = [{"role": "user", "content": prompt(improvement)}]
     for _ in range(TRIES):
-        reply = await model.complete(messages, [TOOL, JUDGE] if improvement.known else [TOOL])
+        reply = await model.complete(messages, [TOOL])
         try:
-            lesson = read(reply.message, improvement)
+            hint = read(reply.message, improvement)
         except ValueError as error:
             save(reply, None)
             messages = [*messages, reply.message, *again(reply.message, AGAIN.format(reason=error))]
         else:
-            save(reply, lesson)
-            return lesson
+            save(reply, hint)
+            return hint
     return None
 
 
@@ -164,10 +139,6 @@ def prompt(improvement: Improvement) -> str:
             speedups=cut_end(speedups, MAX_SPEEDUPS, ""),
             labels=LABELS,
             tool=TOOL.name,
-            judge=JUDGE.name,
-            failure=""
-            if after.evaluation.status == "ok"
-            else cut_end(observation(after.evaluation, files=after.files), MAX_FAILURE, ""),
             max_advice=MAX_ADVICE,
         )
         .strip()
@@ -193,35 +164,15 @@ def graph_lines(before: Evaluation | None, after: Evaluation) -> str:
     )
 
 
-def read(message: Message, improvement: Improvement) -> Lesson:
-    """The lesson of a reply, from its tool calls or else its text. Raises ValueError saying what is wrong.
-
-    A reply can only add: what it says of hints that it was not shown is left out.
-    """
-    calls = message["tool_calls"]
-    written = [call["arguments"] for call in calls if call["name"] == TOOL.name]
-    verdicts = [_json(call["arguments"]) for call in calls if call["name"] == JUDGE.name]
-    known = {one.hint.id for one in improvement.known}
-    of = {str(one.get("id")): str(one.get("verdict")) for one in verdicts if one.get("id") in known}
-    hint = None
-    if written or not of:
-        hint = _hint(_json(written[0] if written else message["content"], not written), improvement)
-    votes = {name: verdict == "helps" for name, verdict in of.items() if verdict in ("helps", "harms")}
-    retire = [name for name, verdict in of.items() if verdict == "retire"]
-    return Lesson(hint=hint, votes=votes, retire=retire)
-
-
-def _json(text: str, is_prose: bool = False) -> dict[str, Any]:
+def read(message: Message, improvement: Improvement) -> LearnedHint:
+    """Read the hint of a reply, from its tool call or else its text. Raises ValueError with what is wrong."""
+    written = [call["arguments"] for call in message["tool_calls"] if call["name"] == TOOL.name]
     try:
-        fields: Any = json.loads(braced(text) if is_prose else text)
+        fields: Any = json.loads(written[0] if written else braced(message["content"]))
     except ValueError:
         raise ValueError("it holds no valid JSON object") from None
     if not isinstance(fields, dict):
         raise ValueError("it holds no JSON object")
-    return fields
-
-
-def _hint(fields: dict[str, Any], improvement: Improvement) -> LearnedHint:
     try:
         hint = LearnedHint.model_validate({**fields, "id": improvement.hint_id, "source": improvement.source})
     except ValidationError as error:

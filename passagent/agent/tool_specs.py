@@ -47,7 +47,7 @@ _CODE = _schema(
     {
         "query": {
             "type": "string",
-            "description": "string, regex: matched in each line; file: part of a name",
+            "description": "string: looked for in each line; file: part of a name",
         },
         "kind": {"type": "string", "enum": list(KINDS), "description": "default string"},
         "cursor": _CURSOR,
@@ -55,9 +55,9 @@ _CODE = _schema(
     ["query"],
 )
 _SEARCHES_CODE = (
-    "Search code: sample passes and the sources of the kernel language that is installed. kind string or "
-    "regex gives `file:line: text`; kind file lists files by a part of their name, and shows one whose whole "
-    "name (or name:line) you give."
+    "Search code: sample passes and the sources of the kernel language that is installed. kind string "
+    "gives `file:line: text`; kind file lists files by a part of their name, and shows one whose whole name "
+    "(or name:line) you give."
 )
 
 SPECS = {
@@ -208,8 +208,7 @@ SERVED = {
         ToolSpec(CODE, _SEARCHES_CODE, _CODE),
         _served(
             "similar",
-            "Read passes that worked for this task or for similar ones, and why each was taken; else which "
-            "knowledge documents to read.",
+            "Read passes that worked for this task or for similar ones, and why each was taken.",
             {"task": _TASK, "cursor": _CURSOR},
             ["task"],
         ),

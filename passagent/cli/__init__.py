@@ -17,7 +17,6 @@ from passagent.cli import (
     collect_verbs,
     dataset_verbs,
     export_verbs,
-    hint_verbs,
     judge_verbs,
     library_verbs,
     look_verbs,
@@ -44,7 +43,6 @@ for group in (
     app.add_typer(group.commands)
 app.add_typer(judge_verbs.expert_app, name="expert")
 app.add_typer(library_verbs.library_app, name="library")
-app.add_typer(hint_verbs.hints_app, name="hints")
 
 
 @app.callback(invoke_without_command=True)

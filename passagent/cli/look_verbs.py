@@ -128,6 +128,14 @@ def doctor(run: opt.RunArgument, runs_dir: opt.RunsDir = "runs", json: opt.Json 
 
 
 @commands.command()
+def hints(runs_dir: opt.RunsDir = "runs", json: opt.Json = False) -> None:
+    """List curated and learned hints: where they come from, and what showing learned ones gains."""
+    from passagent.commands import learned_hints
+
+    learned_hints.list_hints(runs_dir, json)
+
+
+@commands.command()
 def view(
     runs_dir: serve.RunsDirArgument = "runs",
     port: serve.Port = 8640,

@@ -61,12 +61,11 @@ Library = Annotated[
     str | None,
     option(
         "--library",
-        "What earlier runs found and learned, to be used again: a file, or off.",
+        "Passes that earlier runs found, to be used again: a file, or off.",
         metavar="FILE",
         show_default="library.db in the runs directory; of optimize and library, in $XDG_DATA_HOME/passagent",
     ),
 ]
-OF_RUNS = "runs/library.db"
 Exclude = Annotated[
     list[str] | None,
     option(

@@ -26,10 +26,6 @@ _REFERENCES = {
 }
 """Columns that hold another row's number without being a foreign key. 0 is no row: the task in `tree`."""
 _ADDED = {
-    "hints": "INSERT INTO main.hints SELECT * FROM source.hints WHERE true ON CONFLICT (id) DO UPDATE SET "
-    "uses = uses + excluded.uses, credited = credited + excluded.credited, "
-    "helped = helped + excluded.helped, total_gain = total_gain + excluded.total_gain, "
-    "last_used_at = max(last_used_at, excluded.last_used_at)",
     "collections": "INSERT INTO main.collections SELECT * FROM source.collections WHERE true "
     "ON CONFLICT (model) DO UPDATE SET elapsed_s = elapsed_s + excluded.elapsed_s",
     "files": "INSERT OR IGNORE INTO main.files SELECT * FROM source.files",

@@ -1,29 +1,25 @@
-"""`passagent hints`: what models noted after episodes, and what showing it gains."""
+"""`passagent hints`: the hints that episodes are shown, and what showing learned ones gains."""
 
 from __future__ import annotations
 
 import json
+import textwrap
 
-from passagent.experience.hint_library import HintLibrary
 from passagent.report.hint_report import hint_data, uplift_text
-from passagent.report.text import printable, table
+from passagent.report.text import printable, width
+from passagent.store import Store
 
 
-def list_hints(path: str | None, as_json: bool) -> None:
-    """Print the learned hints of the library at `path`, the oldest first. Raises UsageError."""
-    with HintLibrary.open(path, create=False) as library:
-        found = [hint_data(library, entry) for entry in library.entries()]
+def list_hints(runs_dir: str, as_json: bool) -> None:
+    """Print the learned hints of a runs directory, the newest first, and the curated ones."""
+    with Store.open(runs_dir, create=False) as store:
+        found = hint_data(store)
     if as_json:
-        print(json.dumps({"library": str(library.path), "hints": found}))
+        print(json.dumps(found))
         return
-    rows = [
-        [
-            one["id"],
-            one["state"],
-            f"{one['uplift']['shown']} + {one['uplift']['held']}",
-            uplift_text(one["uplift"]),
-            printable(one["advice"]),
-        ]
-        for one in found
-    ]
-    print(table(["hint", "state", ">shown + held out", ">uplift (95%)", "advice"], rows, wrap=["advice"]))
+    print(f"uplift of learned hints: {uplift_text(found['uplift'])}")
+    for hint in found["hints"]:
+        line = f"{hint['id']}: {hint['origin']}; shown {hint['shown']}"
+        if hint["uplift"]:
+            line += f", held out {hint['uplift']['held_out']}, uplift {uplift_text(hint['uplift'])}"
+        print(f"\n{line}\n{textwrap.indent(textwrap.fill(printable(hint['advice']), width() - 2), '  ')}")

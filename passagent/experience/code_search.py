@@ -1,32 +1,26 @@
-"""Search in code that a pass can learn from: samples, the examples' passes, the installed Triton's sources.
-
-Strings and expressions are looked for in a process of their own with a limit of CPU time (code_scan.py).
-"""
+"""Search in code that a pass can learn from: samples, example passes, the installed Triton's sources."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
-import json
-import re
-import signal
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from passagent import resources
-from passagent.errors import InfrastructureError, UsageError, nearest
-from passagent.experience import code_scan
+from passagent.errors import UsageError, nearest
 from passagent.extend import Target
 
-Kind = Literal["string", "regex", "file"]
-KINDS = ("string", "regex", "file")
-MAX_CPU_S = 3
-"""CPU time of a search, s."""
-MAX_PATTERN = 500
-"""Characters of what is looked for."""
+Kind = Literal["string", "file"]
+KINDS = ("string", "file")
+MAX_QUERY = 500
+"""Characters of a query."""
+MAX_HITS = 400
+"""Lines that are listed."""
+MAX_LINE = 200
+"""Characters of a line that are shown."""
 MAX_NAMES = 400
 """Files that are listed."""
 
@@ -77,22 +71,17 @@ def files(target: Target | None = None) -> dict[str, Path]:
 
 
 async def search(query: str, kind: Kind = "string", target: Target | None = None) -> str:
-    """Lines `file:line: text` that hold `query`, or match it; of kind `file` names of files that hold it.
+    """Return the lines `file:line: text` that hold `query`; of kind `file` the names of files that hold it.
 
     The name of a file (`triton/language/core.py`), or of a line (`...core.py:120`), gives the file from
-    there on. Raises UsageError for what cannot be looked for, InfrastructureError where the process fails.
+    there on. Raises UsageError for a query that cannot be looked for.
     """
-    if not query.strip() or len(query) > MAX_PATTERN:
-        raise UsageError(f"query: 1 to {MAX_PATTERN} characters are looked for, not {len(query)}")
+    if not query.strip() or len(query) > MAX_QUERY:
+        raise UsageError(f"query: 1 to {MAX_QUERY} characters are looked for, not {len(query)}")
     known = await asyncio.to_thread(files, target)
     if kind == "file":
         return _file(query.strip(), known)
-    if kind == "regex":
-        try:
-            re.compile(query)
-        except (re.error, OverflowError, RecursionError) as error:
-            raise UsageError(f"query: no regular expression: {error}") from error
-    lines = await _scan(query, kind == "regex", known)
+    lines = await asyncio.to_thread(_lines_with, query, known)
     shown = [line for line in lines if target is None or target.admits(line)]
     return "\n".join(shown) or "nothing found; kind: file, query: / lists the files"
 
@@ -111,25 +100,14 @@ def _file(query: str, known: dict[str, Path]) -> str:
     return "\n".join(names[:MAX_NAMES]) + more
 
 
-async def _scan(pattern: str, is_regex: bool, known: dict[str, Path]) -> list[str]:
-    """The lines that code_scan finds."""
-    asked = {
-        "files": [[name, str(path)] for name, path in known.items()],
-        "pattern": pattern,
-        "is_regex": is_regex,
-        "cpu_s": MAX_CPU_S,
-    }
-    pipe = asyncio.subprocess.PIPE
-    words = (sys.executable, "-I", "-S", code_scan.__file__)
-    child = await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe, stderr=pipe)
-    try:
-        said, failed = await child.communicate(json.dumps(asked).encode())
-    finally:
-        if child.returncode is None:
-            child.kill()
-    if child.returncode == -signal.SIGXCPU:
-        raise UsageError(f"query: it took over {MAX_CPU_S} s; write an expression without nested repeats")
-    if child.returncode:
-        last = (failed.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
-        raise InfrastructureError(f"search_code: its process ended with {child.returncode}: {last}")
-    return said.decode().splitlines()
+def _lines_with(query: str, known: dict[str, Path]) -> list[str]:
+    """The first MAX_HITS lines that hold the query."""
+    hits: list[str] = []
+    for name, path in known.items():
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+            if query not in line:
+                continue
+            if len(hits) == MAX_HITS:
+                return [*hits, f"more than {MAX_HITS} lines match; ask for less"]
+            hits.append(f"{name}:{number}: {line.strip()[:MAX_LINE]}")
+    return hits

@@ -73,25 +73,6 @@ class Match:
     """1 for the same structure; else of the operators, 0 to 1."""
     why: str
 
-    def data(self) -> dict[str, Any]:
-        """As plain data, without the files' text."""
-        one = self.exemplar
-        return {
-            "relation": self.relation,
-            "likeness": round(self.likeness, 4),
-            "why": self.why,
-            "task": one.task,
-            "operators": list(one.operators),
-            "device": one.device,
-            "as_score": one.as_score,
-            "as_low": one.as_low,
-            "as_high": one.as_high,
-            "author": one.author,
-            "licence": one.licence,
-            "source": one.source,
-            "files": sorted(one.files),
-        }
-
 
 @dataclass(frozen=True)
 class Found:

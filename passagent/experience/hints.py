@@ -1,7 +1,4 @@
-"""The hint library: structured pieces of optimisation experience, ranked by fit and by proven gain.
-
-Pure functions: what a hint gained so far comes in as statistics, logging a use is the search's work.
-"""
+"""Hints: structured pieces of optimisation experience, curated ones and those that models wrote."""
 
 from __future__ import annotations
 
@@ -9,9 +6,9 @@ import functools
 import hashlib
 import math
 import random
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+from typing import Any, Literal, NamedTuple
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -21,14 +18,18 @@ from passagent.errors import UsageError, nearest
 from passagent.experience.diagnosis import LABELS
 
 HINTS = "knowledge/hints.yaml"
-PRIOR_USES = 4.0
-"""Uses that the prior weighs as much as."""
-PRIOR_GAIN = 0.1
-"""Mean log gain expected of an untried hint of confidence 1."""
-GAIN_SCALE = 0.1
-"""A log gain this much higher makes a hint e times as likely to be shown."""
+NOISE = 0.5
+"""Standard deviation of the noise in a hint's rank, on the scale of confidence."""
 OTHER_ISLAND = 0.5
 """Weight of a hint that belongs to another island."""
+LEARNED = 3
+"""Learned hints that an episode is shown, at most."""
+HELD_OUT = 0.2
+"""Share of the episodes that see no learned hints."""
+MAX_ADVICE = 400
+"""Characters of a learned hint."""
+DRAWS = 1000
+"""Draws of the bootstrap."""
 
 
 class _Strict(BaseModel):
@@ -53,7 +54,7 @@ class Hint(_Strict):
     advice: str = Field(min_length=20)
     source: str = Field(min_length=3)
     confidence: float = Field(ge=0, le=1)
-    """How far it may be trusted before it was ever used."""
+    """Its author's, that it helps where it applies."""
 
     @field_validator("trigger")
     @classmethod
@@ -64,15 +65,32 @@ class Hint(_Strict):
         return value
 
 
-@dataclass(frozen=True)
-class RankedHint:
-    """A hint and why it stands where it stands."""
+class LearnedHint(Hint):
+    """A hint that a model wrote: its text is data of bounded size, in one line, without code."""
 
-    hint: Hint
-    score: float
-    fit: float
-    expected_gain: float
-    """Posterior mean of the log gain."""
+    @field_validator("advice")
+    @classmethod
+    def _is_data(cls, value: str) -> str:
+        text = " ".join(value.split())
+        if len(text) > MAX_ADVICE:
+            raise ValueError(f"{len(text)} characters, {MAX_ADVICE} are allowed")
+        if "```" in text or "~~~" in text:
+            raise ValueError("holds a code fence; write it in words")
+        return text
+
+
+class Uplift(NamedTuple):
+    """The gain that showing learned hints brings: difference of mean log gains with them and without."""
+
+    estimate: float | None
+    """None: no outcome with them, or none without them."""
+    low: float | None
+    """Ends of the 95% bootstrap interval; None with fewer than two outcomes on a side."""
+    high: float | None
+    shown: int
+    """Episodes that were shown them."""
+    held_out: int
+    """Episodes that they were held from."""
 
 
 def load_hints(text: str | None = None, where: str | None = None) -> list[Hint]:
@@ -108,30 +126,26 @@ def retrieve(
     operators: Iterable[str],
     target: str,
     dtypes: Iterable[str],
-    stats: Mapping[str, tuple[int, float]],
     limit: int,
     rng: random.Random | None = None,
     island: tuple[int, int] | None = None,
-) -> list[RankedHint]:
-    """The `limit` hints that serve a diagnosis `label` best, best first.
+) -> list[Hint]:
+    """Return the `limit` hints that serve a diagnosis `label` best, best first.
 
-    `stats`: id to (uses, mean log gain of the candidates that followed). With `rng` the gain is drawn from
-    its posterior (Thompson sampling), so that untried hints get their turn; without, its mean is used.
-    `island` = (this island, number of islands): hints of other islands count less, so that islands differ.
+    A hint ranks by its fit and by the confidence of its author. `rng` adds noise to the rank, so that every
+    hint that fits gets its turn. `island` = (this island, number of islands): hints of other islands count
+    less, so that islands differ.
     """
     used, kinds = set(operators), set(dtypes)
-    ranked = []
-    for hint in hints:
-        if label not in hint.trigger or not (fit := fitness(hint, label, used, target, kinds)):
+    scores: list[tuple[float, Hint]] = []
+    for hint in sorted(hints, key=lambda hint: hint.id):
+        fit = fitness(hint, label, used, target, kinds)
+        if not fit:
             continue
-        uses, mean = stats.get(hint.id, (0, 0.0))
-        gain = expected_gain(hint.confidence, uses, mean)
-        drawn = gain if rng is None else rng.gauss(gain, GAIN_SCALE / math.sqrt(PRIOR_USES + uses))
-        score = fit * math.exp(drawn / GAIN_SCALE)
-        if island is not None and home(hint.id, island[1]) != island[0] % island[1]:
-            score *= OTHER_ISLAND
-        ranked.append(RankedHint(hint, score, fit, gain))
-    return sorted(ranked, key=lambda entry: (-entry.score, entry.hint.id))[:limit]
+        noise = rng.gauss(0.0, NOISE) if rng else 0.0
+        is_other = island is not None and home(hint.id, island[1]) != island[0] % island[1]
+        scores.append((fit * math.exp(hint.confidence + noise) * (OTHER_ISLAND if is_other else 1.0), hint))
+    return [hint for _, hint in sorted(scores, key=lambda scored: -scored[0])[:limit]]
 
 
 def fitness(hint: Hint, label: str, operators: set[str], target: str, dtypes: set[str]) -> float:
@@ -150,12 +164,26 @@ def fitness(hint: Hint, label: str, operators: set[str], target: str, dtypes: se
     return fit + (0.25 if context.targets else 0.0)
 
 
-def expected_gain(confidence: float, uses: int, mean_log_gain: float) -> float:
-    """Posterior mean of the log gain: the prior of the confidence, shrunk towards what was seen."""
-    return (PRIOR_USES * PRIOR_GAIN * confidence + uses * mean_log_gain) / (PRIOR_USES + uses)
-
-
 @functools.cache
 def home(hint_id: str, islands: int) -> int:
     """The island that a hint belongs to: fixed by its id."""
     return int.from_bytes(hashlib.sha256(hint_id.encode()).digest()[:4], "little") % islands
+
+
+def is_held_out(episode_seed: int) -> bool:
+    """Return whether an episode is to see no learned hints, so that their worth can be measured."""
+    return random.Random(f"hold-out:{episode_seed}").random() < HELD_OUT
+
+
+def uplift(shown: Sequence[float], held_out: Sequence[float], seed: int = 0) -> Uplift:
+    """Compare the log gains of episodes with learned hints and without, with a bootstrap interval."""
+    estimate = fmean(shown) - fmean(held_out) if shown and held_out else None
+    if min(len(shown), len(held_out)) < 2:
+        return Uplift(estimate, None, None, len(shown), len(held_out))
+    rng = random.Random(seed)
+    draws = sorted(
+        fmean(rng.choices(shown, k=len(shown))) - fmean(rng.choices(held_out, k=len(held_out)))
+        for _ in range(DRAWS)
+    )
+    low, high = draws[round(0.025 * (DRAWS - 1))], draws[round(0.975 * (DRAWS - 1))]
+    return Uplift(estimate, low, high, len(shown), len(held_out))

@@ -33,10 +33,6 @@ class Plan:
         text = ", ".join(f"{name} {getattr(self, name)}" for name in used)
         return text + (f", without {' '.join(self.without)}" if self.without else "")
 
-    def with_numbers(self, numbers: dict[str, Any]) -> Plan:
-        """The plan with some of its numbers changed."""
-        return replace(self, **numbers)
-
     def json(self) -> str:
         return json.dumps(asdict(self))
 

@@ -18,7 +18,6 @@ from typing import Any
 
 from passagent.config import ModelConfig
 from passagent.errors import PassagentError
-from passagent.expert.advice import advised
 from passagent.expert.choices import Plan, neighbours, read_plans, safer, start
 from passagent.expert.cost import launches, microseconds
 from passagent.models.types import END, TOOLS, Message, Reply, ToolSpec, Usage, assistant
@@ -57,8 +56,6 @@ class Episode:
     """Of parent and earlier attempts; 0 where there are none."""
     tried: set[Plan]
     """Plans of the parent, of earlier attempts and of this episode."""
-    advised: dict[str, int] = field(default_factory=dict)
-    """Numbers that hints say to take."""
     outcomes: list[tuple[Plan, str, float | None]] = field(default_factory=list)
     """This episode's evaluated plans: (plan, status, AS)."""
 
@@ -129,7 +126,6 @@ def read(messages: list[Message]) -> Episode:
         _exactness(begun.group(1), start_part) if begun else "",
         max(map(float, [*re.findall(r"\bok, AS ([\d.]*\d)", rest), (begun and begun.group(2)) or 0])),
         {*parents, *read_plans(rest)},
-        advised(text, target),
     )
     written: Plan | None = None
     for message in messages:
@@ -171,7 +167,7 @@ def _exactness(status: str, text: str) -> str:
 def choose(episode: Episode) -> Plan | None:
     """The next plan that was not tried: a shrunk region after a failure, else a neighbour of the best."""
     if not episode.outcomes and episode.parent is None:
-        first = start(episode.target, episode.role).with_numbers(episode.advised)
+        first = start(episode.target, episode.role)
         if first not in episode.tried:
             return first
     base, base_as = episode.parent or start(episode.target, episode.role), episode.best_as
@@ -193,8 +189,6 @@ def choose(episode: Episode) -> Plan | None:
     if status in {"wrong_result", INEXACT}:
         failed = episode.outcomes[-1][0] if episode.outcomes else base
         near = itertools.chain(safer(failed, fused_operators(episode.task, episode.target, failed)), near)
-    if episode.advised:  # what agrees with the hints comes first
-        near = iter(sorted(near, key=lambda p: sum(getattr(p, n) != v for n, v in episode.advised.items())))
     known = [_launches(episode, p) for p in episode.tried]
     return next((p for p in near if p not in episode.tried and _launches(episode, p) not in known), None)
 

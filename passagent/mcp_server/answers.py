@@ -91,7 +91,6 @@ class Similar(TextAnswer):
     """What similar answers: the passes' files are in its text."""
 
     passes: list[SimilarLine]
-    knowledge: list[str] = Field([], description="documents to read where there is no pass")
 
 
 class CandidateLine(BaseModel):

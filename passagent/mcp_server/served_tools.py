@@ -23,8 +23,8 @@ from passagent.agent.toolbox import (
 from passagent.agent.workspace import Workspace
 from passagent.evaluator.candidate import Candidate
 from passagent.evaluator.target import target_of
-from passagent.experience.exemplars import Match
-from passagent.experience.retrievers import retriever_of
+from passagent.experience import knowledge
+from passagent.experience.exemplars import Found, Match
 from passagent.mcp_server import answers
 from passagent.mcp_server.catalog import read_file
 from passagent.mcp_server.client_service import Service, is_open
@@ -32,7 +32,7 @@ from passagent.mcp_server.commands_apart import extract_apart, new_directory, pa
 from passagent.mcp_server.jobs import Report
 from passagent.search.candidates import evaluation_of, tell
 from passagent.search.profiling_nodes import limits_of
-from passagent.search.run_memory import used_for
+from passagent.search.run_memory import open_memory
 from passagent.search.setup import stored_task
 from passagent.store import confirmations, nodes, runs
 from passagent.store.episodes import get_episode
@@ -132,18 +132,16 @@ class Tools:
         self, caller: Caller, query: str, task: str | None = None
     ) -> answers.TextAnswer:
         found = None if task is None else self.service.catalog.task(task)
-        config = self.service.config
-        retriever, target = retriever_of(config.experience.retriever), target_of(config.evaluator)
+        target = target_of(self.service.config.evaluator)
         text = passages(
-            retriever.search(query, found.operators if found else (), limit=MAX_PASSAGES, target=target)
+            knowledge.search(query, found.operators if found else (), limit=MAX_PASSAGES, target=target)
         )
         answer = answers.paged(text, None, _text, fence=False)
         self._note(caller, found, "search_knowledge", answer, query=query, task=task)
         return answer
 
     async def read_document(self, caller: Caller, path: str, cursor: str | None = None) -> answers.TextAnswer:
-        config = self.service.config
-        text = retriever_of(config.experience.retriever).read(path, target=target_of(config.evaluator))
+        text = knowledge.read(path, target=target_of(self.service.config.evaluator))
         answer = answers.paged(text, cursor, _text, fence=False)
         self._note(caller, None, "read_document", answer, path=path, cursor=cursor)
         return answer
@@ -158,9 +156,7 @@ class Tools:
 
     async def similar(self, caller: Caller, task: str, cursor: str | None = None) -> answers.Similar:
         found = self.service.catalog.task(task)
-        used = await asyncio.to_thread(used_for, found, self.service.config, self.service.store.runs_dir)
-        taken: list[tuple[Literal["seed", "example"], Match]] = [("seed", used.seed)] if used.seed else []
-        taken += [("example", one) for one in used.examples]
+        taken = await asyncio.to_thread(self._passes_like, found)
         lines = [
             answers.SimilarLine(
                 use=use,
@@ -180,12 +176,19 @@ class Tools:
         answer = answers.paged(
             text,
             cursor,
-            lambda part, more: answers.Similar(
-                passes=lines, knowledge=used.knowledge, text=part, cursor=more
-            ),
+            lambda part, more: answers.Similar(passes=lines, text=part, cursor=more),
         )
         self._note(caller, found, "similar", answer, task=task, cursor=cursor)
         return answer
+
+    def _passes_like(self, task: Task) -> list[tuple[Literal["seed", "example"], Match]]:
+        """The passes that a search of the task would use."""
+        config = self.service.config
+        memory = open_memory(config, task, self.service.store.runs_dir)
+        found = memory.find() if memory else Found()
+        seed = found.seed if config.experience.seeds else None
+        taken: list[tuple[Literal["seed", "example"], Match]] = [("seed", seed)] if seed else []
+        return [*taken, *(("example", match) for match in found.examples)]
 
     async def history(self, caller: Caller, task: str, cursor: str | None = None) -> answers.History:
         found = self.service.catalog.task(task)

@@ -187,9 +187,7 @@ def create_app(
             Route("/task/{key}", page("task.html", views.task, of_files=True)),
             Route("/compare", page("compare.html", views.compare)),
             Route("/collect", page("collect.html", bulk_views.collect)),
-            Route(
-                "/hints", page("hints.html", lambda store: bulk_views.hints(store, library), of_library=True)
-            ),
+            Route("/hints", page("hints.html", bulk_views.hints)),
             Route(
                 "/library", page("library.html", lambda store: bulk_views.library(library), of_library=True)
             ),

@@ -8,12 +8,10 @@ from typing import Any
 from passagent.collection import collection_figures, trials
 from passagent.errors import UsageError
 from passagent.experience import exemplars
-from passagent.experience.hint_library import HintLibrary
-from passagent.experience.hints import Hint, load_hints
 from passagent.page import charts
 from passagent.report import collect_table
 from passagent.report.hint_report import hint_data, uplift_text
-from passagent.store import Store, hint_uses
+from passagent.store import Store
 from passagent.store.pass_library import KeptPass, PassLibrary
 
 BENCHES = "bench"
@@ -24,7 +22,7 @@ def sections(store: Store) -> dict[str, bool]:
     """Which of these pages have something to show."""
     row = store.row(
         "SELECT EXISTS (SELECT 1 FROM runs WHERE trial IS NOT NULL) AS collect, "
-        "EXISTS (SELECT 1 FROM hints) AS hints"
+        "EXISTS (SELECT 1 FROM hints_shown) AS hints"
     )
     assert row is not None
     return {name: bool(value) for name, value in row.items()}
@@ -43,29 +41,9 @@ def collect(store: Store) -> dict[str, Any]:
     }
 
 
-def hints(store: Store, library: Path | None) -> dict[str, Any]:
-    """The hints that were shown, those that gained most first, and what was gained after them.
-
-    Those that models wrote are in the library, with their uplift against episodes that they were held from.
-    """
-    known = {hint.id: hint for hint in load_hints()}
-    for text in hint_uses.distilled(store):
-        distilled = Hint.model_validate_json(text)
-        known.setdefault(distilled.id, distilled)
-    gains = hint_uses.mean_gains(store)
-    rows = store.rows("SELECT * FROM hints")
-    for row in rows:
-        hint = known.get(row["id"])
-        row["gain"] = gains[row["id"]][1] if row["credited"] else None
-        row["advice"] = hint.advice if hint else ""
-        row["source"] = hint.source if hint else ""
-    rows.sort(key=lambda row: (row["gain"] is None, -(row["gain"] or 0.0), row["id"]))
-    learned: list[dict[str, Any]] = []
-    if has_library(library):
-        with HintLibrary.open(library, to_look=True) as found:
-            learned = [hint_data(found, entry) for entry in found.entries()]
-    learned.sort(key=lambda one: -(one["uplift"]["estimate"] or 0.0))
-    return {"rows": rows, "learned": learned, "uplift": uplift_text}
+def hints(store: Store) -> dict[str, Any]:
+    """The hints that models wrote and the curated ones, with the uplift of showing learned hints."""
+    return hint_data(store) | {"text": uplift_text}
 
 
 def has_library(path: Path | None) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from passagent.agent.prompt import plain_note, short_note
 from passagent.errors import TaskError, UsageError
 from passagent.page import charts
-from passagent.report import course, difference, lineage, run_list, spending, status, why
+from passagent.report import course, difference, run_list, spending, status, why
 from passagent.report.evaluation import failure_lines, figure_notes, graph_cells
 from passagent.report.run_summary import finalists_data, finalists_text, found_since_text
 from passagent.report.tree import node_row
@@ -18,7 +18,7 @@ from passagent.search.going_on import runs_dir_flag
 from passagent.search.migration import why_none
 from passagent.search.pairing import confirmed_evaluation
 from passagent.search.setup import stored_config
-from passagent.store import Store, confirmations, ledger, migrations, nodes, runs
+from passagent.store import Store, confirmations, hint_uses, ledger, migrations, nodes, runs
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS, Run
 from passagent.store.trajectories import find_episode, trajectory
@@ -201,7 +201,7 @@ def episode(store: Store, name: str, number: str) -> dict[str, Any]:
         "run": found,
         "episode": told,
         "made": {one.call_id: one for one in told.nodes},
-        "hints": lineage.hints_shown(store, record.id),
+        "hints": hint_uses.shown_in(store, record.id),
         "arguments": _arguments,
     }
 

@@ -12,18 +12,6 @@ from passagent.store.runs import SEEDS
 _LONGEST = 100_000
 
 
-class HintUse(NamedTuple):
-    """A hint that an episode was shown, and what is known of it."""
-
-    id: str
-    gain: float | None
-    """Of the episode, ln(AS after / AS before); None until it ends."""
-    uses: int
-    """Of the hint in all runs."""
-    mean_gain: float | None
-    """Of the hint in all runs; None before its first outcome."""
-
-
 class Rank(NamedTuple):
     """Where a node stood among the correct candidates that could be chosen when an episode began."""
 
@@ -35,16 +23,6 @@ class Rank(NamedTuple):
 def lineage(store: Store, node: Node) -> list[Node]:
     """The node and all its ancestors, the eldest first."""
     return [*reversed(ancestors(store, node.id, _LONGEST)), node]
-
-
-def hints_shown(store: Store, episode_id: int) -> list[HintUse]:
-    """The hints in the episode's prompt, in order."""
-    rows = store.rows(
-        "SELECT hints.id, gain, uses, total_gain / nullif(credited, 0) AS mean_gain FROM hint_uses "
-        "JOIN hints ON hints.id = hint_id WHERE episode_id = :id ORDER BY place",
-        {"id": episode_id},
-    )
-    return [HintUse(**row) for row in rows]
 
 
 def migration_reason(store: Store, episode_id: int) -> str | None:

@@ -12,22 +12,14 @@ from passagent.store.runs import Run
 
 
 class HintFigures(NamedTuple):
-    """What became of the hints that were shown."""
+    """How many hints were shown."""
 
     episodes: int
     """Begun."""
     with_hints: int
     """Of these, whose prompt showed some."""
-    uses: int
     hints: int
     """Different ones."""
-    credited: int
-    """Uses whose outcome is known."""
-    uncredited: int
-    """Uses of episodes that are done, without an outcome: should be none."""
-    helped: int
-    mean_gain: float | None
-    """ln(AS after / AS before), over the credited uses."""
 
 
 class Duplicates(NamedTuple):
@@ -78,14 +70,11 @@ class Finalist(NamedTuple):
 
 
 def hint_figures(store: Store, run_id: str) -> HintFigures:
-    """Of all hints shown in the run."""
+    """Count the hints shown in the run."""
     [row] = store.rows(
         "SELECT (SELECT count(*) FROM episodes WHERE run_id = :run AND model IS NOT NULL) AS episodes, "
-        "count(DISTINCT episode_id) AS with_hints, count(*) AS uses, count(DISTINCT hint_id) AS hints, "
-        "count(hint_uses.gain) AS credited, "
-        "coalesce(sum(hint_uses.gain IS NULL AND episodes.state = 'done'), 0) AS uncredited, "
-        "coalesce(sum(hint_uses.gain > 0), 0) AS helped, avg(hint_uses.gain) AS mean_gain "
-        "FROM hint_uses JOIN episodes ON episodes.id = episode_id WHERE hint_uses.run_id = :run",
+        "count(DISTINCT episode_id) AS with_hints, count(DISTINCT hint_id) AS hints "
+        "FROM hint_uses WHERE run_id = :run AND is_shown",
         {"run": run_id},
     )
     return HintFigures(**row)

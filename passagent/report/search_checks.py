@@ -64,23 +64,15 @@ def elite_migrations(store: Store, run: Run, config: Config) -> Finding:
 
 
 def hints(store: Store, run: Run, config: Config) -> Finding:
-    """Whether hints were shown, credited, and followed by gains."""
+    """Check that hints were shown."""
     found = run_figures.hint_figures(store, run.id)
     shown = found._asdict()
     if not config.agent.hints:
         return Finding("hints", "ok", "turned off (agent.hints is 0)", "", shown)
-    said = (
-        f"{found.hints} different ones in {found.with_hints} of {found.episodes} episodes; {found.helped} of "
-        f"{found.credited} uses were followed by a gain, on average {percent(found.mean_gain)}"
-    )
-    if found.episodes and not found.uses:
+    if found.episodes and not found.hints:
         said = f"none was shown in {found.episodes} episodes"
         return Finding("hints", "fail", said, "see whether knowledge/hints.yaml fits the task", shown)
-    if found.uncredited:
-        said = f"{found.uncredited} uses of finished episodes were not credited"
-        return Finding("hints", "fail", said, "the statistics of hints are wrong: report this", shown)
-    if found.credited >= 20 and not found.helped:
-        return Finding("hints", "warn", said, "write hints for this kind of task, or distil some", shown)
+    said = f"{found.hints} different ones in {found.with_hints} of {found.episodes} episodes"
     return Finding("hints", "ok", said, "", shown)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from passagent.agent.prompt import plain_note, short_note
-from passagent.report.lineage import hints_shown, lineage, migration_reason, rank_then
+from passagent.report.lineage import lineage, migration_reason, rank_then
 from passagent.report.run_summary import score_data
 from passagent.report.text import counted, interval, number, percent, printable
 from passagent.search import planting
@@ -17,7 +17,7 @@ from passagent.search.drafts import is_first
 from passagent.search.going_on import runs_dir_flag
 from passagent.search.pairing import confirmed_evaluation
 from passagent.search.rounds import round_of
-from passagent.store import Store, confirmations, episodes, nodes, profiles, runs
+from passagent.store import Store, confirmations, episodes, hint_uses, nodes, profiles, runs
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS, Run
@@ -97,7 +97,7 @@ def _episode_data(store: Store, run: Run, episode: Episode) -> dict[str, Any]:
         "chosen": _chosen(store, run, episode, parent),
         "forked_from": _forked_from(run, episode),
         "migrated": bool(episode.migrated),
-        "hints": [hint._asdict() for hint in hints_shown(store, episode.id)],
+        "hints": hint_uses.shown_in(store, episode.id),
         "state": episode.state,
         "end_reason": episode.end_reason,
         "steps": episode.steps,
@@ -185,8 +185,7 @@ def _append_episode(text: Text, step: dict[str, Any], last_run: str) -> None:
     if episode["forked_from"] is not None:
         return
     if episode["hints"]:
-        hints = ", ".join(_hint(hint) for hint in episode["hints"])
-        _append_line(text, f"hints (mean gain of episodes that had them): {hints}")
+        _append_line(text, f"hints: {', '.join(episode['hints'])}")
     if episode["state"] == "running":
         outcome = "still under way"
     elif episode["best_node"] is None:
@@ -255,12 +254,6 @@ def _separate(one: dict[str, Any], other: dict[str, Any]) -> bool:
     if None in (one["as_low"], one["as_high"], other["as_low"], other["as_high"]):
         return False
     return bool(one["as_low"] > other["as_high"] or one["as_high"] < other["as_low"])
-
-
-def _hint(hint: dict[str, Any]) -> str:
-    if hint["mean_gain"] is None:
-        return str(hint["id"])
-    return f"{hint['id']} {percent(hint['mean_gain'])}"
 
 
 def _ordinal(number: int) -> str:

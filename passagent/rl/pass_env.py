@@ -20,7 +20,7 @@ from passagent.config import load_config
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.target import target_of
-from passagent.experience.retrievers import retriever_of
+from passagent.experience import knowledge
 from passagent.rl.instructions import task_text
 from passagent.rl.reward import reward_of
 from passagent.rl.shared import SharedEvaluator, shared
@@ -202,7 +202,7 @@ class PassEnv:
 
         Args:
             query: What is looked for in each line; with kind file a part of a file's name or all of it.
-            kind: string, regex or file; default string.
+            kind: string or file; default string.
             cursor: Go on where an answer was cut, with its cursor.
 
         Returns:
@@ -258,14 +258,13 @@ class PassEnv:
             candidate = Candidate(files)
             return (await profiled(task, candidate, self._seen.get(candidate.key), config, deep)).text()
 
-        retriever = retriever_of(self._config.experience.retriever)
         opened = [
             toolbox.file_editor(workspace),
             toolbox.check(workspace, outline),
             toolbox.pass_evaluator(workspace, submit),
             toolbox.search_knowledge(
-                partial(retriever.search, operators=task.operators, target=target),
-                partial(retriever.read, target=target),
+                partial(knowledge.search, operators=task.operators, target=target),
+                partial(knowledge.read, target=target),
             ),
             toolbox.search_code(target),
             toolbox.profile(workspace, limits),

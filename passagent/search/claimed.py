@@ -29,7 +29,7 @@ from passagent.agent.workspace import Workspace
 from passagent.evaluator.result import Candidate
 from passagent.evaluator.target import target_of
 from passagent.events import EpisodeContinued
-from passagent.experience.retrievers import retriever_of
+from passagent.experience import knowledge
 from passagent.models.meter import metered
 from passagent.models.types import Message, Model, Reply, ToolSpec, Usage
 from passagent.redaction import redact
@@ -51,9 +51,6 @@ from passagent.store import conversations as stored
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
-
-FAILURES = ("mismatch", "load_error", "compile_error", "runtime_error", "wrong_result", "refused")
-"""Statuses of candidates that say what their author did wrong."""
 
 
 async def run_claimed(session: Session, episode: Episode) -> Episode:
@@ -111,8 +108,6 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
         episodes.check_held(session.store, episode.id, session.owner)
         flush()
         episode = conclude(session, episode, parent, end.reason)
-    if session.memory is not None:
-        session.memory.settle(session.store, session.run)
     session.events.look()
     return episode
 
@@ -158,7 +153,7 @@ def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
         episodes.set_parent(store, episode, session.owner)
         if parent and reason is not None:
             migrations.add_migration(store, episode, parent, reason)
-        hint_uses.record_uses(store, episode, [hint.id for hint in context.hints])
+        hint_uses.record_uses(store, episode, [hint.id for hint in context.hints], context.held_out)
         episodes.add_packed(store, episode, [(message, None) for message in packed])
     session.events.look()
     session.notify()  # another island may wait to know where this one began
@@ -186,7 +181,7 @@ def choose_parent(session: Session, episode: Episode, rng: random.Random) -> tup
 
 
 def conclude(session: Session, episode: Episode, parent: Node | None, reason: str) -> Episode:
-    """Close the episode, credit its hints, count the island's stagnation, all or nothing.
+    """Close the episode and count the island's stagnation, all or nothing.
 
     With progress, a hint is to be distilled from it, if there is a distiller: then the episode is held on to.
     """
@@ -202,12 +197,11 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
     gained = is_progress(before, new, session.config.search.min_gain)
     with store.transaction():
         done = episodes.finish(store, episode, reason, gain, gained, hold=session.distiller is not None)
-        hint_uses.credit(store, episode, gain or 0.0)
         if island != SEEDS:
             _count_gain(session, new)
         if island != SEEDS and _is_at_light(session, [*right, *([parent] if parent else [])]):
             episodes.rest(store, episode)
-        if session.distiller is not None and island != SEEDS and (gained or _teaches(session, episode)):
+        if session.distiller is not None and island != SEEDS and gained:
             hint_uses.want_distilled(store, done)
     session.notify_all()  # an island at its end may be left what this one does not need
     return done
@@ -218,12 +212,6 @@ def _is_at_light(session: Session, found: list[Node]) -> bool:
     margin = session.config.search.until_sol
     headrooms = [(node.diagnosed or {}).get("headroom") for node in found]
     return margin is not None and any(one is not None and one <= 1 + margin for one in headrooms)
-
-
-def _teaches(session: Session, episode: Episode) -> bool:
-    """Whether nothing came of an episode but errors, which a library can keep others from."""
-    made = [node for node in nodes.of_episode(session.store, episode.id) if node.state == "done"]
-    return session.memory is not None and bool(made) and all(node.status in FAILURES for node in made)
 
 
 def _count_gain(session: Session, best: float | None) -> None:
@@ -247,15 +235,14 @@ def tools(
     """The agent's tools that `agent.tools` asks for, bound to this episode; `flush` stores what it said."""
     start_as = parent.as_score if parent and parent.status == "ok" else None
     target = target_of(session.config.evaluator)
-    retriever = retriever_of(session.config.experience.retriever)
     found: dict[str, Callable[[], Tool]] = {
         EDITOR: partial(file_editor, workspace),
         CHECK: partial(check, workspace, lambda files: outline(session, Candidate(files))),
         EVALUATOR: partial(pass_evaluator, workspace, submitter(session, episode, flush), start_as),
         KNOWLEDGE: partial(
             search_knowledge,
-            partial(retriever.search, operators=session.task.operators, target=target),
-            partial(retriever.read, target=target),
+            partial(knowledge.search, operators=session.task.operators, target=target),
+            partial(knowledge.read, target=target),
         ),
         PROFILE: partial(profile, workspace, partial(limits_of, session)),
         CODE: partial(search_code, target),

@@ -113,9 +113,6 @@ async def _watched(session: Session) -> None:
 
 async def _work(session: Session) -> None:
     try:
-        if session.memory is not None:  # what a process before this one may have left undone
-            session.memory.learn(session.store, session.run)
-            session.memory.settle(session.store, session.run)
         await measure_again(session)
         await seed(session)
         await _islands(session)

@@ -14,10 +14,9 @@ from passagent.agent import distiller
 from passagent.agent.distiller import ROLE, Improvement, Side
 from passagent.evaluator.result import Evaluation
 from passagent.evaluator.target import kind_of
-from passagent.experience.hint_library import Lesson
+from passagent.experience.hints import LearnedHint
 from passagent.models.meter import metered
 from passagent.models.types import Model, Reply
-from passagent.search.gain import log_gain
 from passagent.search.gathering import diagnosis_of
 from passagent.search.session import Session, Stopping
 from passagent.search.writers import meter_of
@@ -52,8 +51,7 @@ async def distil_rest(session: Session) -> None:
         best = _best(session, episode)
         if target is None or best is None or best.repeat_of is not None or (best.as_score or 0.0) < target:
             continue
-        gain = log_gain(_parent(session, episode), best.as_score)
-        hint_uses.want_distilled(session.store, replace(episode, gain=gain))
+        hint_uses.want_distilled(session.store, episode)
     try:
         for island in range(session.run.islands):
             await distil(session, island, is_last=True)
@@ -62,35 +60,12 @@ async def distil_rest(session: Session) -> None:
 
 
 async def _ask(session: Session, model: Model, episode: Episode, is_last: bool) -> None:
-    store = session.store
+    store, run, best = session.store, session.run, _best(session, episode)
+    assert best is not None and session.memory is not None
+    task_hashes = session.memory.marks
     meter = meter_of(session, replace(episode, model=model.name), ROLE, is_last)
-
-    def save(reply: Reply, lesson: Lesson | None) -> None:
-        hint = lesson.hint if lesson else None
-        with store.transaction():
-            meter.settle(reply.usage, reply.stop_reason)
-            ledger.count(store, episode, asdict(reply.usage))
-            hint_uses.settle_distilled(
-                store,
-                episode,
-                hint.model_dump() if hint else None,
-                model.name,
-                lesson.model_dump() if lesson else None,
-            )
-        session.events.look()
-        if session.memory is not None:
-            session.memory.learn(store, session.run)
-
-    await distiller.ask(metered(model, meter), _improvement(session, episode), save)
-
-
-def _improvement(session: Session, episode: Episode) -> Improvement:
-    """What the episode did, from the store."""
-    run, parent, best = session.run, _parent(session, episode), _best(session, episode)
-    if best is None:  # it made nothing but errors
-        best = [node for node in nodes.of_episode(session.store, episode.id) if node.state == "done"][-1]
-    label = diagnosis_of(parent).label
-    return Improvement(
+    parent = None if episode.parent_id is None else nodes.get_node(store, episode.parent_id)
+    improvement = Improvement(
         task=session.task,
         target=kind_of(run.device),
         diagnosis=diagnosis_of(parent),
@@ -98,12 +73,17 @@ def _improvement(session: Session, episode: Episode) -> Improvement:
         after=_side(session, best),
         hint_id=f"run-{run.id}-episode-{episode.number}",
         source=f"run {run.id}, episode {episode.number}",
-        known=session.memory.known(label) if session.memory else (),
     )
 
+    def save(reply: Reply, hint: LearnedHint | None) -> None:
+        written = hint.model_dump() if hint else None
+        with store.transaction():
+            meter.settle(reply.usage, reply.stop_reason)
+            ledger.count(store, episode, asdict(reply.usage))
+            hint_uses.settle_distilled(store, episode.id, written, best.id, model.name, task_hashes)
+        session.events.look()
 
-def _parent(session: Session, episode: Episode) -> Node | None:
-    return None if episode.parent_id is None else nodes.get_node(session.store, episode.parent_id)
+    await distiller.ask(metered(model, meter), improvement, save)
 
 
 def _best(session: Session, episode: Episode) -> Node | None:

@@ -6,6 +6,7 @@ import functools
 import json
 import random
 import re
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -19,14 +20,13 @@ from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.result import Evaluation
 from passagent.evaluator.target import kind_of, target_of
-from passagent.experience import retrieve
+from passagent.experience import knowledge, retrieve
 from passagent.experience.diagnosis import START, Diagnosis
-from passagent.experience.hints import Hint
+from passagent.experience.hints import LEARNED, Hint, LearnedHint, is_held_out
 from passagent.experience.knowledge import Passage
-from passagent.experience.retrievers import retriever_of
 from passagent.search.drafts import is_draft, is_first
 from passagent.search.relatives import Told, attempt, relatives
-from passagent.search.run_memory import Memory, arm_of
+from passagent.search.run_memory import Memory
 from passagent.search.writers import EXPERT
 from passagent.store import Store, bests, evaluations, hint_uses, nodes, runs
 from passagent.store.episodes import Episode
@@ -78,6 +78,7 @@ def episode_context(known: Known, episode: Episode, parent: Node | None) -> Epis
         best = best_known(known, episode)
         scores += [best] if best is not None and best > 0 else []
     scores += [parent.as_score] if parent and parent.status == "ok" and parent.as_score else []
+    hints, held_out = hints_for(known, episode, parent)
     return EpisodeContext(
         task=known.task,
         target=target_of(known.config.evaluator),
@@ -88,7 +89,8 @@ def episode_context(known: Known, episode: Episode, parent: Node | None) -> Epis
         best_as=max(scores, default=None),
         attempts=shown,
         more_attempts=more,
-        hints=[*learned_hints(known, episode, parent), *chosen_hints(known, episode, parent)],
+        hints=hints,
+        held_out=held_out,
         knowledge=passages(known, parent),
         past=past_tasks(known, draft) if begins and episode.model != EXPERT else [],
         machine=known.machine,
@@ -169,36 +171,38 @@ def attempts(known: Known, episode: Episode, parent: Node | None, made: int) -> 
     return [attempt(known.store, node, known.told) for node in found], made - own
 
 
-def learned_hints(known: Known, episode: Episode, parent: Node | None) -> list[HintView]:
-    """At most one hint that a distiller wrote, beside the curated ones: an experiment (hint_trials)."""
-    settings, memory = known.config, known.memory
-    is_off = not (settings.experience.learned and settings.agent.hints)
-    if memory is None or is_off or episode.island == SEEDS:
-        return []
-    label = diagnosis_of(parent).label
-    arm = arm_of(label, known.task, known.run.device, known.device_name)
-    hint = memory.offer(known.store, known.run, episode, arm)
-    return [] if hint is None else [hint]
+def hints_for(known: Known, episode: Episode, parent: Node | None) -> tuple[list[HintView], list[str]]:
+    """Return the hints for the parent's diagnosis, learned ones first, and ids of those that are held out.
 
+    The episode's seed decides which hints are drawn, and whether it sees the learned ones among them.
+    """
+    config, run, task = known.config, known.run, known.task
+    if not config.agent.hints or episode.island == SEEDS:  # the expert reads none
+        return [], []
+    works = target_of(config.evaluator)
 
-def chosen_hints(known: Known, episode: Episode, parent: Node | None) -> list[HintView]:
-    """Curated hints for the parent's diagnosis, drawn with the episode's own randomness."""
-    limit = known.config.agent.hints
-    if not limit or episode.island == SEEDS:  # the expert reads none
-        return []
-    works = target_of(known.config.evaluator)
-    ranked = retrieve(
-        [hint for hint in known.hints if works.admits(hint.advice)],
-        diagnosis_of(parent).label,
-        known.task.operators,
-        kind_of(known.run.device),
-        {subgraph.dtype for subgraph in known.task.subgraphs},
-        hint_uses.mean_gains(known.store),
-        limit,
-        rng=random.Random(f"hints:{episode.seed}"),
-        island=(episode.island, known.run.islands),
-    )
-    return [HintView(entry.hint.id, entry.hint.advice) for entry in ranked]
+    def draw(hints: Iterable[Hint], limit: int, kind: str) -> list[Hint]:
+        return retrieve(
+            [hint for hint in hints if works.admits(hint.advice)],
+            diagnosis_of(parent).label,
+            task.operators,
+            kind_of(run.device),
+            {subgraph.dtype for subgraph in task.subgraphs},
+            limit,
+            random.Random(f"{kind}:{episode.seed}"),
+            (episode.island, run.islands),
+        )
+
+    learned: list[Hint] = []
+    if known.memory is not None and config.experience.learned:
+        rows = hint_uses.learned(known.store, known.memory.excluded)
+        written = [LearnedHint.model_validate_json(row.hint) for row in rows]
+        # of several with the same text the oldest is shown
+        learned = draw({hint.advice: hint for hint in reversed(written)}.values(), LEARNED, "learned")
+    shown = [HintView(hint.id, hint.advice) for hint in draw(known.hints, config.agent.hints, "hints")]
+    if is_held_out(episode.seed):
+        return shown, [hint.id for hint in learned]
+    return [*(HintView(hint.id, hint.advice, is_learned=True) for hint in learned), *shown], []
 
 
 _ASKED = {
@@ -229,7 +233,6 @@ def passages(known: Known, parent: Node | None) -> list[Passage]:
             known.config.evaluator.model_dump_json(),
             known.device_name,
             limit,
-            known.config.experience.retriever,
         )
     )
 
@@ -242,11 +245,10 @@ def _passages(
     evaluator: str,
     device_name: str,
     limit: int,
-    retriever: str | None,
 ) -> list[Passage]:
     """The same for every episode that asks the same of the same documents (`roots`)."""
     works = target_of(EvaluatorConfig.model_validate_json(evaluator))
-    found = retriever_of(retriever).search(asked, operators, limit=50, target=works)
+    found = knowledge.search(asked, operators, limit=50, target=works)
     return list(islice((one for one in found if _is_useful(one, device_name)), limit))
 
 

@@ -1,48 +1,28 @@
-"""Memory across runs: what a run takes from the library and what it leaves there (docs/experience.md).
-
-The run's own database comes first: what it holds is carried over to the library, at once or by the next
-process after one that was killed in between. So each episode counts there exactly once.
-"""
+"""Memory across runs: what a run takes from the library and what it leaves there (docs/experience.md)."""
 
 from __future__ import annotations
 
 import json
-import math
-import random
 import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from passagent.agent.context import HintView
 from passagent.config import Config
 from passagent.errors import PassagentError
 from passagent.evaluator.result import Evaluation, GraphResult
-from passagent.evaluator.target import kind_of, target_of
+from passagent.evaluator.target import kind_of
 from passagent.experience import exemplars
-from passagent.experience.exemplars import Found, Match
-from passagent.experience.hint_library import HintLibrary, Lesson, Offer, Outcome, Source
-from passagent.experience.hint_trials import Arm, Learned, choose, family_of
-from passagent.experience.hints import fitness
-from passagent.experience.retrievers import retriever_of
+from passagent.experience.exemplars import Found
 from passagent.search import planting
 from passagent.search.pairing import confirmed_evaluation
-from passagent.store import Store, confirmations, episodes, evaluations, hint_uses, nodes
-from passagent.store.episodes import Episode
-from passagent.store.library import library_path
-from passagent.store.nodes import Node
+from passagent.store import Store, confirmations, nodes
+from passagent.store.library import Library, library_path
 from passagent.store.pass_library import KeptPass, PassLibrary, licence_of
 from passagent.store.runs import Run
 from passagent.tasks import Task, load_task
 from passagent.tasks.reader import Subgraph
 from passagent.tasks.tasklist import find_tasks
-
-CPU = "cpu"
-PASSAGES = 2
-"""Sections of the knowledge documents that are named where no exemplar serves."""
-MAX_KNOWN = 8
-"""Learned hints that a distiller judges, at most."""
 
 
 @dataclass(frozen=True)
@@ -86,88 +66,15 @@ class Memory:
         place = "of passagent" if found.exemplar.source == "shipped" else self.path
         return found.exemplar.files, f"library {place}, {found.exemplar.task}"
 
-    def offer(self, store: Store, run: Run, episode: Episode, arm: Arm) -> HintView | None:
-        """The learned hint that the episode sees, if any. What it was offered once it is offered again.
-
-        An excluded task may be helped by what others taught; it leaves no trace in the library. Nor does an
-        episode without an id, which is only asked about.
-        """
-        leaves_trace = bool(episode.id) and not self.is_excluded
-        name = run_name(store, run)
-        with HintLibrary.open(self.path) as library:
-            offer = library.offered(name, episode.id) if leaves_trace else None
-            if offer is None:
-                offer = self._drawn(library, name, episode, arm)
-                if offer is not None and leaves_trace:
-                    library.offer(offer)
-            if offer is None or not offer.shown:
-                return None
-            advice = library.entry(offer.hint).learned.hint.advice
-            return HintView(offer.hint, advice, is_learned=True)
-
-    def _drawn(self, library: HintLibrary, name: str, episode: Episode, arm: Arm) -> Offer | None:
-        propensity = self.config.experience.learned
-        works, rng = target_of(self.config.evaluator), random.Random(f"learned:{episode.seed}")
-        known = [entry.learned for entry in library.entries(self.excluded)]
-        learned = choose(
-            [one for one in known if works.admits(one.hint.advice)],
-            arm,
-            self.task.operators,
-            {subgraph.dtype for subgraph in self.task.subgraphs},
-            kind_of(self.config.evaluator.device),
-            library.tallies(self.excluded),
-            rng,
-        )
-        if learned is None:
-            return None
-        shown = int(rng.random() < propensity)
-        return Offer(name, episode.id, learned.hint.id, self.task.key, *arm, shown, propensity)
-
-    def known(self, label: str) -> tuple[Learned, ...]:
-        """Learned hints in use for a diagnosis on this task, the newest first, at most MAX_KNOWN."""
-        used, kinds = set(self.task.operators), {subgraph.dtype for subgraph in self.task.subgraphs}
-        target = kind_of(self.config.evaluator.device)
-        with HintLibrary.open(self.path) as library:
-            found = [entry.learned for entry in library.entries(self.excluded)]
-        fitting = [
-            one for one in found if one.state != "retired" and fitness(one.hint, label, used, target, kinds)
-        ]
-        return tuple(fitting[::-1][:MAX_KNOWN])
-
-    def settle(self, store: Store, run: Run) -> None:
-        """Carry over what came of the run's episodes that were offered a hint and have ended."""
-        if self.is_excluded:
-            return
-        name = run_name(store, run)
-        with HintLibrary.open(self.path) as library:
-            for number in library.unsettled(name):
-                episode = episodes.get_episode(store, number)
-                offer = library.offered(name, number)
-                if episode.state == "done" and offer is not None:
-                    library.settle(name, number, _outcome(store, episode, offer))
-
-    def learn(self, store: Store, run: Run) -> None:
-        """Carry over what distillers made of the run's episodes."""
-        if self.is_excluded:
-            return
-        name = run_name(store, run)
-        with HintLibrary.open(self.path) as library:
-            for episode_id, author, text in hint_uses.lessons(store, run.id):
-                lesson = Lesson.model_validate_json(text)
-                library.learn(lesson, Source(name, episode_id, self.task.key, author))
-
-    def remember(self, store: Store, run: Run, device_name: str) -> int:
-        """Keep the run's best pass as an exemplar of each graph; how many were kept."""
+    def remember(self, store: Store, run: Run, device_name: str) -> None:
+        """Keep the run's best pass as an exemplar of each graph, if it is faster than eager."""
         best = confirmations.winner(store, run.id)
         if self.is_excluded or best is None or best.evaluation_id is None:
-            return 0
-        found = confirmed_evaluation(store, best)
-        if (found.as_score or 0.0) <= 1:
-            return 0
-        files, origin = nodes.get_files(store, best), run_name(store, run)
-        author, kept = planting.author_of(store, run, best), 0
-        if author.startswith("library "):
-            return 0
+            return
+        found, author = confirmed_evaluation(store, best), planting.author_of(store, run, best)
+        if (found.as_score or 0.0) <= 1 or author.startswith("library "):
+            return
+        files, origin = nodes.get_files(store, best), f"{store.runs_dir.resolve()} {run.id}"
         with PassLibrary.open(self.path) as library, library.transaction():
             graphs = {graph.name: graph for graph in found.graphs}
             for one, pair in zip(self.task.subgraphs, self.hashes, strict=True):
@@ -175,8 +82,7 @@ class Memory:
                 if pair is not None and graph is not None and graph.speedup is not None:
                     made = kept_pass(one, pair, graph, found, files, origin, author)
                     operators = ", ".join(self.task.operators)
-                    kept += library.keep(replace(made, operators=operators, device=device_name))
-        return kept
+                    library.keep(replace(made, operators=operators, device=device_name))
 
 
 def open_memory(config: Config, task: Task, runs_dir: Path) -> Memory | None:
@@ -191,51 +97,10 @@ def open_memory(config: Config, task: Task, runs_dir: Path) -> Memory | None:
     return Memory(path, task, known_hashes(path, task), frozenset(excluded), config)
 
 
-@dataclass(frozen=True)
-class Used:
-    """What a search of a task would use of what earlier ones left."""
-
-    task: str
-    target: str
-    library: str | None
-    excluded: bool
-    seed: Match | None
-    examples: list[Match]
-    knowledge: list[str]
-    """Sections of the documents, where there is no exemplar."""
-
-    def data(self) -> dict[str, Any]:
-        """As plain data, without the files' text."""
-        given = {name: getattr(self, name) for name in ("task", "target", "library", "excluded", "knowledge")}
-        seed = self.seed.data() if self.seed else None
-        return given | {"seed": seed, "examples": [one.data() for one in self.examples]}
-
-
-def used_for(task: Task, config: Config, runs_dir: Path) -> Used:
-    """What is used for a task, and why. Raises UsageError, PassagentError where no hash can be computed."""
-    memory, works = open_memory(config, task, runs_dir), target_of(config.evaluator)
-    found = memory.find() if memory else Found()
-    seed = found.seed if config.experience.seeds else None
-    knowledge: list[str] = []
-    if seed is None and not found.examples:
-        retriever = retriever_of(config.experience.retriever)
-        passages = retriever.search("fusion", task.operators, limit=PASSAGES, target=works)
-        knowledge = [f"{one.path}: {one.heading}" for one in passages]
-    return Used(
-        task.name,
-        works.name,
-        str(memory.path) if memory else None,
-        memory.is_excluded if memory else False,
-        seed,
-        found.examples,
-        knowledge,
-    )
-
-
 def known_hashes(path: Path, task: Task) -> tuple[tuple[str, str] | None, ...]:
     """Structure and instance of each of the task's subgraphs, computed once for each library."""
-    with HintLibrary.open(path) as library:
-        known = library.hashes(task.key)
+    with Library.open(path) as library:
+        known = library.task_hashes(task.key)
         if known is None:
             known = [text or "" for pair in _hashed(task) for text in (pair or ("", ""))]
             library.keep_task(task.key, task.name, known)
@@ -255,16 +120,6 @@ def _hashed(task: Task) -> list[tuple[str, str] | None]:
         why = (done.stderr.strip() or "its process ended").splitlines()[-1]
         raise PassagentError(f"{task.path}: cannot be hashed ({why}); --library off does without")
     return [tuple(pair) if pair else None for pair in json.loads(done.stdout.splitlines()[-1])]
-
-
-def arm_of(label: str, task: Task, device: str, device_name: str) -> Arm:
-    """What a learned hint is judged by in an episode on `task`."""
-    return Arm(label, family_of(task.operators), CPU if kind_of(device) == CPU else device_name)
-
-
-def run_name(store: Store, run: Run) -> str:
-    """What a run is called in the library: `RUNS_DIR RUN`."""
-    return f"{store.runs_dir.resolve()} {run.id}"
 
 
 def kept_pass(
@@ -303,26 +158,3 @@ def kept_pass(
         model=model,
         licence=licence_of(model),
     )
-
-
-def _outcome(store: Store, episode: Episode, offer: Offer) -> Outcome:
-    """What an episode came to, with the interval of its gain from those of both scores."""
-    right = [node for node in nodes.of_episode(store, episode.id) if node.status == "ok" and node.as_score]
-    best = max(right, key=lambda node: (node.as_score or 0.0, -node.id), default=None)
-    parent = None if episode.parent_id is None else nodes.get_node(store, episode.parent_id)
-    low, high = None, None
-    if best is not None:
-        after = _interval(store, best)
-        before = _interval(store, parent) if parent and parent.status == "ok" else (1.0, 1.0)
-        if after and before:
-            low, high = math.log(after[0] / before[1]), math.log(after[1] / before[0])
-    said = [str(m["content"]) for m in episodes.conversation(store, episode.id) if m["role"] == "assistant"]
-    used = True if any(offer.hint in text for text in said) else None
-    return Outcome(best.id if best else None, used, episode.gain or 0.0, low, high)
-
-
-def _interval(store: Store, node: Node) -> tuple[float, float] | None:
-    """The ends of the 95% interval of a node's AS, if it was measured so."""
-    found = evaluations.get_evaluation(store, node.evaluation_id) if node.evaluation_id is not None else {}
-    low, high = found.get("as_low"), found.get("as_high")
-    return (low, high) if low and high else None

@@ -147,8 +147,10 @@ def open_session(
 ) -> Session:
     """A session on `run`; `on_event` is told what happens in it.
 
-    Without `diagnose_with` the machine is measured, before anything is timed.
+    Without `diagnose_with` the machine is measured, before anything is timed. No hints are distilled where
+    the library is off, nor for a task that is excluded from it.
     """
+    memory = open_memory(config, task, store.runs_dir)
     return Session(
         store=store,
         run=run,
@@ -162,8 +164,8 @@ def open_session(
         events=Follower(store, run.id, on_event),
         prices=prices_of(config.model, _names(config, model)),
         validator=open_validator(config),
-        distiller=open_distiller(config),
-        memory=open_memory(config, task, store.runs_dir),
+        distiller=open_distiller(config) if memory and not memory.is_excluded else None,
+        memory=memory,
         machine=None if diagnose_with else machine_of(config.evaluator),
         waits_for_eager=config.search.deterministic,
     )

@@ -1,66 +1,74 @@
-"""Which hints were shown, and what gain followed: so that good hints rise and the others sink.
-
-And the hints that were distilled from what earlier episodes gained.
-"""
+"""The hints that episodes were shown, and the hints that were distilled from episodes."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
 
 from passagent.redaction import redacted
 from passagent.store.database import Store, now
 from passagent.store.episodes import Episode
 
 
-def record_uses(store: Store, episode: Episode, hint_ids: list[str]) -> None:
-    """The episode's prompt shows these hints; a repeated call changes nothing."""
-    if not hint_ids:
-        return
-    names = {"run": episode.run_id, "episode": episode.id, "at": now(), "ids": json.dumps(hint_ids)}
-    with store.transaction():
-        shown = store.execute(
-            "INSERT OR IGNORE INTO hints_shown (episode_id, run_id, hints) VALUES (:episode, :run, :ids)",
-            names,
-        )
-        if shown.rowcount:
-            store.execute(
-                "INSERT INTO hints (id, uses, last_used_at) SELECT value, 1, :at FROM json_each(:ids) "
-                "WHERE true ON CONFLICT (id) DO UPDATE SET uses = uses + 1, "
-                "last_used_at = excluded.last_used_at",
-                names,
-            )
+class LearnedRow(NamedTuple):
+    """A distilled hint and where it comes from."""
+
+    hint: str
+    """JSON."""
+    run_id: str
+    node_id: int | None
+    """The best candidate of the episode that it was distilled from."""
+    author: str
+    """The model that wrote it."""
 
 
-def credit(store: Store, episode: Episode, gain: float) -> None:
-    """The log gain in AS that followed the episode's hints (0: none); each use is credited once."""
-    with store.transaction():
-        names = {"gain": gain, "episode": episode.id}
+class Outcome(NamedTuple):
+    """An ended episode for which a learned hint was chosen."""
+
+    episode_id: int
+    hint_id: str
+    is_shown: bool
+    """False: the episode was held out."""
+    gain: float
+    """Log gain in AS over where the episode started; 0 without a correct candidate."""
+
+
+def record_uses(store: Store, episode: Episode, shown: Sequence[str], held_out: Sequence[str] = ()) -> None:
+    """Store ids of the hints in the episode's prompt, and of learned ones that are held from it.
+
+    A repeated call changes nothing.
+    """
+    if shown or held_out:
         store.execute(
-            "UPDATE hints SET credited = credited + 1, helped = helped + (:gain > 0), "
-            "total_gain = total_gain + :gain WHERE id IN "
-            "(SELECT hint_id FROM hint_uses WHERE episode_id = :episode AND gain IS NULL)",
-            names,
-        )
-        store.execute(
-            "UPDATE hints_shown SET gain = :gain WHERE episode_id = :episode AND gain IS NULL", names
+            "INSERT OR IGNORE INTO hints_shown (episode_id, run_id, hints, held_out) "
+            "VALUES (:episode, :run, :shown, :held_out)",
+            {
+                "episode": episode.id,
+                "run": episode.run_id,
+                "shown": json.dumps(list(shown)),
+                "held_out": json.dumps(list(held_out)),
+            },
         )
 
 
-def mean_gains(store: Store) -> dict[str, tuple[int, float]]:
-    """Of every hint that was ever shown how often it was credited, and the mean log gain that followed."""
-    return {
-        row["id"]: (row["credited"], row["mean"])
-        for row in store.rows("SELECT id, credited, total_gain / max(credited, 1) AS mean FROM hints")
-    }
+def shown_in(store: Store, episode_id: int) -> list[str]:
+    """Ids of the hints in the episode's prompt, in order."""
+    sql = "SELECT hint_id FROM hint_uses WHERE episode_id = :id AND is_shown ORDER BY place"
+    return [row["hint_id"] for row in store.rows(sql, {"id": episode_id})]
+
+
+def times_shown(store: Store) -> dict[str, int]:
+    """How many episodes of all runs were shown each hint, by its id."""
+    rows = store.rows("SELECT hint_id, count(*) AS uses FROM hint_uses WHERE is_shown GROUP BY hint_id")
+    return {row["hint_id"]: row["uses"] for row in rows}
 
 
 def want_distilled(store: Store, episode: Episode) -> None:
-    """The finished episode is to be asked about: to be called in the transaction that ends it."""
+    """Mark an episode as one to ask about; to be called in the transaction that ends it."""
     store.execute(
-        "INSERT OR IGNORE INTO distilled_hints (episode_id, run_id, state, gain, created_at) "
-        "VALUES (:episode, :run, 'wanted', :gain, :at)",
-        {"episode": episode.id, "run": episode.run_id, "gain": episode.gain, "at": now()},
+        "INSERT OR IGNORE INTO distilled_hints (episode_id, run_id, state) VALUES (:episode, :run, 'wanted')",
+        {"episode": episode.id, "run": episode.run_id},
     )
 
 
@@ -76,39 +84,50 @@ def undistilled(store: Store, run_id: str, island: int) -> list[int]:
 
 
 def settle_distilled(
-    store: Store, episode: Episode, hint: dict[str, Any] | None, author: str, lesson: dict[str, Any] | None
+    store: Store,
+    episode_id: int,
+    hint: dict[str, Any] | None,
+    node_id: int,
+    author: str,
+    task_hashes: Collection[str],
 ) -> None:
-    """A reply about the episode has arrived, with a hint (as plain data, kept without secrets) or none.
+    """Store a reply about an episode: its hint (plain data, kept without secrets), or that it has none.
 
-    `lesson`: all that the reply of `author` holds, with votes on other hints.
-
-    To be called in the transaction that ends its call: the episode is not asked about again.
+    `task_hashes`: all that the task is known by, for `experience.exclude`. To be called in the transaction
+    that ends the reply's call, so that the episode is not asked about again.
     """
     store.execute(
-        "UPDATE distilled_hints SET state = :state, hint_id = :hint_id, hint = :hint, author = :author, "
-        "lesson = :lesson, written_at = :at WHERE episode_id = :episode",
+        "UPDATE distilled_hints SET state = :state, hint_id = :hint_id, hint = :hint, node_id = :node, "
+        "author = :author, task_hashes = :hashes, written_at = :at WHERE episode_id = :episode",
         {
             "state": "written" if hint else "none",
             "hint_id": hint["id"] if hint else None,
             "hint": json.dumps(redacted(hint)) if hint else None,
+            "node": node_id,
             "author": author,
-            "lesson": json.dumps(redacted(lesson)) if lesson else None,
+            "hashes": json.dumps(sorted(task_hashes)),
             "at": now() if hint else None,
-            "episode": episode.id,
+            "episode": episode_id,
         },
     )
 
 
-def lessons(store: Store, run_id: str) -> list[tuple[int, str, str]]:
-    """Of the run's episodes that taught something: id, who was asked, and the lesson as JSON."""
-    sql = (
-        "SELECT episode_id, author, lesson FROM distilled_hints "
-        "WHERE run_id = :run AND lesson IS NOT NULL ORDER BY episode_id"
+def learned(store: Store, without: Collection[str] = ()) -> list[LearnedRow]:
+    """The hints distilled in all runs, the oldest first, but for those of tasks with one of these hashes."""
+    rows = store.rows(
+        "SELECT hint, run_id, node_id, author FROM distilled_hints WHERE state = 'written' "
+        "AND NOT EXISTS (SELECT 1 FROM json_each(task_hashes) AS own "
+        "WHERE own.value IN (SELECT value FROM json_each(:without))) ORDER BY episode_id",
+        {"without": json.dumps(sorted(without))},
     )
-    return [(row["episode_id"], row["author"], row["lesson"]) for row in store.rows(sql, {"run": run_id})]
+    return [LearnedRow(**row) for row in rows]
 
 
-def distilled(store: Store) -> list[str]:
-    """The hints that were distilled in any run, as JSON, the oldest first."""
-    rows = store.rows("SELECT hint FROM distilled_hints WHERE state = 'written' ORDER BY episode_id")
-    return [row["hint"] for row in rows]
+def outcomes(store: Store) -> list[Outcome]:
+    """The ended episodes for which learned hints were chosen, one row for each hint, in order."""
+    rows = store.rows(
+        "SELECT uses.episode_id, uses.hint_id, is_shown, coalesce(gain, 0.0) AS gain FROM hint_uses AS uses "
+        "JOIN distilled_hints USING (hint_id) JOIN episodes ON episodes.id = uses.episode_id "
+        "WHERE episodes.state = 'done' ORDER BY uses.episode_id, uses.hint_id"
+    )
+    return [Outcome(row["episode_id"], row["hint_id"], bool(row["is_shown"]), row["gain"]) for row in rows]

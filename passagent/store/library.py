@@ -1,4 +1,4 @@
-"""The library: what runs found and learned, for later ones. One SQLite file, `library.db`.
+"""The library: what runs found, for later ones. One SQLite file, `library.db`.
 
 Each runs directory has one, and so has the user, whose is that of `optimize`.
 
@@ -8,9 +8,10 @@ the library whole, and whatever a run writes it may write again: a row that is t
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -35,22 +36,7 @@ CREATE TABLE exemplars (
     PRIMARY KEY (instance, device, torch, reference));
 CREATE INDEX exemplars_by_structure ON exemplars (structure);
 CREATE TABLE tasks (
-    key TEXT PRIMARY KEY, name TEXT NOT NULL, hashes TEXT NOT NULL);
-CREATE TABLE hints (
-    id TEXT PRIMARY KEY, hint TEXT NOT NULL, state TEXT NOT NULL, task TEXT NOT NULL, run TEXT NOT NULL,
-    episode INTEGER NOT NULL, author TEXT NOT NULL, version TEXT NOT NULL, created_at TEXT NOT NULL,
-    why TEXT NOT NULL DEFAULT '', changed_at TEXT,
-    CHECK (state IN ('probation', 'active', 'retired')));
-CREATE TABLE votes (
-    run TEXT NOT NULL, episode INTEGER NOT NULL, hint TEXT NOT NULL REFERENCES hints (id),
-    helps INTEGER NOT NULL, PRIMARY KEY (run, episode, hint));
-CREATE TABLE outcomes (
-    run TEXT NOT NULL, episode INTEGER NOT NULL, hint TEXT NOT NULL REFERENCES hints (id),
-    task TEXT NOT NULL, label TEXT NOT NULL, family TEXT NOT NULL, device TEXT NOT NULL,
-    shown INTEGER NOT NULL, propensity REAL NOT NULL, node INTEGER, used INTEGER,
-    gain REAL, low REAL, high REAL, offered_at TEXT NOT NULL,
-    PRIMARY KEY (run, episode));
-CREATE INDEX outcomes_by_hint ON outcomes (hint)
+    key TEXT PRIMARY KEY, name TEXT NOT NULL, hashes TEXT NOT NULL)
 """
 
 
@@ -71,13 +57,12 @@ def library_path(given: str | Path | None, runs_dir: Path | None = None) -> Path
 
 
 def library_text(path: Path | None) -> str:
-    """`library: FILE (passes: 3, hints: 1)`: what a command begins with. Raises UsageError."""
+    """`library: FILE (passes: 3)`: what a command begins with. Raises UsageError."""
     if path is None:
         return "library: off"
     with Library.open(path) as library:
-        counts = "SELECT (SELECT count(*) FROM exemplars) AS passes, (SELECT count(*) FROM hints) AS hints"
-        [row] = library.rows(counts)
-    return f"library: {path} (passes: {row['passes']}, hints: {row['hints']})"
+        [row] = library.rows("SELECT count(*) AS passes FROM exemplars")
+    return f"library: {path} (passes: {row['passes']})"
 
 
 class Library:
@@ -130,16 +115,10 @@ class Library:
         with self.transaction():
             if self._version() == SCHEMA:  # another process made it meanwhile
                 return
-            names = {row["name"] for row in self.rows("SELECT name FROM sqlite_master WHERE type = 'table'")}
-            if names - {"passes"}:
+            if self.rows("SELECT name FROM sqlite_master WHERE type = 'table'"):
                 self._check()
             for statement in TABLES.split(";\n"):
                 self.run(statement)
-            if names:  # a library of passes alone, as passagent optimize made it
-                kept = [row["name"] for row in self.rows("PRAGMA table_info(passes)")]
-                columns = ", ".join(kept)
-                self.run(f"INSERT INTO exemplars ({columns}, shapes) SELECT {columns}, '' FROM passes")
-                self.run("DROP TABLE passes")
             self.run(f"PRAGMA user_version = {SCHEMA}")
 
     def _check(self) -> None:
@@ -152,6 +131,18 @@ class Library:
 
     def _version(self) -> int:
         return int(self.run("PRAGMA user_version").fetchone()[0])
+
+    def keep_task(self, key: str, name: str, hashes: Sequence[str]) -> None:
+        """Keep the hashes of a task's subgraphs, of both levels."""
+        self.run(
+            "INSERT OR REPLACE INTO tasks (key, name, hashes) VALUES (:key, :name, :hashes)",
+            {"key": key, "name": name, "hashes": json.dumps(list(hashes))},
+        )
+
+    def task_hashes(self, key: str) -> list[str] | None:
+        """Return the hashes that were kept for a task, if any."""
+        rows = self.rows("SELECT hashes FROM tasks WHERE key = :key", {"key": key})
+        return list(json.loads(rows[0]["hashes"])) if rows else None
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

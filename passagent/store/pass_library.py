@@ -104,10 +104,6 @@ class PassLibrary(Library):
         found = self._rows(where, given)
         return found[0] if found else None
 
-    def like(self, structure: str) -> list[KeptPass]:
-        """Passes for regions of that structure, of any sizes, dtypes and devices; the fastest first."""
-        return self._rows("structure = :structure AND status = 'ok'", {"structure": structure})
-
     def all(self) -> list[KeptPass]:
         """Every pass, the fastest first."""
         return self._rows("1", {})

@@ -263,34 +263,28 @@ CREATE TABLE tree (
 CREATE INDEX tree_children ON tree (run_id, parent_id, number);
 CREATE INDEX tree_scores ON tree (run_id, log_as) WHERE log_as IS NOT NULL;
 
-CREATE TABLE hints (
-    id TEXT PRIMARY KEY,
-    uses INTEGER NOT NULL DEFAULT 0,
-    credited INTEGER NOT NULL DEFAULT 0,
-    helped INTEGER NOT NULL DEFAULT 0,
-    total_gain REAL NOT NULL DEFAULT 0,
-    last_used_at TEXT
-);
-
 CREATE TABLE hints_shown (
     episode_id INTEGER PRIMARY KEY REFERENCES episodes (id),
     run_id TEXT NOT NULL REFERENCES runs (id),
     hints TEXT NOT NULL,
-    gain REAL
+    held_out TEXT NOT NULL
 );
-CREATE VIEW hint_uses AS SELECT episode_id, key + 1 AS place, value AS hint_id, run_id, gain
-    FROM hints_shown, json_each(hints);
+CREATE VIEW hint_uses AS
+    SELECT episode_id, run_id, key + 1 AS place, value AS hint_id, 1 AS is_shown
+    FROM hints_shown, json_each(hints)
+    UNION ALL
+    SELECT episode_id, run_id, key + 1 AS place, value AS hint_id, 0 AS is_shown
+    FROM hints_shown, json_each(held_out);
 
 CREATE TABLE distilled_hints (
     episode_id INTEGER PRIMARY KEY REFERENCES episodes (id),
     run_id TEXT NOT NULL REFERENCES runs (id),
     state TEXT NOT NULL CHECK (state IN ('wanted', 'none', 'written')),
-    gain REAL,
     hint_id TEXT UNIQUE,
     hint TEXT,
+    node_id INTEGER REFERENCES nodes (id),
     author TEXT,
-    lesson TEXT,
-    created_at TEXT NOT NULL,
+    task_hashes TEXT,
     written_at TEXT,
     CHECK ((state = 'written') = (hint IS NOT NULL AND hint_id IS NOT NULL))
 );
