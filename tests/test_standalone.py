@@ -11,7 +11,7 @@ import pytest
 import torch
 from exported import Judge, as_a_model_writes, by_the_expert, delivered, is_clean, written
 
-from passagent.delivery.choice import programs
+from passagent.delivery.deliver import programs
 from passagent.delivery.standalone import helper, prelude, standalone
 from passagent.errors import UsageError
 from passagent.evaluator.candidate import HELPER, MANIFEST, Candidate

@@ -10,8 +10,9 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+import black
+
 from passagent import __version__
-from passagent.delivery.editing import edited
 from passagent.errors import UsageError
 from passagent.evaluator.candidate import HELPER, HELPER_HEAD
 from passagent.kernels.toolchain import PRELUDE_TEXT
@@ -42,11 +43,12 @@ def helper(taken: Collection[str], words: Collection[str]) -> str:
     """The text of the file: functions `taken`, and of the C++ prelude what kernels of these `words` use."""
     statements, imports = _closure(taken)
     parts = [f"{HELPER_HEAD}\n", _DOCSTRING.format(version=__version__)]
-    parts += ["from __future__ import annotations\n", *sorted(imports), ""]
+    ordered = sorted(imports, key=lambda line: (line.startswith("from"), line))
+    parts += ["from __future__ import annotations\n", *ordered, ""]
     for name, written in statements:
         text = written if name != "PRELUDE_TEXT" else f'PRELUDE_TEXT = r"""\n{prelude(words)}"""'
         parts += [f"\n{text}" if text.startswith(("def ", "class ", "@")) else text]
-    return edited("\n".join(parts) + "\n", "", ())
+    return black.format_str("\n".join(parts) + "\n", mode=black.Mode())
 
 
 _DOCSTRING = '''\
