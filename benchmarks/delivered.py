@@ -25,7 +25,7 @@ from search_overhead import ROOT
 
 from passagent.config import EvaluatorConfig
 from passagent.confine.environment import describe
-from passagent.delivery.choice import programs
+from passagent.delivery.deliver import programs
 from passagent.evaluator.candidate import PLANS, TESTS, Candidate
 from passagent.evaluator.result import Evaluation
 from passagent.evaluator.service.pool import EvaluatorPool

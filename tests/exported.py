@@ -13,9 +13,10 @@ from pathlib import Path
 import torch
 from cases import HERE, write_task
 
-from passagent.delivery.choice import passes_of
-from passagent.delivery.deliver import Delivered, Found, deliver
-from passagent.delivery.telling import Origin
+from passagent.config import EvaluatorConfig
+from passagent.delivery.deliver import Delivered, MeasuredCandidate, deliver
+from passagent.delivery.readme import Origin
+from passagent.delivery.standalone import standalone
 from passagent.evaluator.candidate import MANIFEST, Candidate
 from passagent.evaluator.result import Evaluation, GraphResult, Speedup
 from passagent.expert.author import author
@@ -82,7 +83,7 @@ class Judge:
         return self.of(candidate.files)
 
     def of(self, files: dict[str, str]) -> Evaluation:
-        score = 1 + sum(self.worth.get(name, 0.5) for name in passes_of(files))
+        score = 1 + sum(self.worth.get(name, 0.5) for name in json.loads(files[MANIFEST]))
         speedup = Speedup(e2e=score, low=score - 0.01, high=score + 0.01)
         right = {"status": "ok", "passes_from_t": -5, "speedup": speedup, "eager_ms": 1.0, "compiled_ms": 0.5}
         return Evaluation(
@@ -111,11 +112,11 @@ def delivered(
     stands_alone: bool = False,
 ) -> Delivered:
     origin = Origin("abc", 7, "some/model", judge.task.name, "2026-01-02")
-    found = Found(files, {}, before or judge.of(files))
+    given = standalone(files) if stands_alone else files
+    winner = MeasuredCandidate(given, {}, before or judge.of(files))
+    config = EvaluatorConfig(device=judge.device)
     measure = judge.measure if measures else None
-    return asyncio.run(
-        deliver(found, judge.task, origin, recorder, judge.device, measure, stands_alone=stands_alone)
-    )
+    return asyncio.run(deliver(winner, judge.task, origin, recorder, config, measure))
 
 
 def written(delivered: Delivered, path: Path) -> Path:
@@ -129,7 +130,7 @@ def ran(*command: object, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def is_clean(path: Path) -> None:
-    """ruff finds nothing with its own settings."""
-    for words in (["check", "--isolated", "."], ["format", "--isolated", "--check", "."]):
+    """ruff finds nothing with its own settings, but for the order of imports."""
+    for words in (["check", "--isolated", "--ignore", "I001", "."], ["format", "--isolated", "--check", "."]):
         done = ran(*RUFF, *words, cwd=path)
         assert done.returncode == 0, done.stdout + done.stderr

@@ -14,6 +14,7 @@ import sys
 import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tiny
@@ -29,6 +30,7 @@ from passagent.errors import InfrastructureError, UsageError
 from passagent.evaluator import compilers
 from passagent.evaluator.result import GraphResult, Measured, Speedup, Violation, Worst
 from passagent.evaluator.service.pool import EvaluatorPool
+from passagent.report.bench_progress import BenchProgress
 from passagent.tasks import load_task
 
 SETTINGS = ("isolation=in-process", "warmups=1", "trials=10", "max_trials=10")
@@ -513,3 +515,22 @@ def test_rows_come_back_as_they_were(tmp_path):
     assert back.evaluation and math.isnan(back.evaluation.graphs[0].worst.got)  # type: ignore[union-attr]
     with pytest.raises(UsageError, match=r"a 1 \(now 2\)"):
         Results(tmp_path, {"a": 2})
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_on_a_terminal_shows_what_is_measured_beneath_the_lines(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    stream = Terminal()
+    progress = BenchProgress(3, 1, stream)
+    progress.begin(SimpleNamespace(task=SimpleNamespace(name="add"), compiler="inductor"))
+    progress.say("waits for a device")
+    progress.close()
+    shown = stream.getvalue()
+    assert "waits for a device" in shown and "1/3: add inductor" in shown

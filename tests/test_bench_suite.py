@@ -13,7 +13,7 @@ from passagent.benchmark.results import FILE, Row
 from passagent.benchmark.sweep import merge
 from passagent.errors import UsageError
 from passagent.evaluator.result import GraphResult, Speedup
-from passagent.report.bench_more import losses_text, suite_data, suite_text
+from passagent.report.bench_table import losses_text, suite_data, suite_text
 from passagent.tasks import load_task
 from passagent.tasks.reader import Task
 

@@ -8,11 +8,11 @@ import torch
 from closeness import assert_as_exact_as_eager
 from exported import by_the_expert
 
-from passagent.delivery.joined_modules import joined
 from passagent.delivery.kernelbench_module import kernelbench_module, problem_of
+from passagent.delivery.rewritten_graph import join_files
 from passagent.delivery.standalone import standalone
 from passagent.errors import UsageError
-from passagent.evaluator.candidate import Candidate
+from passagent.evaluator.candidate import MANIFEST, Candidate
 from passagent.plan.facts import device_facts
 from passagent.plan.record import record, subgraphs_of
 from passagent.tasks import load_task
@@ -91,18 +91,18 @@ def test_it_computes_what_the_problem_does_and_says_where_it_does_not(task, reco
     theirs, ours = {}, {}
     exec(PROBLEM, theirs)
     exec(text, ours)
-    made = []
+    models = []
     for one in (theirs["Model"], ours["ModelNew"]):
         torch.manual_seed(42)
-        made.append(one(*theirs["get_init_inputs"]()))
+        models.append(one(*theirs["get_init_inputs"]()))
     [given] = theirs["get_inputs"]()
     with torch.no_grad():
-        assert_as_exact_as_eager(made[1](given), made[0], [given])
+        assert_as_exact_as_eager(models[1](given), models[0], [given])
         with pytest.raises(ValueError, match="for the shapes"):
-            made[1](given[:4])
+            models[1](given[:4])
     exec(re.sub(r"(_values\[j\] = )([^;]+);", r"\1(\2) + 0.25f;", text), ours)
     torch.manual_seed(42)
-    assert not torch.allclose(ours["ModelNew"](32)(given), made[0](given))
+    assert not torch.allclose(ours["ModelNew"](32)(given), models[0](given))
 
 
 @pytest.mark.parametrize(
@@ -120,32 +120,35 @@ def test_what_is_no_whole_problem_is_said(task, facts, told):
         problem_of(task)
 
 
-def test_modules_become_one_with_what_is_needed_of_each():
-    imports, text = joined(
-        {
-            "a": "import math\nfrom b import low\n\nUNUSED = 1\n\n\n# of a\ndef high():\n"
-            "    return low() * math.pi\n",
-            "b": "from __future__ import annotations\nimport os\n\nONE = 1\n\n\ndef low():\n    return ONE\n",
-        },
-        ["high"],
+HIGH = "from b import low\n\n\n# why\ndef high():\n    return low() * math.pi\n"
+
+
+def test_joined_files_hold_what_the_passes_import_and_no_function_of_the_matcher():
+    files = {
+        "a.py": f"import math\n{HIGH}\n\ndef pattern(x):\n    return x\n",
+        "b.py": "from __future__ import annotations\n\nONE = 1\n\n\ndef low():\n    return ONE\n",
+        "other.py": "UNUSED = 1\n",
+        MANIFEST: "[]",
+    }
+    text = join_files("About.", ["a.py"], files, "import math\n\n\ndef run():\n    return high()\n")
+    assert text.startswith('"""About."""\n\nfrom __future__ import annotations\nimport math\n\n')
+    assert (
+        text.index("ONE = 1") < text.index("def low") < text.index("# why\ndef high") < text.index("def run")
     )
-    assert imports == ["import math"]
-    assert text.index("ONE = 1") < text.index("def low") < text.index("# of a\ndef high")
-    assert "UNUSED" not in text and "from b" not in text
+    assert text.count("import math") == 1
+    assert all(word not in text for word in ("UNUSED", "from b", "pattern"))
 
 
 @pytest.mark.parametrize(
-    ("b", "told"),
+    ("a", "b", "message"),
     [
-        ("def low():\n    return 2\n\n\ndef high():\n    return 1\n", "high is defined in"),
-        ("import high\n\n\ndef low():\n    return high\n", "high is defined in"),
+        (HIGH, "def low():\n    return 2\n\n\ndef high():\n    return 1\n", "high is defined in"),
+        (HIGH, "import high\n\n\ndef low():\n    return high\n", "high is defined in"),
+        (f"from math import pi as low\n{HIGH}", "low = 1\n", "low is defined in"),
+        ("import b\n\n\ndef high():\n    return b.low()\n", "low = 1\n", "a.py: `import b`: in one file"),
+        ("from b import low; N = 3\n", "low = 1\n", "a.py: two statements on one line"),
     ],
 )
-def test_names_that_two_modules_define_are_not_mixed_up(b, told):
-    with pytest.raises(UsageError, match=told):
-        joined({"a": "from b import low\n\n\ndef high():\n    return low()\n", "b": b}, ["high", "low"])
-
-
-def test_an_import_that_cannot_be_done_without_is_said():
-    with pytest.raises(UsageError, match="import b"):
-        joined({"a": "import b\n\n\ndef high():\n    return b.low()\n", "b": "low = 1\n"}, ["high"])
+def test_files_that_cannot_be_one_are_an_error(a, b, message):
+    with pytest.raises(UsageError, match=message):
+        join_files("", ["a.py", "b.py"], {"a.py": a, "b.py": b}, "")

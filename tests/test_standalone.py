@@ -11,8 +11,8 @@ import pytest
 import torch
 from exported import Judge, as_a_model_writes, by_the_expert, delivered, is_clean, written
 
-from passagent.delivery.choice import programs
-from passagent.delivery.standalone import helper, prelude, standalone
+from passagent.delivery.deliver import programs
+from passagent.delivery.standalone import helper, standalone
 from passagent.errors import UsageError
 from passagent.evaluator.candidate import HELPER, MANIFEST, Candidate
 from passagent.kernels import cpp_kernel, plain
@@ -106,16 +106,6 @@ def test_what_cannot_be_done_without_is_said(line, said):
     assert said in str(error.value)
 
 
-def test_the_prelude_is_cut_to_what_kernels_use():
-    assert prelude({"float"}) == "\n"
-    halves = prelude({"template"})
-    assert "struct bfloat16" in halves and "struct float16" in halves and "round_to" not in halves
-    assert "exp_f32" in prelude({"exp_f32"}) and "struct" not in prelude({"exp_f32"})
-    assert "SIMD_MATH(tanhf)" in prelude({"tanhf"})
-    assert "#define throw" in prelude({"throw"}) and "#define throw" not in prelude({"load_f32"})
-    assert "numeric_limits<bfloat16>" in prelude({"numeric_limits"})
-
-
 SCALED = """
 #include <vector>
 #include <iostream>
@@ -173,7 +163,7 @@ def test_an_evaluation_takes_our_kernels_in_place_of_the_file(recorder, tmp_path
     """Of ours only: a file of that name that is an author's own is his."""
     task, files = as_a_model_writes("planned_kernel", tmp_path)
     alone = standalone(files)
-    assert helper({"triton_kernel"}, ()) == alone[HELPER]
+    assert helper({"triton_kernel"}) == alone[HELPER]
     result = delivered(alone, Judge(task), recorder)
     assert result.story.notes == [] and result.files[HELPER] == alone[HELPER]
     own = alone | {HELPER: "def triton_kernel(*given, **named):\n    raise ValueError('mine')\n"}

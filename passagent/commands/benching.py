@@ -15,7 +15,7 @@ from passagent.benchmark.measure import NO_PASSES, PASS_DIR, Watch
 from passagent.benchmark.sweep import Measured, Planned, Request, run
 from passagent.commands.signals import Interrupted
 from passagent.errors import PassagentError, UsageError
-from passagent.report import bench_more, bench_table
+from passagent.report import bench_table
 from passagent.report.bench_progress import BenchProgress
 
 Form = Literal["table", "json", "csv", "markdown"]
@@ -125,7 +125,7 @@ def _print(form: Form, found: Measured, stream: Any) -> None:
             if found.unseen:
                 shown["unseen_shapes"] = [asdict(one) | {"ratio": one.ratio} for one in found.unseen]
             if found.suite:
-                shown["suite"] = bench_more.suite_data(found.suite)
+                shown["suite"] = bench_table.suite_data(found.suite)
             if found.losses:
                 shown["losses"] = [asdict(one) for one in found.losses]
             shown |= {"failed": found.failed, "identity": found.identity, "results_file": str(found.path)}
@@ -139,9 +139,9 @@ def _print(form: Form, found: Measured, stream: Any) -> None:
             if found.unseen:
                 print(bench_table.unseen_text(found.unseen))
             if found.suite:
-                print(bench_more.suite_text(found.suite))
+                print(bench_table.suite_text(found.suite))
             for one in found.losses:
-                print(f"\n{bench_more.losses_text(one)}")
+                print(f"\n{bench_table.losses_text(one)}")
     if form != "json":
         for item in found.failed:
             print(f"not measured: {item['task']} {item['compiler'] or ''}: {item['reason']}", file=stream)

@@ -43,13 +43,13 @@ def best(
     as_json: bool,
     stands_alone: bool = False,
 ) -> None:
-    """Write the run's best pass to directory `out`, laid out, described and with a test.
+    """Write the run's best pass to directory `out`, formatted, described and with a test.
 
     `stands_alone`: it then needs no passagent at run time.
 
     Raises UsageError if `out` holds files and not `force`, and PassagentError where it cannot be measured.
     """
-    from passagent.delivery.telling import figures
+    from passagent.delivery.readme import figures
 
     path = Path(out)
     with Store.open(runs_dir, create=False) as store:
@@ -72,7 +72,6 @@ def best(
                 "node": node.id,
                 "as_score": story.evaluation.as_score,
                 "measured_as_written": story.is_own,
-                "dropped": story.dropped,
                 "notes": story.notes,
                 "path": str(path.absolute()),
                 "files": sorted(delivered.files),
@@ -80,8 +79,6 @@ def best(
             print(json.dumps(data))
             return
         print(f"node {node.id} ({figures(story.evaluation)}) of run {run.id}: {path}, see its README.md")
-        for one, why in story.dropped.items():
-            print(f"left out: {one}: {why}")
         for note in story.notes:
             print(note)
         if since := found_since_text(store, run.id):
@@ -145,28 +142,25 @@ def _check_place(path: Path, force: bool) -> None:
 async def _deliver(
     store: Store, run: Run, node: Node, process: ForkServer, measures: bool, stands_alone: bool
 ) -> Delivered:
-    from passagent.delivery.deliver import Found, deliver
-    from passagent.delivery.telling import Origin
+    from passagent.delivery.deliver import MeasuredCandidate, deliver
+    from passagent.delivery.readme import Origin
+    from passagent.delivery.standalone import standalone
 
     task, config = stored_task(run), stored_config(run).evaluator
     if node.evaluation_id is None:
         raise UsageError(f"node {node.id} has no evaluation; resume run {run.id} first")
-    evaluation = confirmed_evaluation(store, node)
-    found = Found(nodes.get_files(store, node), nodes.get_plans(store, node), evaluation)
+    files = nodes.get_files(store, node)
+    winner = MeasuredCandidate(
+        standalone(files) if stands_alone else files,
+        nodes.get_plans(store, node),
+        confirmed_evaluation(store, node),
+    )
     today = datetime.now(UTC).date().isoformat()
     origin = Origin(run.id, node.id, author_of(store, run, node), task.name, today)
     measuring = Measuring(store, task, config)
     try:
-        return await deliver(
-            found,
-            task,
-            origin,
-            process,
-            config.device,
-            measuring.measure if measures else None,
-            config.single_replacement_func,
-            stands_alone,
-        )
+        measure = measuring.measure if measures else None
+        return await deliver(winner, task, origin, process, config, measure)
     finally:
         await measuring.close()
 

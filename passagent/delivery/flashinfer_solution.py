@@ -5,12 +5,9 @@ from __future__ import annotations
 import ast
 import json
 import re
-from pathlib import Path
 from typing import Any
 
-from passagent.delivery.editing import edited
-from passagent.delivery.joined_modules import joined
-from passagent.delivery.rewritten_graph import FIRST, Placed, rewritten
+from passagent.delivery.rewritten_graph import FIRST, Placed, join_files, rewritten
 from passagent.errors import UsageError
 from passagent.extraction.graph_text import model_text
 from passagent.plan.model import Recording
@@ -42,7 +39,7 @@ def solution(task: Task, recording: Recording, files: dict[str, str], run: str) 
     """
     name = definition_of(task)
     given = _parameters((task.path / PROBLEM).read_text(encoding="utf-8"))
-    functions, roots, heads, choices = [FIRST], ["run"], ["import torch"], []
+    functions, heads, choices, pass_files = [FIRST], ["import torch"], list[str](), dict[str, None]()
     for number, subgraph in enumerate(subgraphs_of(task, recording.device.partition(":")[0])):
         graph, used = rewritten(subgraph, recording, files)
         tree = ast.parse(model_text(graph))
@@ -55,24 +52,21 @@ def solution(task: Task, recording: Recording, files: dict[str, str], run: str) 
                 f"--format flashinfer: {name}: {taken} is no tensor that the captured graph takes"
             )
         functions.append(_function(tree, f"_call_{number}", names))
-        roots += used
+        pass_files |= dict.fromkeys(used)
         shapes = " and ".join(
             f"{one}.shape == {meta.shape!r}" for one, meta in zip(names, metas, strict=True)
         )
         choices.append(f"    if {shapes}:\n        return _call_{number}({', '.join(names)})")
-    told = "this solution computes for the shapes that its passes were measured on"
+    message = "this solution computes for the shapes that its passes were measured on"
     functions.append(
-        f"def run({', '.join(given)}):\n" + "\n".join(choices) + f"\n    raise ValueError({told!r})\n"
+        f"def run({', '.join(given)}):\n" + "\n".join(choices) + f"\n    raise ValueError({message!r})\n"
     )
-    modules = {Path(file).stem: text for file, text in files.items() if file.endswith(".py")}
-    modules["the definition"] = "\n\n".join(["\n".join(heads), *functions])
-    imports, text = joined(modules, roots)
     passes = ", ".join(one.name for one in recording.passes)
     about = (
         f"Definition {name} with {passes} in place. What it holds of passagent\n"
-        "is under the Apache License 2.0 (https://www.apache.org/licenses/LICENSE-2.0)."
+        "is under the Apache License 2.0 (https://www.apache.org/licenses/LICENSE-2.0).\n"
     )
-    written = "\n".join(["from __future__ import annotations", *imports, "", text])
+    text = join_files(about, pass_files, files, "\n\n".join(["\n".join(heads), *functions]))
     kernels = (kernel for one in recording.passes for plan in one.plans for kernel in plan.kernels.values())
     return {
         "name": f"{name}_passagent_{run}",
@@ -85,7 +79,7 @@ def solution(task: Task, recording: Recording, files: dict[str, str], run: str) 
             "dependencies": [],
             "destination_passing_style": False,
         },
-        "sources": [{"path": _ENTRY, "content": edited(written, about, ())}],
+        "sources": [{"path": _ENTRY, "content": text}],
         "description": f"run {run} of passagent",
     }
 

@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from passagent.delivery.editing import edited
-from passagent.delivery.joined_modules import joined
-from passagent.delivery.rewritten_graph import FIRST, Placed, rewritten
+from passagent.delivery.rewritten_graph import FIRST, Placed, join_files, rewritten
 from passagent.errors import UsageError
 from passagent.extraction.graph_text import model_text
 from passagent.plan.model import Recording
@@ -70,23 +68,19 @@ def kernelbench_module(task: Task, problem: Problem, recording: Recording, files
     their kernels. Raises UsageError for what is not said in one file.
     """
     [subgraph] = subgraphs_of(task, recording.device.partition(":")[0])
-    graph, functions = rewritten(subgraph, recording, files)
-    modules = {Path(name).stem: text for name, text in files.items() if name.endswith(".py")}
+    graph, used = rewritten(subgraph, recording, files)
     body = model_text(graph)
     tree = ast.parse(body)
     forward = _forward(tree, [task.subgraphs[0].inputs[place] for place in subgraph.order], problem)
-    model = _model(problem, forward)
     heads = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     helper = [FIRST] if "first_of" in body else []
-    modules["the problem"] = "\n".join([*heads, "import torch", *helper, model])
-    imports, text = joined(modules, ["ModelNew", *functions])
-    written = "\n".join(["from __future__ import annotations", *imports, "", text])
+    main = "\n".join([*heads, "import torch", *helper, _model(problem, forward)])
     passes = ", ".join(one.name for one in recording.passes)
     about = (
         f"{Path(problem.file).name} of KernelBench (MIT) with {passes} in place. What it holds of passagent\n"
-        "is under the Apache License 2.0 (https://www.apache.org/licenses/LICENSE-2.0)."
+        "is under the Apache License 2.0 (https://www.apache.org/licenses/LICENSE-2.0).\n"
     )
-    return edited(written, about, ())
+    return join_files(about, used, files, main)
 
 
 def _forward(tree: ast.Module, inputs: Sequence[TensorMeta], problem: Problem) -> ast.FunctionDef:

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import black
 import torch
 
-from passagent.delivery.editing import formatted
 from passagent.delivery.seen_values import Like, Sample
 from passagent.evaluator.candidate import TESTS
 from passagent.evaluator.result import EXACT_T
@@ -155,7 +155,8 @@ def test_text(samples: Sequence[Sample], device: str, needs: str, levels: Iterab
     head = _HEAD.format(needs=needs, name=NAME, device=kind, tolerances=f"{{{tolerances}}}", level=level)
     explained = '"""For each pass and subgraph what the parameters of the pattern are given."""'
     gpu = _ON_A_GPU if kind == "cuda" else ""
-    return formatted(f"{head}{gpu}{_INPUT}\n\nCASES = {{{table}}}\n{explained}\n{_TAIL}")
+    text = f"{head}{gpu}{_INPUT}\n\nCASES = {{{table}}}\n{explained}\n{_TAIL}"
+    return black.format_str(text, mode=black.Mode())
 
 
 def _written(value: Any) -> str:

@@ -1,12 +1,16 @@
-"""A captured graph with calls of the passes' functions in it, as text for a file that stands alone."""
+"""A captured graph with calls of the passes' functions in it, as one file that stands alone."""
 
 from __future__ import annotations
 
 import ast
 import functools
 import types
+from collections.abc import Collection, Iterable
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import black
 from torch import fx
 
 from passagent.errors import UsageError
@@ -26,18 +30,24 @@ def first_of(value):
 '''
 
 
+_LEFT_OUT = {"pattern", "replacement_args", "replacement_func", "get_inputs", "get_init_inputs"}
+"""Functions that only passagent's matcher or KernelBench's scripts call."""
+
+
 def rewritten(subgraph: Subgraph, recording: Recording, files: dict[str, str]) -> tuple[fx.Graph, list[str]]:
-    """The subgraph's graph with a call of the pass's function for each match, and the functions' names."""
-    own = next((one.calls for one in recording.subgraphs if one.name == subgraph.name), ())
-    if not own:
+    """Return the subgraph's graph with a call of a pass's function for each match, and the passes' files."""
+    calls = next((one.calls for one in recording.subgraphs if one.name == subgraph.name), ())
+    if not calls:
         raise UsageError(f"no pass matches {subgraph.name}: there is nothing to write")
-    left, used = iter(own), dict[str, None]()
+    remaining, used = iter(calls), dict[str, None]()
 
     def replacement(bindings: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
-        call: Call = next(left)
-        name = _function(files[recording.passes[call.number].file], recording.passes[call.number].file)
-        used[name] = None
-        return _named(name), tuple(bound_argument(one, bindings) for one in call.arguments)
+        call: Call = next(remaining)
+        file = recording.passes[call.number].file
+        used[file] = None
+        return _named(_function(files[file], file)), tuple(
+            bound_argument(one, bindings) for one in call.arguments
+        )
 
     graph_module = load_graph(subgraph.nodes)
     passes = [PlannedPass(one.name, one.file, pattern_graph(one.pattern)) for one in recording.passes]
@@ -48,6 +58,77 @@ def rewritten(subgraph: Subgraph, recording: Recording, files: dict[str, str]) -
         if getattr(node.target, "__module__", "") == _HERE:
             node._rename(f"out_{number}")  # a variable of a function's name would hide it
     return graph_module.graph, list(used)
+
+
+def join_files(about: str, passes: Iterable[str], files: dict[str, str], main: str) -> str:
+    """Return one module: the files `passes` and what they import of `files`, then the text `main`.
+
+    `about` becomes its docstring. Raises UsageError where two files define one name, or one imports another
+    otherwise than by `from MODULE import NAME`.
+    """
+    modules = {Path(name).stem: text for name, text in files.items() if name.endswith(".py")}
+    texts, imports, bound = list[str](), set[str](), dict[str, tuple[str, str]]()
+    for name, text in [*_with_imported(passes, modules), ("the graph", main)]:
+        body, lines = ast.parse(text).body, text.splitlines()
+        if any(one.end_lineno == other.lineno for one, other in pairwise(body)):
+            raise UsageError(f"{name}.py: two statements on one line: they cannot be in one file with others")
+        for node in reversed(body):
+            is_import = isinstance(node, ast.Import | ast.ImportFrom)
+            for word, statement in _bindings(name, node, modules).items():
+                earlier, other = bound.setdefault(word, (statement, name))
+                if other != name and not (is_import and earlier == statement):
+                    raise UsageError(
+                        f"{word} is defined in {name} and in {other}: they cannot be in one file"
+                    )
+                imports |= {statement} if is_import else set()
+            is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+            if is_import or is_docstring or getattr(node, "name", "") in _LEFT_OUT:
+                del lines[node.lineno - 1 : node.end_lineno]
+        texts.append("\n".join(lines))
+    head = ["from __future__ import annotations", *sorted(imports, key=lambda one: (one[:4] == "from", one))]
+    return black.format_str("\n\n".join([f'"""{about}"""', "\n".join(head), *texts]), mode=black.Mode())
+
+
+def _with_imported(passes: Iterable[str], modules: dict[str, str]) -> list[tuple[str, str]]:
+    """Return names and texts of the passes' modules, each behind those that it imports."""
+    ordered: dict[str, str] = {}
+
+    def visit(name: str, importing: tuple[str, ...]) -> None:
+        if name in importing:
+            return
+        for node in ast.walk(ast.parse(modules[name])):
+            if isinstance(node, ast.ImportFrom) and node.module in modules:
+                visit(node.module, (*importing, name))
+        ordered.setdefault(name, modules[name])
+
+    for file in passes:
+        visit(Path(file).stem, ())
+    return list(ordered.items())
+
+
+def _bindings(name: str, node: ast.stmt, modules: Collection[str]) -> dict[str, str]:
+    """Return each name that a statement of module `name` binds, with the text that binds it.
+
+    There are none where it imports names of another of the modules.
+    """
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return {} if node.name in _LEFT_OUT else {node.name: ast.unparse(node)}
+    if isinstance(node, ast.Import):
+        if not any(one.name.partition(".")[0] in modules for one in node.names):
+            return {one.asname or one.name: ast.unparse(ast.Import([one])) for one in node.names}
+    elif not isinstance(node, ast.ImportFrom):
+        names = (one for one in ast.walk(node) if isinstance(one, ast.Name))
+        return {one.id: ast.unparse(node) for one in names if isinstance(one.ctx, ast.Store)}
+    elif node.module == "__future__":
+        return {}
+    elif node.module not in modules and not node.level:
+        lines = [(one.asname or one.name, ast.ImportFrom(node.module, [one], 0)) for one in node.names]
+        return {word: ast.unparse(line) for word, line in lines}
+    elif not node.level and not any(one.asname or one.name == "*" for one in node.names):
+        return {}
+    raise UsageError(
+        f"{name}.py: `{ast.unparse(node)}`: in one file only `from MODULE import NAME` can be done without"
+    )
 
 
 @functools.cache

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
-import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+import black
+
 from passagent import __version__
-from passagent.delivery.editing import edited
 from passagent.errors import UsageError
 from passagent.evaluator.candidate import HELPER, HELPER_HEAD
 from passagent.kernels.toolchain import PRELUDE_TEXT
@@ -34,19 +34,19 @@ def standalone(files: dict[str, str]) -> dict[str, str]:
             taken |= names
     if not taken:
         return found
-    words = {"passagent_done", *re.findall(r"\w+", "\n".join(found.values()))}  # it is in every entry
-    return found | {HELPER: helper(taken, words)}
+    return found | {HELPER: helper(taken)}
 
 
-def helper(taken: Collection[str], words: Collection[str]) -> str:
-    """The text of the file: functions `taken`, and of the C++ prelude what kernels of these `words` use."""
+def helper(taken: Collection[str]) -> str:
+    """Return the text of the file: functions `taken` and what they use."""
     statements, imports = _closure(taken)
     parts = [f"{HELPER_HEAD}\n", _DOCSTRING.format(version=__version__)]
-    parts += ["from __future__ import annotations\n", *sorted(imports), ""]
+    ordered = sorted(imports, key=lambda line: (line.startswith("from"), line))
+    parts += ["from __future__ import annotations\n", *ordered, ""]
     for name, written in statements:
-        text = written if name != "PRELUDE_TEXT" else f'PRELUDE_TEXT = r"""\n{prelude(words)}"""'
+        text = written if name != "PRELUDE_TEXT" else f'PRELUDE_TEXT = r"""\n{PRELUDE_TEXT}"""'
         parts += [f"\n{text}" if text.startswith(("def ", "class ", "@")) else text]
-    return edited("\n".join(parts) + "\n", "", ())
+    return black.format_str("\n".join(parts) + "\n", mode=black.Mode())
 
 
 _DOCSTRING = '''\
@@ -165,27 +165,3 @@ def _closure(taken: Iterable[str]) -> tuple[list[tuple[str, str]], set[str]]:
     order = sorted(spans, key=lambda place: (place[0] == _PLAIN, place))
     texts = (_module(home).lines[first - 1 : last] for home, (first, last) in order)
     return list(zip(map(spans.__getitem__, order), map("\n".join, texts), strict=True)), imports
-
-
-_DEFINED = re.compile(
-    r"struct (\w+)|#define (\w+)|PASSAGENT_SIMD_MATH\((\w+)\)|inline [\w:<>&* ]+? \**(\w+)(?:<\w*>)?\("
-)
-
-
-def prelude(words: Collection[str]) -> str:
-    """The paragraphs of the C++ prelude that define one of the words, and what these need in turn."""
-    paragraphs = [part for part in PRELUDE_TEXT.split("\n\n") if "#include" not in part]
-    known = set(words)
-    if known & {"template", "auto"}:
-        known |= {"bfloat16", "float16"}
-    kept = set[int]()
-    while True:
-        more = {
-            k
-            for k, part in enumerate(paragraphs)
-            if k not in kept and any(known.intersection(names) for names in _DEFINED.findall(part))
-        }
-        if not more:
-            return "\n\n".join(paragraphs[k].strip("\n") for k in sorted(kept)) + "\n"
-        kept |= more
-        known |= {word for k in more for word in re.findall(r"\w+", re.sub(r"//.*", "", paragraphs[k]))}

@@ -41,6 +41,9 @@ class Ratio:
     low: float
     high: float
 
+    def __str__(self) -> str:
+        return f"{self.ratio:.3f}x ({self.low:.3f} to {self.high:.3f})"
+
 
 @dataclass(frozen=True)
 class Measurement:
@@ -84,10 +87,8 @@ class Measurement:
     def comparisons(self) -> list[str]:
         """Lines: what is not timed, the gain of each mode, what each pass pays, whose outputs differ."""
         lines = [self.left_out] if self.left_out else []
-        lines += [
-            f"{mode}: with passes {_shown(r)} of {self.baseline(mode)}" for mode, r in self.gains.items()
-        ]
-        lines += [f"{name}: pays {_shown(found)}" for name, found in self.passes.items()]
+        lines += [f"{mode}: with passes {r} of {self.baseline(mode)}" for mode, r in self.gains.items()]
+        lines += [f"{name}: pays {found}" for name, found in self.passes.items()]
         return lines + [f"outputs are not eager's: {one}" for one in self.unequal]
 
 
@@ -238,10 +239,6 @@ def _faster(mode: str, times: dict[str, list[list[int]]], is_cuda: bool) -> str:
 
 def _weights(module: Any) -> list[torch.Tensor]:
     return list(module.parameters()) if isinstance(module, torch.nn.Module) else []
-
-
-def _shown(found: Ratio) -> str:
-    return f"{found.ratio:.3f}x ({found.low:.3f} to {found.high:.3f})"
 
 
 def _nothing() -> None:

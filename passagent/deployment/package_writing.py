@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,13 +56,18 @@ class Packed:
     """Passes and plans that cannot be deployed, and why."""
 
 
+def check_name(out: Path) -> None:
+    """Raise UsageError if `out` cannot be the directory of a Python package."""
+    if not out.name.isidentifier():
+        raise UsageError(f"--out {out}: {out.name} is no name of a Python package; use letters, digits, _")
+
+
 def pack(sources: Sequence[Source], out: Path) -> Packed:
     """Write the package `out`, which must not be there.
 
     Raises UsageError for `out` and for plans of another task, PassagentError if nothing can be deployed.
     """
-    if not out.name.isidentifier():
-        raise UsageError(f"--out {out}: {out.name} is no name of a Python package; use letters, digits, _")
+    check_name(out)
     files: dict[str, str] = {}
     entries: list[dict[str, Any]] = []
     left_out: list[tuple[str, str]] = []
@@ -86,13 +90,7 @@ def pack(sources: Sequence[Source], out: Path) -> Packed:
         "left_out": left_out,
         "files": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in sorted(files.items())},
     }
-    files[MANIFEST] = json.dumps(manifest, indent=1) + "\n"
-    files["__init__.py"] = _INIT
-    files["pyproject.toml"] = _PROJECT.format(name=out.name, version=__version__)
-    with whole_directory(out) as place:
-        for name, text in files.items():
-            (place / name).parent.mkdir(parents=True, exist_ok=True)
-            (place / name).write_text(text, encoding="utf-8")
+    _write(out, manifest, files)
     operators = {one["name"]: entry["name"] for entry in entries for one in entry["operators"]}
     return Packed(out, operators, left_out)
 
@@ -104,15 +102,22 @@ def drop(package: Package, names: Sequence[str], out: Path) -> Path:
     files = {name: digest for name, digest in package.manifest["files"].items() if name.startswith(kept)}
     dropped = [(name, "the model is faster without it") for name in names]
     facts = {"passes": entries, "files": files, "left_out": [*package.manifest["left_out"], *dropped]}
-    with whole_directory(out) as place:
-        for name in files:
-            (place / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(package.path / name, place / name)
-        (place / MANIFEST).write_text(json.dumps(package.manifest | facts, indent=1) + "\n", encoding="utf-8")
-        (place / "__init__.py").write_text(_INIT, encoding="utf-8")
-        project = _PROJECT.format(name=out.name, version=__version__)
-        (place / "pyproject.toml").write_text(project, encoding="utf-8")
+    texts = {name: (package.path / name).read_text(encoding="utf-8") for name in files}
+    _write(out, package.manifest | facts, texts)
     return out
+
+
+def _write(out: Path, manifest: dict[str, Any], files: dict[str, str]) -> None:
+    """Write the files of a package, all or none. Raises UsageError for `out`."""
+    files = files | {
+        MANIFEST: json.dumps(manifest, indent=1) + "\n",
+        "__init__.py": _INIT,
+        "pyproject.toml": _PROJECT.format(name=out.name, version=__version__),
+    }
+    with whole_directory(out) as place:
+        for name, text in files.items():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / name).write_text(text, encoding="utf-8")
 
 
 def _entries(source: Source, directory: str, left_out: list[tuple[str, str]]) -> list[dict[str, Any]]:

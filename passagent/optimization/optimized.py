@@ -80,7 +80,7 @@ class Optimized:
         """The gain; without a package why there is none, or what is missing to tell."""
         if self.package is not None and self.measurement is not None and self.gain is not None:
             baseline = self.measurement.baseline(self.mode)
-            return f"{_ratio(self.gain)} of {baseline} with the passes in {self.package}"
+            return f"{self.gain} of {baseline} with the passes in {self.package}"
         missing = [one for one in self.regions if one.outcome in (WAITING, FAILED)]
         if not missing:
             return f"nothing to gain: {self.why_not}"
@@ -156,7 +156,3 @@ def _outcome(one: RegionOutcome) -> str:
     beside = f"{one.vs_inductor:.2f}x of Inductor's kernels" if one.vs_inductor else ""
     words = ", ".join(word for word in (beside, one.why) if word)
     return f"{one.outcome}{known}{f': {words}' if words else ''}"
-
-
-def _ratio(found: Ratio) -> str:
-    return f"{found.ratio:.3f}x ({found.low:.3f} to {found.high:.3f})"

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from torch.utils import _pytree as pytree
+from torch.utils.flop_counter import FlopCounterMode
 
 from passagent.cache import write_whole
 from passagent.collection.lock import alone
@@ -23,9 +25,10 @@ from passagent.config import load_config
 from passagent.confine.environment import device_name
 from passagent.deployment.loading import load_package
 from passagent.deployment.model_timing import Measurement, Ratio, measure_model
-from passagent.deployment.package_writing import drop, pack
+from passagent.deployment.package_writing import check_name, drop, pack
 from passagent.deployment.sources import read_sources
 from passagent.errors import PassagentError, UsageError
+from passagent.evaluator.hardware.machine import Machine, measure_machine
 from passagent.evaluator.result import Evaluation
 from passagent.expert.attention_regions import attentions
 from passagent.extraction.extracting import device_of
@@ -36,7 +39,6 @@ from passagent.extraction.task_hashes import hash_subgraph
 from passagent.faults import os_fault
 from passagent.kernels.toolchain import compiler
 from passagent.optimization.optimized import DROPPED, FAILED, KEPT, LEFT, NOTHING, Optimized, RegionOutcome
-from passagent.optimization.potential import SpeedOfLight
 from passagent.optimization.region_searches import RegionSearches, Wanted, best_run, finished_run
 from passagent.search import planting
 from passagent.search.apart import Stoppable, finished
@@ -46,6 +48,9 @@ from passagent.store import Store, confirmations, nodes
 from passagent.store.library import OFF, library_path, library_text
 from passagent.store.pass_library import KeptPass, PassLibrary
 from passagent.tasks import Task, load_task
+from passagent.tasks.inputs import make_inputs
+from passagent.tasks.module import load_module
+from passagent.tasks.reader import Subgraph
 
 FOR_THE_END = 0.3
 """Share of the time that packaging and measuring the whole model get."""
@@ -134,8 +139,7 @@ def conduct_in_a_thread(work: Callable[[Begun], Coroutine[Any, Any, None]]) -> N
 
 
 def _check_free(out: Path) -> None:
-    if not out.name.isidentifier():
-        raise UsageError(f"--out {out}: {out.name} is no name of a Python package; use letters, digits, _")
+    check_name(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"--out {out}: is there already; name another package, or remove it")
 
@@ -172,20 +176,33 @@ def _regions(model: Model, state: Path, say: Callable[[str], object]) -> tuple[s
 
 def _outcomes(regions: Regions, device: str, say: Callable[[str], object]) -> list[RegionOutcome]:
     """The regions that can be searched, with what there is to gain."""
-    speed, outcomes = SpeedOfLight(device), []
+    machine, outcomes = measure_machine(device), []
     for task in regions.tasks:
         if task.problems:
             outcome = RegionOutcome(task.name, task.operators, task.count, task.seconds * 1e6, 0.0)
             outcome.outcome, outcome.why = FAILED, task.problems[0]
         else:
-            potential = speed.of(regions.path, task)
-            light = min(potential.light, potential.seconds) * 1e6
-            outcome = RegionOutcome(task.name, task.operators, task.count, task.seconds * 1e6, light)
+            light_s = sum(
+                _light_s(machine, subgraph, device) * task.instances[subgraph.name]
+                for subgraph in load_task(regions.path / task.name).subgraphs
+            )
+            light_us = min(light_s, task.seconds) * 1e6
+            outcome = RegionOutcome(task.name, task.operators, task.count, task.seconds * 1e6, light_us)
         outcomes.append(outcome)
     total = regions.seconds * 1e6
     gain = sum(one.eager_us - one.light_us for one in outcomes)
     say(f"{len(outcomes)} regions; operators take {total:.0f} us, of which {gain:.0f} us could go at most")
     return outcomes
+
+
+def _light_s(machine: Machine, subgraph: Subgraph, device: str) -> float:
+    """Return the least time of a call, s: its inputs and outputs moved once, or its matrix products."""
+    inputs = make_inputs(subgraph, device, 0)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        outputs = load_module(subgraph, device)(*inputs)
+    tensors = [v for v in pytree.tree_leaves((inputs, outputs)) if isinstance(v, torch.Tensor)]
+    moved_bytes = sum(one.numel() * one.element_size() for one in tensors)
+    return machine.light_s(moved_bytes, counter.get_total_flops(), subgraph.dtype)
 
 
 def _wanted(path: Path, one: RegionOutcome, library: PassLibrary | None, device: str) -> Wanted:

@@ -1,4 +1,4 @@
-"""Progress of a benchmark: a bar with what is being measured on a terminal, plain lines elsewhere."""
+"""Progress of a benchmark: a line for each measurement, and what is being measured on a terminal."""
 
 from __future__ import annotations
 
@@ -10,39 +10,29 @@ from passagent.benchmark.results import Row
 from passagent.events import Event, OnEvent
 from passagent.report.board import Board
 from passagent.report.event_lines import event_line
-from passagent.report.text import clock, console, number
+from passagent.report.progress import StatusLine
+from passagent.report.text import clock, number
 from passagent.store import Store
 from passagent.store.runs import Run
 
 
-class BenchProgress:
-    """A line for each measurement made, and on a terminal a bar below them."""
+class BenchProgress(StatusLine):
+    """A line for each measurement made, and on a terminal the one under way below them. See Watch."""
 
     def __init__(self, total: int, done: int, stream: TextIO) -> None:
-        self.total, self.count, self.stream = total, done, stream
+        super().__init__(stream)
+        self.total, self.count, self._before = total, done, done
         self._started = time.monotonic()
-        self._bar = None
-        if stream.isatty():
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-            columns = (
-                MofNCompleteColumn(),
-                BarColumn(),
-                TimeRemainingColumn(),
-                TextColumn("{task.description}"),
-            )
-            self._bar = Progress(*columns, console=console(stream), transient=True)
-            self._task = self._bar.add_task("", total=total, completed=done)
-            self._bar.start()
 
     def begin(self, work: Work) -> None:
         """See Watch.begin."""
-        if self._bar:
-            self._bar.update(self._task, description=f"{work.task.name} {work.compiler}")
+        measured, elapsed_s = self.count - self._before, time.monotonic() - self._started
+        left = f", {clock(elapsed_s / measured * (self.total - self.count))} left" if measured else ""
+        self.show(f"{self.count}/{self.total}{left}: {work.task.name} {work.compiler}")
 
     def say(self, text: str) -> None:
         """See Watch.say."""
-        self._say(f"          {text}")
+        self.print(f"          {text}")
 
     def search(self, store: Store, run: Run) -> OnEvent:
         """See Watch.search."""
@@ -60,22 +50,7 @@ class BenchProgress:
         """See Watch.done."""
         self.count += 1
         elapsed = clock(time.monotonic() - self._started)
-        self._say(f"[{elapsed:>5}] {self.count}/{self.total} {row_line(row)}")
-        if self._bar:
-            self._bar.advance(self._task)
-
-    def close(self) -> None:
-        """Leave the terminal as it was."""
-        if self._bar:
-            self._bar.stop()
-
-    def _say(self, line: str) -> None:
-        if self._bar:
-            from rich.text import Text
-
-            self._bar.console.print(Text(line))
-        else:
-            print(line, file=self.stream, flush=True)
+        self.print(f"[{elapsed:>5}] {self.count}/{self.total} {row_line(row)}")
 
 
 def row_line(row: Row) -> str:

@@ -1,14 +1,17 @@
-"""A benchmark's table for people, as Markdown, as CSV and as JSON."""
+"""A benchmark's tables for people, as Markdown, as CSV and as JSON."""
 
 from __future__ import annotations
 
 import csv
 import io
+import itertools
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from passagent.benchmark.held_out import Unseen
+from passagent.benchmark.kernelbench import LEVELS_P, Line
+from passagent.benchmark.losses import BOUNDS, Losses
 from passagent.benchmark.results import Row
 from passagent.benchmark.summary import METRICS, Estimate, Summary
 from passagent.report.text import number, table
@@ -56,6 +59,65 @@ def unseen_text(both: Sequence[Unseen]) -> str:
         for one in both
     ]
     return table(header, rows, indent="")
+
+
+def suite_text(lines: Sequence[Line]) -> str:
+    """A line for each compiler, base and level; the means' 95% intervals in brackets."""
+    header = ["compiler", "against", "level", ">problems"]
+    header += [f">fast_{p:g} (%)" for p in LEVELS_P] + [">G-mean", ">AS", ">of bandwidth (%)"]
+    rows = [
+        [
+            line.compiler,
+            line.base,
+            line.level,
+            str(line.problems),
+            *(_shown(Estimate(line.fast[p].value), 100, 1) for p in LEVELS_P),
+            _shown(line.gmean, 1, 3),
+            _shown(line.as_score, 1, 3) if line.base == "eager" else "",
+            _shown(Estimate(line.light.value), 100, 1) if line.base == "eager" else "",
+        ]
+        for line in lines
+    ]
+    drop = ["of bandwidth (%)", "fast_0 (%)", "AS", "fast_2 (%)", "problems"]
+    return table(header, rows, indent="", drop=drop)
+
+
+def suite_data(lines: Sequence[Line]) -> list[dict[str, Any]]:
+    """The same as plain data; shares from 0 to 1."""
+    return [
+        asdict(line) | {"fast": {f"{p:g}": asdict(one) for p, one in line.fast.items()}} for line in lines
+    ]
+
+
+def losses_text(found: Losses) -> str:
+    """PassNet's Tables 7 and 8 of one compiler, and a table by category."""
+    total = sum(found.ranges)
+    names = [
+        f"< {BOUNDS[0]:g}x",
+        *(f"{low:g}-{high:g}x" for low, high in itertools.pairwise(BOUNDS)),
+    ]
+    what = "kernel speedup" if found.is_kernel else "speedup end to end"
+    spread = [
+        [name, str(count), number(100 * count / total, 1)]
+        for name, count in zip([*names, f">= {BOUNDS[-1]:g}x"], found.ranges, strict=True)
+    ]
+    parts = [
+        f"{found.compiler}: {total} correct subgraphs, {found.inexact} of them 1e-3 or more from eager",
+        table([what, ">subgraphs", ">share (%)"], spread, indent=""),
+    ]
+    if found.causes:
+        slower = sum(one.subgraphs for one in found.causes)
+        rows = [
+            [one.name, str(one.subgraphs), number(100 * one.subgraphs / slower, 1), number(one.median, 2)]
+            for one in found.causes
+        ]
+        parts.append(table(["slower, because of", ">subgraphs", ">share (%)", ">median"], rows, indent=""))
+    rows = [
+        [one.name, str(one.subgraphs), str(one.slower), str(one.wrong), number(one.median, 2)]
+        for one in found.categories
+    ]
+    parts.append(table(["category", ">subgraphs", ">slower", ">wrong", ">median"], rows, indent=""))
+    return "\n\n".join(parts)
 
 
 def markdown(summaries: Sequence[Summary]) -> str:
@@ -115,10 +177,15 @@ def _tasks(summary: Summary) -> str:
 
 
 def _figure(metric: str, estimate: Estimate) -> str:
-    percent = metric in ("fast_1", "sample_cr", "subgraph_cr")
+    is_share = metric in ("fast_1", "sample_cr", "subgraph_cr")
+    return _shown(estimate, 100, 1) if is_share else _shown(estimate, 1, 3)
+
+
+def _shown(estimate: Estimate, scale: float, digits: int) -> str:
+    """Return the value, times `scale`, with its interval in brackets if it has one."""
 
     def shown(value: float | None) -> str:
-        return number(None if value is None else value * 100, 1) if percent else number(value, 3)
+        return number(None if value is None else value * scale, digits)
 
     ends = "" if estimate.low is None else f" [{shown(estimate.low)}-{shown(estimate.high)}]"
     return shown(estimate.value) + ends

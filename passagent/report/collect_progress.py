@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TextIO
 
 from passagent.collection.budget import CollectionBudget
@@ -11,30 +10,23 @@ from passagent.collection.collection_figures import Summary
 from passagent.collection.trial_list import Pair
 from passagent.collection.trials import Outcome
 from passagent.events import Event, Noted
-from passagent.faults import os_fault
 from passagent.report.collect_table import status_line
-from passagent.report.text import clock, console, number, thousands, width
+from passagent.report.progress import StatusLine
+from passagent.report.text import clock, number, thousands, width
 
 _EVERY_S = 30.0
 """Between two lines about all, where there is no terminal, s."""
 
 
-class CollectProgress:
+class CollectProgress(StatusLine):
     """See collection.work.Watch."""
 
     def __init__(self, summary: Summary, total: int, stream: TextIO) -> None:
         """`summary` of what was finished before, of `total` trials."""
-        self.summary, self.total, self.stream = summary, total, stream
+        super().__init__(stream)
+        self.summary, self.total = summary, total
         self._before = summary.runs
         self._started = self._told = time.monotonic()
-        self._bar = None
-        if stream.isatty():
-            from rich.progress import Progress, TextColumn
-
-            columns = (TextColumn("{task.description}", markup=False),)
-            self._bar = Progress(*columns, console=console(stream), transient=True)
-            self._task = self._bar.add_task("beginning", total=total)
-            self._bar.start()
 
     def event(self, pair: Pair, event: Event) -> None:
         """See Watch.event."""
@@ -43,20 +35,20 @@ class CollectProgress:
 
     def say(self, text: str) -> None:
         """See Watch.say."""
-        self._print(f"        note: {text}")
+        self.print(f"        note: {text}")
 
     def tick(self, budget: CollectionBudget) -> None:
         """See Watch.tick."""
         now = time.monotonic()
-        if not self._bar and now - self._told < _EVERY_S:
+        if not self.is_shown and now - self._told < _EVERY_S:
             return
         self._told = now
         spent = budget.spent()
         line = status_line(self.summary, self.total, spent.tokens, spent.cost, self.left_s(budget))
-        if self._bar:
-            self._bar.update(self._task, description=line)
+        if self.is_shown:
+            self.show(line)
         else:
-            self._print(f"[{clock(now - self._started):>5}] {line}")
+            self.print(f"[{clock(now - self._started):>5}] {line}")
 
     def left_s(self, budget: CollectionBudget) -> float | None:
         """How long the rest takes at this pace, at most what the budget leaves, s; None: not known yet."""
@@ -74,7 +66,7 @@ class CollectProgress:
             return
         head = f"{outcome.task} trial {outcome.trial}:"
         if error is not None:
-            self._print(f"{'':7} {head} failed: {error}")
+            self.print(f"{'':7} {head} failed: {error}")
             return
         self.summary.add(outcome)
         clock_s = clock(time.monotonic() - self._started)
@@ -84,24 +76,7 @@ class CollectProgress:
         )
         front = f"[{clock_s:>5}] {self.summary.runs}/{self.total} "
         room = max(10, width() - len(front) - len(tail))
-        self._print(front + _cut(head, room) + tail)
-
-    def close(self) -> None:
-        """Leave the terminal as it was."""
-        if self._bar:
-            self._bar.stop()
-
-    def _print(self, line: str) -> None:
-        """Raises PassagentError: an OSError would be taken for one of a file."""
-        if self._bar:
-            from rich.text import Text
-
-            self._bar.console.print(Text(line))
-            return
-        try:
-            print(line, file=self.stream, flush=True)
-        except OSError as error:
-            raise os_fault(error, Path(self.stream.name)) from error
+        self.print(front + _cut(head, room) + tail)
 
 
 def _cut(head: str, room: int) -> str:

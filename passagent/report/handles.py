@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from passagent.agent.prompt import plain_note
 from passagent.errors import UsageError
 from passagent.evaluator.result import Evaluation, Status
-from passagent.report.notebook import Table, Tree, as_html
+from passagent.report.notebook import Shown, Table, Tree
 from passagent.store import Store, confirmations, nodes, runs
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def data_frame(rows: Iterable[dict[str, Any]], columns: Iterable[str]) -> pandas
 
 
 @dataclass(frozen=True)
-class Result:
+class Result(Shown):
     """A candidate judged on a task."""
 
     evaluation: Evaluation
@@ -74,12 +74,9 @@ class Result:
     def __repr__(self) -> str:
         return f"<Result {self.status}, AS {self.as_score}, {self.evaluation.task}>"
 
-    def _repr_html_(self) -> str:
-        return as_html(str(self))
-
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Shown):
     """What the host code of a pass decided, recorded (docs/plans.md). `evaluate` takes it as it is."""
 
     files: dict[str, str] = field(repr=False)
@@ -96,9 +93,6 @@ class Plan:
         from passagent.plan.show import recording_text
 
         return recording_text(self.recording)
-
-    def _repr_html_(self) -> str:
-        return as_html(str(self))
 
 
 @dataclass(frozen=True)
@@ -161,7 +155,7 @@ class Nodes(tuple[Node, ...]):
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Shown):
     """A stored run: one search on one task."""
 
     id: str
@@ -220,12 +214,9 @@ class Run:
             run = runs.get_run(store, self.id)
             return run_text(store, run, stored_config(run))
 
-    def _repr_html_(self) -> str:
-        return as_html(str(self))
-
 
 @dataclass(frozen=True)
-class Bench:
+class Bench(Shown):
     """What a benchmark measured."""
 
     measured: Measured = field(repr=False)
@@ -265,12 +256,9 @@ class Bench:
     def __str__(self) -> str:
         return self.table()
 
-    def _repr_html_(self) -> str:
-        return as_html(str(self))
-
 
 @dataclass(frozen=True)
-class Collection:
+class Collection(Shown):
     """What a collection made. Its trials are runs: `open_run(id, runs_dir=...)` opens one."""
 
     collected: Collected = field(repr=False)
@@ -296,6 +284,3 @@ class Collection:
 
     def __str__(self) -> str:
         return self.table()
-
-    def _repr_html_(self) -> str:
-        return as_html(str(self))

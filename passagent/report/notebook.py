@@ -8,16 +8,22 @@ from typing import Any
 _HTML = "<pre style=\"font-family:Menlo,'DejaVu Sans Mono',consolas,monospace\">{code}</pre>"
 
 
-class Table(str):
+class Shown:
+    """An object that a notebook shows as its text, in a fixed-width font."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return as_html(str(self))
+
+
+class Table(str, Shown):
     """Aligned text. It prints as text; a notebook shows it in a fixed-width font."""
 
     __slots__ = ()
 
     def __repr__(self) -> str:
         return str(self)
-
-    def _repr_html_(self) -> str:
-        return as_html(self)
 
 
 class Tree(str):

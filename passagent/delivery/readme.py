@@ -1,12 +1,12 @@
-"""What a delivered pass says of itself: its docstring and the README beside it."""
+"""README.md of a delivered directory."""
 
 from __future__ import annotations
 
-import textwrap
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from passagent.evaluator.candidate import HELPER, PLANS, TESTS
+from passagent.evaluator.candidate import HELPER, MANIFEST, PLANS, TESTS
 from passagent.evaluator.result import Evaluation, GraphResult
 from passagent.plan.model import Pass, Recording, flat
 
@@ -33,12 +33,10 @@ class Story:
     """What was done with a candidate before it was written out, for people."""
 
     evaluation: Evaluation
-    """Of what is written, or of the text that it was made from: see `is_own`."""
+    """Its candidate is what is written, or the text that it was made from: see `is_own`."""
     is_own: bool
     """The plans that were measured are those of the text that is written."""
     recording: Recording | None = None
-    dropped: dict[str, str] = field(default_factory=dict)
-    """Passes that are left out, and why."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -57,45 +55,17 @@ def measurement(evaluation: Evaluation) -> str:
     return f"{figures(evaluation)} ({pooled if rounds else _BY_SPEEDUPS})"
 
 
-def about(one: Pass, story: Story) -> str:
-    """The part of a pass's docstring that says what it fuses, where it was measured and what it assumes."""
-    evaluation, recording = story.evaluation, story.recording
-    assert recording is not None
-    number = recording.passes.index(one)
-    places = [s.name for s in recording.subgraphs if any(call.number == number for call in s.calls)]
-    by_name = {graph.name: graph for graph in evaluation.graphs}
-    dtypes = sorted({by_name[name].dtype for name in places if name in by_name})
-    whose = "" if story.is_own else " (as its author laid it out)"
-    return "\n\n".join(
-        [
-            _filled(f"Fuse {listed(_operators(one))}: {_kernels([one])}."),
-            f"Serves {len(places)} of the {len(recording.subgraphs)} subgraphs of {evaluation.task}.",
-            _filled(
-                f"Measured{whose}: {figures(evaluation)} with all passes of this directory, on "
-                f"{_device(evaluation)}, dispatch {evaluation.dispatch}, torch {_torch(evaluation)}. "
-                f"Eager is 1.0."
-            ),
-            _filled(
-                "Assumes inference: no gradient flows through the replacement. Constants in the pattern "
-                f"are part of it. Measured for {listed(dtypes)}; other shapes and dtypes are not tested."
-            ),
-        ]
-    )
-
-
-def readme(origin: Origin, story: Story, passes: list[str], stands_alone: bool) -> str:
-    """README.md of the directory; `stands_alone`: `passagent.kernels` is not needed."""
-    evaluation, recording = story.evaluation, story.recording
+def readme(origin: Origin, story: Story, files: dict[str, str]) -> str:
+    """Return README.md for the directory of these files."""
+    evaluation, recording, stands_alone = story.evaluation, story.recording, HELPER in files
     whose = (
         "The plans that were measured are those of the files here."
         if story.is_own
-        else "It was measured before it was laid out as it is here, and not again."
+        else "It was measured before it was formatted, and not again."
     )
     parts = [
         f"# Passes for {origin.task}",
-        f"{listed([f'`{name}.py`' for name in passes])}: "
-        f"{_kernels(recording.passes) if recording else 'kernels'}, "
-        f"for {_device(evaluation)}.",
+        f"{_passes(files, recording)}\n\nMeasured on {_device(evaluation)}.",
         f"Eager is 1.0. **{measurement(evaluation)}**, dispatch {evaluation.dispatch}, "
         f"{_versions(evaluation)}. {whose}",
         _table(evaluation.graphs),
@@ -103,11 +73,15 @@ def readme(origin: Origin, story: Story, passes: list[str], stands_alone: bool) 
     if recording is not None:
         digests = dict.fromkeys(plan.digest()[:12] for one in recording.passes for plan in one.plans)
         parts.append(f"Plans (SHA-256, first digits): {', '.join(digests)}. `plan.txt` shows them.")
-    if story.dropped:
-        parts.append("Left out:\n\n" + "\n".join(f"- `{name}`: {why}" for name, why in story.dropped.items()))
     if story.notes:
         parts.append("Good to know:\n\n" + "\n".join(f"- {note}" for note in story.notes))
-    parts += ["## Use", _use(evaluation, recording, stands_alone)]
+    dtypes = sorted({graph.dtype for graph in evaluation.graphs})
+    parts += [
+        "## Use",
+        "The passes assume inference: no gradient flows through a replacement. Constants in a pattern are "
+        f"part of it. They were measured for {listed(dtypes)}; other shapes and dtypes are not tested.",
+        _use(evaluation, recording, stands_alone),
+    ]
     parts += ["## Files", _files(recording is not None, stands_alone)]
     parts += [
         "## Origin",
@@ -120,11 +94,27 @@ def readme(origin: Origin, story: Story, passes: list[str], stands_alone: bool) 
     return "\n\n".join(parts) + "\n"
 
 
+def _passes(files: dict[str, str], recording: Recording | None) -> str:
+    """Return a line for each pass: what it fuses, with which kernels, in how many subgraphs."""
+    if recording is None:
+        return "\n".join(f"- `{name}.py`" for name in json.loads(files[MANIFEST]))
+    lines = []
+    for number, one in enumerate(recording.passes):
+        served = [s for s in recording.subgraphs if any(call.number == number for call in s.calls)]
+        lines.append(
+            f"- `{one.file}` fuses {listed(_operators(one))}: {_kernels(one)}. "
+            f"It serves {len(served)} of the {len(recording.subgraphs)} subgraphs."
+            if served
+            else f"- `{one.file}` matches nothing in the task."
+        )
+    return "\n".join(lines)
+
+
 def _use(evaluation: Evaluation, recording: Recording | None, stands_alone: bool) -> str:
-    needs = listed(["torch", *needed(recording), *([] if stands_alone else ["passagent.kernels"])])
+    words = listed(["torch", *needs(recording), *([] if stands_alone else ["passagent.kernels"])])
     test = "" if recording is None else f"pytest {TESTS}\n"
     return (
-        f"At run time the passes need {needs}. From this directory, with the task's directory for TASK:\n\n"
+        f"At run time the passes need {words}. From this directory, with the task's directory for TASK:\n\n"
         f"```\n{test}passagent eval TASK --pass-dir . --device {evaluation.device}\n```"
     )
 
@@ -146,8 +136,8 @@ def _files(is_recorded: bool, stands_alone: bool) -> str:
     return "\n".join(lines)
 
 
-def needed(recording: Recording | None) -> list[str]:
-    """What else than torch the kernels need, in words."""
+def needs(recording: Recording | None) -> list[str]:
+    """Return in words what else than torch the kernels need."""
     return [NEEDS[kind] for kind in _kinds(recording.passes)] if recording else []
 
 
@@ -193,10 +183,9 @@ _QUIET = {
 _QUIET |= {"unsqueeze", "squeeze", "expand", "expand_as", "permute", "transpose", "flatten"}
 
 
-def _kernels(passes: Iterable[Pass]) -> str:
+def _kernels(one: Pass) -> str:
     kernels = {
         (kernel.kind, kernel.entry)
-        for one in passes
         for plan in one.plans
         for step in flat(plan.steps)
         if step.step == "launch"
@@ -204,17 +193,14 @@ def _kernels(passes: Iterable[Pass]) -> str:
     }
     if not kernels:
         return "views, without a kernel"
-    told = []
-    for kind in _kinds(passes):
-        entries = sorted(entry for own, entry in kernels if own == kind)
+    parts = []
+    for kind in _kinds([one]):
+        entries = sorted(entry for language, entry in kernels if language == kind)
         if entries:
-            many = (
-                f"{len(entries)} {LANGUAGES[kind]} kernels"
-                if len(entries) > 1
-                else f"a {LANGUAGES[kind]} kernel"
-            )
-            told.append(f"{many} ({', '.join(entries)})")
-    return " and ".join(told)
+            noun = "kernels" if len(entries) > 1 else "kernel"
+            count = len(entries) if len(entries) > 1 else "a"
+            parts.append(f"{count} {LANGUAGES[kind]} {noun} ({', '.join(entries)})")
+    return " and ".join(parts)
 
 
 def _kinds(passes: Iterable[Pass]) -> list[str]:
@@ -231,10 +217,6 @@ def _device(evaluation: Evaluation) -> str:
     return f"{known.get('cpu', 'a CPU')}{many}"
 
 
-def _torch(evaluation: Evaluation) -> str:
-    return str(evaluation.environment.get("torch", "unknown"))
-
-
 def _versions(evaluation: Evaluation) -> str:
     known = [(name, evaluation.environment.get(name)) for name in ("torch", "triton", "python")]
     return ", ".join(f"{name} {version}" for name, version in known if version)
@@ -243,7 +225,3 @@ def _versions(evaluation: Evaluation) -> str:
 def listed(words: list[str]) -> str:
     """`a, b and c`."""
     return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
-
-
-def _filled(text: str) -> str:
-    return textwrap.fill(text, 88, break_long_words=False, break_on_hyphens=False)
