@@ -558,7 +558,7 @@ def test_merged_databases_are_their_union(call, server, tmp_path):
                     ]
                     ids = r'"(node|parent|best_node)": ?\d+|"run": ?"\w+"'
                     assert re.sub(ids, "", shown[0]) == re.sub(ids, "", shown[1]) and '"messages"' in shown[0]
-        for table in ("episodes", "steps", "calls", "nodes", "evaluations", "islands", "workers", "tree",
+        for table in ("episodes", "steps", "calls", "nodes", "evaluations", "islands", "sessions", "tree",
                       "archive", "gains", "messages", "hints_shown"):  # fmt: skip
             counts = []
             for place in ("part0", "part1", "all"):
@@ -594,13 +594,13 @@ def test_a_merge_that_fails_leaves_nothing(call, server, tmp_path, monkeypatch):
 
 
 def test_a_database_in_use_is_not_merged(call, server, tmp_path):
-    from passagent.collection.lock import alone
+    from passagent.store.locks import alone
 
     write_tasks(tmp_path / "tasks", 1)
     assert call("collect", "tasks", *QUICK, "--trials", 1, "--runs-dir", "a")[0] == 0
     with alone(Path("a")):
         code, _, err = call("collect", "--merge", "a", "--runs-dir", "all")
-        with pytest.raises(UsageError, match=f"pid {os.getpid()} on .* collects here"), alone(Path("a")):
+        with pytest.raises(UsageError, match=f"process {os.getpid()} on .* collects here"), alone(Path("a")):
             pass
     assert code == 2 and "a: a process collects here" in err
 

@@ -12,7 +12,7 @@ from test_resume import make_run
 
 from passagent.evaluator.result import Evaluation, GraphResult
 from passagent.redaction import redact
-from passagent.store import Store, episodes, evaluations, participants, removal
+from passagent.store import Store, episodes, evaluations, removal
 from passagent.store.packing import pack, unpack
 
 TASK_TEXT = "\n".join(
@@ -91,8 +91,8 @@ def conversation_of(number: int) -> list[dict]:
     ]
 
 
-def write_conversation(store, run, owner, number: int, messages: list[dict]) -> episodes.Episode:
-    episode = episodes.claim(store, run, 0, owner)
+def write_conversation(store, run, number: int, messages: list[dict]) -> episodes.Episode:
+    episode = episodes.next_episode(store, run, 0)
     episodes.add_messages(store, episode, [(message, None) for message in messages[:2]])
     for message in messages[2:]:
         episodes.add_message(store, episode, message, None)
@@ -102,8 +102,7 @@ def write_conversation(store, run, owner, number: int, messages: list[dict]) -> 
 
 def test_what_prompts_repeat_is_stored_once(store):
     run = make_run(store, iters=100)
-    owner = participants.join(store, run.id)
-    made = [write_conversation(store, run, owner, n, conversation_of(n)) for n in range(5)]
+    made = [write_conversation(store, run, n, conversation_of(n)) for n in range(5)]
     for number, episode in enumerate(made):
         assert episodes.conversation(store, episode.id) == conversation_of(number)
     rows = store.rows(
@@ -119,10 +118,8 @@ def test_what_prompts_repeat_is_stored_once(store):
 def test_a_message_that_others_are_packed_against_outlives_its_run(store):
     first, second = make_run(store, iters=100), make_run(store, iters=100)
     for run in (first, second):
-        owner = participants.join(store, run.id)
-        write_conversation(store, run, owner, 1, conversation_of(1))
-        kept = write_conversation(store, run, owner, 2, conversation_of(2))
-        participants.leave(store, run.id, owner, participants.Watch(), "finished", "done", 1.0)
+        write_conversation(store, run, 1, conversation_of(1))
+        kept = write_conversation(store, run, 2, conversation_of(2))
     with Store.open(store.runs_dir) as another:
         removal.for_removal(another)
         with another.transaction():
@@ -132,13 +129,12 @@ def test_a_message_that_others_are_packed_against_outlives_its_run(store):
 
 def test_a_row_that_was_not_committed_is_no_base(store):
     run = make_run(store, iters=100)
-    owner = participants.join(store, run.id)
-    episode = episodes.claim(store, run, 0, owner)
+    episode = episodes.next_episode(store, run, 0)
     messages = [(message, None) for message in conversation_of(1)[:2]]
     with suppress(ZeroDivisionError), store.transaction():
         episodes.add_messages(store, episode, messages)
         raise ZeroDivisionError
-    write_conversation(store, run, owner, 2, conversation_of(2))
+    write_conversation(store, run, 2, conversation_of(2))
     with Store.open(store.runs_dir) as another:
         assert episodes.conversation(another, episode.id) == conversation_of(2)
 
@@ -146,11 +142,10 @@ def test_a_row_that_was_not_committed_is_no_base(store):
 @pytest.mark.parametrize("write", [json.dumps, lambda data: json.dumps(data, separators=(",", ":")), str])
 def test_arguments_of_calls_come_out_as_the_model_wrote_them(store, write):
     run = make_run(store, iters=100)
-    owner = participants.join(store, run.id)
     call = {"id": "1", "name": "x", "arguments": write({"text": 'a "b"\n', "é": [1, {"c": 1.5}], "n": None})}
     odd = {"id": "2", "name": "x", "arguments": '{"a": 1, "a": 2.50}'}
     said = {"role": "assistant", "content": "", "tool_calls": [call, odd]}
-    episode = write_conversation(store, run, owner, 1, [*conversation_of(1)[:2], said])
+    episode = write_conversation(store, run, 1, [*conversation_of(1)[:2], said])
     with Store.open(store.runs_dir) as another:
         assert episodes.conversation(another, episode.id)[2] == said
 

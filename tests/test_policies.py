@@ -11,7 +11,6 @@ import statistics
 import pytest
 import tiny_search
 from many import Runs, forks, kill, steps_of  # noqa: F401 (fixture)
-from many import finish as finish_process
 from test_search import finish, open_tiny, shape, store, task  # noqa: F401 (fixtures)
 from test_store import add_node
 
@@ -28,24 +27,7 @@ from passagent.search.setup import new_run, open_session
 from passagent.search.treerows import TASK
 from passagent.search.treeview import open_tree, outcome, take_in_own
 from passagent.search.waiting import is_ready
-from passagent.store import archive, episodes, migrations, nodes, participants, runs
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("forks")
-def test_two_processes_one_killed_leave_the_tree_of_one(tmp_path):
-    there = Runs(tmp_path, iters=15, islands=3, seed=7, policy="mcts", drafts=2)
-    there.gate.hold(replies=10)
-    first = there.start(seconds=0.03)
-    there.wait(lambda held: steps_of(held) > 20)
-    second = there.start("resume", seconds=0.03)
-    there.together(first, second)
-    there.gate.go()
-    there.wait(lambda held: steps_of(held) > 40)
-    kill(first)
-    finish_process(second, there)
-    there.check()
-    assert there.tree() == there.whole(tmp_path)
+from passagent.store import archive, episodes, migrations, nodes, runs
 
 
 def test_a_drained_island_does_not_wait_for_one_that_begins_nothing(store, task):  # noqa: F811
@@ -226,21 +208,20 @@ def test_a_choice_waits_for_what_it_looks_at(store, task):  # noqa: F811
     session = open_tiny(store, task, islands=2, iters=100, policy="mcts")
     run, config = session.run, session.config.search
     ready = lambda episode: is_ready(store, run, config, session.model, episode)  # noqa: E731
-    owner = participants.join(store, run.id)
-    first, other = (episodes.claim(store, run, island, owner) for island in (0, 1))
+    first, other = (episodes.next_episode(store, run, island) for island in (0, 1))
     assert ready(first) and ready(other)
     store.execute("UPDATE episodes SET model = 'm' WHERE id = :id", {"id": first.id})
     episodes.finish(store, first, "done", None, True)
-    third = episodes.claim(store, run, 0, owner)
+    third = episodes.next_episode(store, run, 0)
     assert not ready(third)  # where episode 2 begins is not known
     store.execute("UPDATE episodes SET model = 'm' WHERE id = :id", {"id": other.id})
     assert ready(third)
     store.execute("UPDATE episodes SET model = 'm' WHERE id = :id", {"id": third.id})
     episodes.finish(store, third, "done", None, True)
-    fifth = episodes.claim(store, run, 0, owner)
+    fifth = episodes.next_episode(store, run, 0)
     assert not ready(fifth)  # episode 2 is not finished, episode 4 has not begun
     episodes.finish(store, other, "done", None, True)
-    fourth = episodes.claim(store, run, 1, owner)
+    fourth = episodes.next_episode(store, run, 1)
     assert not ready(fifth)
     store.execute("UPDATE episodes SET model = 'm' WHERE id = :id", {"id": fourth.id})
     assert ready(fifth)
@@ -248,10 +229,9 @@ def test_a_choice_waits_for_what_it_looks_at(store, task):  # noqa: F811
 
 def test_the_archive_keeps_the_best_of_every_behaviour(store, task):  # noqa: F811
     run = open_tiny(store, task, islands=2, iters=100).run
-    owner = participants.join(store, run.id)
 
     def made(behaviour, score, status="ok", island=0):
-        node = add_node(store, run, owner, island, score=score, status=status)
+        node = add_node(store, run, island, score=score, status=status)
         store.execute("UPDATE nodes SET behaviour = :b WHERE id = :id", {"b": behaviour, "id": node.id})
         node = nodes.get_node(store, node.id)
         archive.add(store, node, island)
@@ -271,7 +251,7 @@ def test_the_archive_keeps_the_best_of_every_behaviour(store, task):  # noqa: F8
     assert 20 < drawn.count(lone.id) < 80  # half of a half
     assert set(drawn) == {best.id, lone.id}
     # an elite that migrates comes to the archive, too
-    episode = episodes.claim(store, run, 1, owner)
+    episode = episodes.next_episode(store, run, 1)
     migrations.add_migration(store, episode, best, "because")
     assert [node.id for node in IslandView(store, run.id, 1).cells(9)] == [best.id]
 

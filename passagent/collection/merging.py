@@ -35,8 +35,6 @@ _ADDED = {
     "files": "INSERT OR IGNORE INTO main.files SELECT * FROM source.files",
 }
 """Tables whose rows belong to no run: equal ones become one."""
-_OF_PROCESSES = ("reservations",)
-"""Tables of what processes hold, which a copy does not."""
 
 
 class _Table(NamedTuple):
@@ -116,7 +114,7 @@ def _copy(store: Store, directory: Path) -> int:
                 for table in tables:
                     if table.name in _ADDED:
                         store.execute(_ADDED[table.name], {})
-                    elif table.name not in _OF_PROCESSES:
+                    else:
                         _copy_table(store, table, above)
                 store.execute("DROP TABLE temp.renamed", {})
             [counted] = store.rows("SELECT count(*) AS n FROM source.runs")

@@ -132,8 +132,8 @@ def newest_sketches(store: Store, run_id: str, limit: int) -> list[tuple[int, by
 def device(store: Store, run: Run) -> Device:
     """From the run's evaluations: each was under way for its `seconds` before it was stored."""
     names = store.rows(
-        "SELECT DISTINCT coalesce(json_extract(workers.config, '$.evaluator.device'), device) AS name "
-        "FROM runs LEFT JOIN workers ON run_id = runs.id WHERE runs.id = :run",
+        "SELECT DISTINCT coalesce(json_extract(sessions.config, '$.evaluator.device'), device) AS name "
+        "FROM runs LEFT JOIN sessions ON run_id = runs.id WHERE runs.id = :run",
         {"run": run.id},
     )
     devices = {device for row in names for device in row["name"].split(",")}

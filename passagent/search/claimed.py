@@ -93,7 +93,7 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
         if not unsaved:
             return
         with session.store.transaction():
-            episodes.add_packed(session.store, episode, unsaved, session.owner)
+            episodes.add_packed(session.store, episode, unsaved)
             for usage, reason in replies:
                 meter.settle(usage, reason)
         session.events.look()
@@ -109,7 +109,6 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
         flush()
         raise
     with session.store.transaction():
-        episodes.check_held(session.store, episode.id, session.owner)
         flush()
         episode = conclude(session, episode, parent, end.reason)
     if session.memory is not None:
@@ -156,7 +155,7 @@ def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
         messages = [one | {"content": redact(one["content"])} for one in compose(context)]
         packed = [stored.pack(store, episode, one, seq) for seq, one in enumerate(messages, 1)]
     with store.transaction():
-        episodes.set_parent(store, episode, session.owner)
+        episodes.set_parent(store, episode)
         if parent and reason is not None:
             migrations.add_migration(store, episode, parent, reason)
         hint_uses.record_uses(store, episode, [hint.id for hint in context.hints])
@@ -189,7 +188,7 @@ def choose_parent(session: Session, episode: Episode, rng: random.Random) -> tup
 def conclude(session: Session, episode: Episode, parent: Node | None, reason: str) -> Episode:
     """Close the episode, credit its hints, count the island's stagnation, all or nothing.
 
-    With progress, a hint is to be distilled from it, if there is a distiller: then the episode is held on to.
+    With progress, a hint is to be distilled from it, if there is a distiller.
     """
     store, island = session.store, episode.island
     right = [node for node in nodes.of_episode(store, episode.id) if node.status == "ok"]
@@ -202,7 +201,7 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
     before = max((score for score in known if score is not None), default=None)
     gained = is_progress(before, new, session.config.search.min_gain)
     with store.transaction():
-        done = episodes.finish(store, episode, reason, gain, gained, hold=session.distiller is not None)
+        done = episodes.finish(store, episode, reason, gain, gained)
         hint_uses.credit(store, episode, gain or 0.0)
         if island != SEEDS:
             _count_gain(session, new)
@@ -210,7 +209,7 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
             episodes.rest(store, episode)
         if session.distiller is not None and island != SEEDS and (gained or _teaches(session, episode)):
             hint_uses.want_distilled(store, done)
-    session.notify_all()  # an island at its end may be left what this one does not need
+    session.notify()  # an island at its end may be left what this one does not need
     return done
 
 
