@@ -195,9 +195,7 @@ def query_part(args: argparse.Namespace) -> dict[str, Any]:
         "siblings": lambda node: nodes.siblings(store, run.id, node.island, node.parent_id, 8),
         "best of island": lambda node: bests.best_of_island(store, run.id, node.island, 3),
         "elites with migrants": lambda node: IslandView(store, run.id, node.island).elites(3),
-        "best of the other islands": lambda node: bests.best_of_others(
-            store, run.id, node.island, node.number
-        ),
+        "best of the other islands": lambda node: bests.best_of_others(store, run.id, node.island),
         "newest of the island": lambda node: nodes.newest_before(
             store, episodes.get_episode(store, node.episode_id), 4, 16
         ),

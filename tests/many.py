@@ -86,6 +86,8 @@ class Runs:
         if not self.task.exists():
             tiny_search.write_task(self.task)
         self.settings = tiny_search.settings(iters, islands, seed)
+        # without migrations an island's tree does not depend on how fast the others are
+        self.settings |= {"search.stagnation": 1000}
         self.settings |= {f"search.{name}": value for name, value in settings.items()}
         self.iters = iters
         self.gate = tiny_search.Gate(root / "hold")

@@ -558,7 +558,7 @@ def test_merged_databases_are_their_union(call, server, tmp_path):
                     ]
                     ids = r'"(node|parent|best_node)": ?\d+|"run": ?"\w+"'
                     assert re.sub(ids, "", shown[0]) == re.sub(ids, "", shown[1]) and '"messages"' in shown[0]
-        for table in ("episodes", "steps", "calls", "nodes", "evaluations", "islands", "sessions", "tree",
+        for table in ("episodes", "steps", "calls", "nodes", "evaluations", "islands", "sessions",
                       "archive", "gains", "messages", "hints_shown"):  # fmt: skip
             counts = []
             for place in ("part0", "part1", "all"):

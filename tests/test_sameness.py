@@ -12,7 +12,7 @@ from passagent.models.scripted import ScriptedModel, calling
 from passagent.search.behaviour import behaviour_of
 from passagent.search.canonical import canonical_key
 from passagent.search.similarity import similarity, sketch_of
-from passagent.store import episodes, nodes
+from passagent.store import episodes
 
 PASS = '''"""A first try."""
 
@@ -140,7 +140,7 @@ BODY = "\n".join(f"def f{i}(x):\n    return g{i}(x, {i}) * {i}" for i in range(6
 
 
 def told(store, run, number):  # noqa: F811
-    found = episodes.conversation(store, episodes.of_number(store, run.id, number).id)
+    found = episodes.conversation(store, tiny_search.episode_of(store, run.id, number).id)
     return next(m["content"] for m in found if m["role"] == "tool" and m["name"] == "pass_evaluator")
 
 
@@ -156,7 +156,7 @@ def test_a_double_is_not_evaluated_and_the_model_is_told(store, task):  # noqa: 
     session = open_tiny(store, task, model=model, evaluator=evaluator, islands=1, iters=4, policy="best_of_n")
     finish(session)
     run = session.run
-    first, second = (nodes.of_number(store, run.id, number)[0] for number in (1, 2))
+    first, second = (tiny_search.nodes_of(store, run.id, number)[0] for number in (1, 2))
     assert len(evaluator.asked) == 3
     assert (second.repeat_of, second.evaluation_id, second.status) == (
         first.id, first.evaluation_id, first.status

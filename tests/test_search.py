@@ -111,9 +111,11 @@ def test_a_run_makes_what_was_asked(store, task):
     assert [kinds.count(k) for k in ("EpisodeBegun", "Judged", "EpisodeEnded")] == [7, 14, 7]
 
 
-def test_the_tree_does_not_depend_on_who_is_faster(store, task):
+@pytest.mark.parametrize("policy", ["evolutionary", "mcts"])
+def test_island_with_the_same_seed_and_replies_has_the_same_tree(store, task, policy):
+    """Two islands of uneven speed, between which nothing migrates; another seed gives another tree."""
     shapes = []
-    for rng_seed in range(3):
+    for rng_seed in range(2):
         rng = random.Random(rng_seed)
 
         class Jitter(tiny_search.PacedModel):
@@ -121,11 +123,12 @@ def test_the_tree_does_not_depend_on_who_is_faster(store, task):
                 await asyncio.sleep(rng.random() * 0.02)
                 return await super().complete(messages, tools)
 
-        session = open_tiny(store, task, model=Jitter(), islands=3, iters=15, seed=5, stagnation=1)
+        settings = {"islands": 2, "iters": 14, "stagnation": 99, "policy": policy}
+        session = open_tiny(store, task, model=Jitter(), seed=5, **settings)
         finish(session)
         shapes.append(shape(store, session.run.id))
-    assert shapes[0] == shapes[1] == shapes[2]
-    other = open_tiny(store, task, islands=3, iters=15, seed=6, stagnation=1)
+    assert shapes[0] == shapes[1]
+    other = open_tiny(store, task, seed=6, **settings)
     finish(other)
     assert shape(store, other.run.id) != shapes[0]
 
@@ -383,24 +386,21 @@ def test_migration_on_stagnation_has_a_reason(store, task):
     session = open_tiny(store, task, islands=2, iters=100, stagnation=2)
     run = session.run
     add_node(store, run, 0, score=1.2)
-    good = add_node(store, run, 1, score=1.8)
-    later = add_node(store, run, 1, score=2.4)
+    add_node(store, run, 1, score=1.5)
+    best = add_node(store, run, 1, score=1.8)
     assert (
         why_none(store, run, SearchConfig(stagnation=2))
         == "no migration: no island went 2 episodes without a gain"
     )
-    # episode 5 is of the third round: only the first round of the others is seen, they may be in the second
-    assert choose_migrant(store, run, 0, 3, 0.01) is None
     found = choose_migrant(store, run, 0, 5, 0.01)
-    assert found.node.id == good.id
+    assert found.node.id == best.id
     assert "island 0 (fusion) had 0 episodes without a gain of 1% and has AS 1.200" in found.reason
     assert "island 1 (memory) has AS 1.800" in found.reason
-    assert choose_migrant(store, run, 0, 7, 0.01).node.id == later.id
     assert choose_migrant(store, run, 1, 6, 0.01) is None
     episode = episodes.next_episode(store, run, 0)
-    migrations.add_migration(store, episode, good, found.reason)
+    migrations.add_migration(store, episode, best, found.reason)
     assert choose_migrant(store, run, 0, 5, 0.01) is None
-    assert IslandView(store, run.id, 0).best().id == good.id
+    assert IslandView(store, run.id, 0).best().id == best.id
     lone = open_tiny(store, task, islands=1).run
     assert why_none(store, lone, SearchConfig()) == "no migration: there is one island"
 

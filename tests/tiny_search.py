@@ -21,7 +21,8 @@ from passagent.evaluator.result import MANIFEST, Candidate, Evaluation, GraphRes
 from passagent.experience import Diagnosis
 from passagent.models.scripted import ScriptedModel, calling
 from passagent.models.types import Message, ToolSpec
-from passagent.store import Store, evaluations
+from passagent.store import Store, episodes, evaluations, nodes
+from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 
 TASK_MODEL = """import torch
@@ -216,6 +217,19 @@ if __name__ == "__main__":
     from passagent.cli import guarded
 
     guarded(program)
+
+
+def episode_of(store: Store, run_id: str, number: int) -> Episode:
+    """The run's episode of this number."""
+    [row] = store.rows(
+        "SELECT id FROM episodes WHERE run_id = :run AND number = :number", {"run": run_id, "number": number}
+    )
+    return episodes.get_episode(store, row["id"])
+
+
+def nodes_of(store: Store, run_id: str, number: int) -> list[Node]:
+    """The nodes of the run's episode of this number."""
+    return nodes.of_episode(store, episode_of(store, run_id, number).id)
 
 
 def give_evaluation(store: Store, node: Node, result: dict[str, Any]) -> None:

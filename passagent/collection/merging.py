@@ -21,10 +21,8 @@ _REFERENCES = {
     ("runs", "forked_run"): "runs",
     ("islands", "best_node"): "nodes",
     ("episodes", "best_node"): "nodes",
-    ("tree", "node_id"): "nodes",
-    ("tree", "parent_id"): "nodes",
 }
-"""Columns that hold another row's number without being a foreign key. 0 is no row: the task in `tree`."""
+"""Columns that hold another row's number without being a foreign key."""
 _ADDED = {
     "hints": "INSERT INTO main.hints SELECT * FROM source.hints WHERE true ON CONFLICT (id) DO UPDATE SET "
     "uses = uses + excluded.uses, credited = credited + excluded.credited, "
@@ -162,8 +160,7 @@ def _copy_table(store: Store, table: _Table, above: dict[str, int]) -> None:
         if owner is None:
             return value
         raised = f"{value} + {above[owner]}"
-        is_checked = (table.name, column) not in _REFERENCES  # by SQLite
-        return raised if is_checked else f"CASE {value} WHEN 0 THEN 0 ELSE {raised} END"
+        return raised
 
     order = "ORDER BY rowid" if table.name == "runs" else ""
     names, values = ", ".join(table.columns), ", ".join(map(translated, table.columns))

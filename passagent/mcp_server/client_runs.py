@@ -92,15 +92,14 @@ class ClientRun:
         session, store = self.session, self.session.store
         self.watching.cancel()
         await asyncio.wait({self.watching})
-        with store.transaction():
+        with self.held, store.transaction():
             waiting = {
                 one.episode_id for one in nodes.unfinished(store, session.run.id) if one.status != CANCELLED
             }
             for episode in self.episodes.values():
                 if episode.id not in waiting:
                     conclude(session, episode, None, reason)
-        sessions.end(store, session.run.id, "stopped", reason, session.elapsed_s)
-        self.held.close()
+            sessions.end(store, session.run.id, "stopped", reason, session.elapsed_s)
 
 
 def _say(store: Store, episode: Episode, messages: list[Message]) -> None:

@@ -42,7 +42,7 @@ KEPT_CALLS = 100
 Call = tuple[str, dict[str, Any], str]
 """Tool, arguments, answer."""
 POLL_S = 0.5
-"""Between two looks at a node that another process evaluates, s."""
+"""Between two looks at a node that another server evaluates, s."""
 
 
 class Service:
@@ -189,7 +189,7 @@ class Service:
         if job is not None:
             await self.jobs.wait(job, until - time.monotonic(), report)
         while job is None and is_open(node) and (left := until - time.monotonic()) > 0:
-            await report(seconds - left, "another process evaluates it")
+            await report(seconds - left, "another server evaluates it")
             await asyncio.sleep(min(POLL_S, left))
             node = nodes.get_node(self.store, node_id)
         return nodes.get_node(self.store, node_id)
@@ -222,7 +222,7 @@ class Service:
             return node
         job = self.jobs.get(node.id) or await self._take_up(node)
         if job is None:
-            raise ToolError(f"job {node_id} is another process's; it cannot be cancelled here")
+            raise ToolError(f"job {node_id} is another server's; it cannot be cancelled here")
         await self.jobs.cancel(job)
         return nodes.get_node(self.store, node_id)
 

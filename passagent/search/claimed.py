@@ -43,7 +43,6 @@ from passagent.search.migration import choose_migrant
 from passagent.search.policies import policy_of
 from passagent.search.policies.greedy import Greedy
 from passagent.search.profiling_nodes import limits_of
-from passagent.search.rounds import Position
 from passagent.search.session import Session
 from passagent.search.writers import choose_model, meter_of, writer_of
 from passagent.store import bests, episodes, gains, hint_uses, migrations, nodes, runs
@@ -57,7 +56,7 @@ FAILURES = ("mismatch", "load_error", "compile_error", "runtime_error", "wrong_r
 
 
 async def run_claimed(session: Session, episode: Episode) -> Episode:
-    """Run a claimed episode to its end, from the beginning or from where a dead process left it.
+    """Run an episode to its end, from the beginning or from where a dead process left it.
 
     Raises Stopping where it is left to be continued, and what model and evaluator raise.
     """
@@ -161,7 +160,6 @@ def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
         hint_uses.record_uses(store, episode, [hint.id for hint in context.hints])
         episodes.add_packed(store, episode, [(message, None) for message in packed])
     session.events.look()
-    session.notify()  # another island may wait to know where this one began
     return episode, messages
 
 
@@ -181,8 +179,7 @@ def choose_parent(session: Session, episode: Episode, rng: random.Random) -> tup
         migration = choose_migrant(store, run, episode.island, episode.number, search.min_gain)
         if migration:
             return migration.node, migration.reason
-    view = IslandView(store, run.id, episode.island, Position(episode.number, run.islands))
-    return policy.select(view, rng), None
+    return policy.select(IslandView(store, run.id, episode.island), rng), None
 
 
 def conclude(session: Session, episode: Episode, parent: Node | None, reason: str) -> Episode:

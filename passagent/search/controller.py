@@ -19,7 +19,6 @@ from passagent.search.garbage import seldom_collected
 from passagent.search.remeasure import measure_again
 from passagent.search.seeding import seed
 from passagent.search.session import Session, Stopping
-from passagent.search.waiting import is_ready
 from passagent.store import episodes, runs, sessions
 from passagent.store.episodes import Episode
 
@@ -136,7 +135,6 @@ async def _island(session: Session, island: int) -> None:
     try:
         while (episode := await _next_episode(session, island)) is not None:
             await distil(session, island)  # what a process before this one may have left
-            await _wait_for_others(session, episode)
             await run_claimed(session, episode)
             await distil(session, island)
             session.notify()
@@ -154,18 +152,6 @@ async def _next_episode(session: Session, island: int) -> Episode | None:
             except episodes.NotYet:
                 await session.changed.wait()
     return None
-
-
-async def _wait_for_others(session: Session, episode: Episode) -> None:
-    """Return when parent and model may be chosen for `episode`, whichever of the islands is faster.
-
-    Raises Stopping, when the run is drained, too: the island that is waited for may begin nothing any more.
-    """
-    with session.waiting(lambda: f"island {episode.island} begins when the other islands are as far"):
-        while not is_ready(session.store, session.run, session.config.search, session.model, episode):
-            if session.check().wanted == "drain":
-                raise Stopping("drained by a person")
-            await session.changed.wait()
 
 
 async def _end(session: Session) -> None:

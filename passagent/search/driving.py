@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -56,7 +57,7 @@ def _begin(session: Session) -> None:
             device=session.config.evaluator.device,
         )
     session.run = runs.get_run(store, run_id)
-    session.restart_clock()
+    session.started = time.monotonic()
     for change in changes:
         session.events.note(change)
     if lost:

@@ -110,7 +110,7 @@ def _forget_scores(store: Store, run_id: str, environment: str) -> None:
         f"AND evaluation_id IN {_ELSEWHERE}",
         names,
     )
-    for table in ("confirmations", "archive", "tree"):  # what is left of them is built again as it is needed
+    for table in ("confirmations", "archive"):  # what is left of them is built again as it is needed
         store.execute(f"DELETE FROM {table} WHERE run_id = :run", {"run": run_id})
     store.execute(
         "UPDATE islands SET (best_node, best_as) = (SELECT id, as_score FROM nodes WHERE run_id = :run "

@@ -163,10 +163,6 @@ class Session:
         """Time searched, this session's and all before, s."""
         return self.run.elapsed_s + time.monotonic() - self.started
 
-    def restart_clock(self) -> None:
-        """The session's time counts from now."""
-        self.started = time.monotonic()
-
     def stop(self, reason: str, interrupted: bool = False) -> None:
         """Stop at the next place where work can be left; the first reason counts."""
         if self.stop_reason is None or (interrupted and not self.is_interrupted):

@@ -1,7 +1,7 @@
 """Episodes and their conversations. A run's episodes are numbered from 1 and each number exists once.
 
 Episode n belongs to island (n - 1) mod islands, so an island's episodes follow each other whatever the others
-do, and the tree does not depend on which model answered first.
+do, and its tree does not depend on which model answered first.
 """
 
 from __future__ import annotations
@@ -179,28 +179,6 @@ def get_episode(store: Store, episode_id: int) -> Episode:
     return found
 
 
-def of_number(store: Store, run_id: str, number: int) -> Episode:
-    """The run's episode of this number."""
-    found = store.one(
-        Episode,
-        "SELECT * FROM episodes WHERE run_id = :run AND number = :number",
-        {"run": run_id, "number": number},
-    )
-    if found is None:
-        raise PassagentError(f"{run_id}: has no episode {number}")
-    return found
-
-
-def begun(store: Store, run_id: str, first: int, last: int) -> int:
-    """How many of the episodes numbered `first` to `last` have chosen where they start."""
-    row = store.row(
-        "SELECT count(*) AS n FROM episodes WHERE run_id = :run AND number BETWEEN :first AND :last "
-        "AND model IS NOT NULL",
-        {"run": run_id, "first": first, "last": last},
-    )
-    return int(row["n"]) if row else 0
-
-
 def running(store: Store, run_id: str) -> list[Episode]:
     """The run's episodes that have not come to their end."""
     return store.all(
@@ -208,14 +186,6 @@ def running(store: Store, run_id: str) -> list[Episode]:
         "SELECT * FROM episodes WHERE run_id = :run AND state = 'running' ORDER BY number",
         {"run": run_id},
     )
-
-
-def seeds(store: Store, run_id: str) -> list[int]:
-    """The numbers of the run's episodes that made seeds, the last one's first: they are below 1."""
-    rows = store.rows(
-        "SELECT number FROM episodes WHERE run_id = :run AND number < 1 ORDER BY number DESC", {"run": run_id}
-    )
-    return [row["number"] for row in rows]
 
 
 def set_parent(store: Store, episode: Episode) -> None:

@@ -220,15 +220,6 @@ def of_episode(store: Store, episode_id: int) -> list[Node]:
     return _nodes(store, "WHERE episode_id = :episode ORDER BY id", {"episode": episode_id})
 
 
-def of_number(store: Store, run_id: str, number: int) -> list[Node]:
-    """The nodes of the run's episode `number`, in the order they were made."""
-    return _nodes(
-        store,
-        "WHERE episode_id = (SELECT id FROM episodes WHERE run_id = :run AND number = :number) ORDER BY id",
-        {"run": run_id, "number": number},
-    )
-
-
 def newest_before(store: Store, episode: Episode, episodes: int, limit: int) -> list[Node]:
     """What the island's last few `episodes` before this one made, the newest episode's first."""
     return _nodes(

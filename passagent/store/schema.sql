@@ -247,20 +247,6 @@ CREATE TABLE archive (
 ) WITHOUT ROWID;
 CREATE INDEX archive_best ON archive (run_id, island, as_score DESC, number, place);
 
-CREATE TABLE tree (
-    run_id TEXT NOT NULL REFERENCES runs (id),
-    node_id INTEGER NOT NULL,
-    parent_id INTEGER,
-    number INTEGER NOT NULL,
-    log_as REAL,
-    visits INTEGER NOT NULL,
-    correct INTEGER NOT NULL,
-    sum_log_as REAL NOT NULL,
-    PRIMARY KEY (run_id, node_id)
-) WITHOUT ROWID;
-CREATE INDEX tree_children ON tree (run_id, parent_id, number);
-CREATE INDEX tree_scores ON tree (run_id, log_as) WHERE log_as IS NOT NULL;
-
 CREATE TABLE hints (
     id TEXT PRIMARY KEY,
     uses INTEGER NOT NULL DEFAULT 0,
