@@ -430,7 +430,7 @@ def test_ctrl_c_a_second_collector_and_a_single_stop(tmp_path):
         second = start(server, tmp_path / "second", *words)
         second.join(60)
         assert second.exitcode == 2
-        assert f"pid {process.pid} on" in (tmp_path / "second").read_text().splitlines()[-1]
+        assert f"process {process.pid} on" in (tmp_path / "second").read_text().splitlines()[-1]
         with Store.open(tmp_path / "runs") as store:
             one = min(runs.list_runs(store), key=lambda run: run.task)
             runs.want(store, one.id, "stop")
@@ -477,11 +477,11 @@ class Sampled(paid_run.AnyEvaluator):
 
 
 def told(store: Store, run_id: str) -> list[dict[str, Any]]:
-    """A run's trajectories, evaluations and tree without ids and numbers of rows."""
+    """A run's trajectories, evaluations and elites without ids and numbers of rows."""
     run_ = runs.get_run(store, run_id)
     every = [trajectory(store, run_, episode) for episode in episodes_of(store, run_id)]
     order = {node.node: (one.episode, place) for one in every for place, node in enumerate(one.nodes)}
-    order |= {None: None, 0: "the task"}  # type: ignore[dict-item]
+    order |= {None: None}  # type: ignore[dict-item]
     found = []
     for one in every:
         data = one.model_dump(exclude={"run"})
@@ -493,17 +493,11 @@ def told(store: Store, run_id: str) -> list[dict[str, Any]]:
             node |= {key: order[node[key]] for key in ("node", "parent", "repeat_of")}
         found.append(data)
     where = {"run": run_id}
-    places = store.rows(
-        "SELECT node_id, parent_id, visits FROM tree WHERE run_id = :run ORDER BY number", where
-    )
     islands = store.rows("SELECT best_node, best_as FROM islands WHERE run_id = :run ORDER BY island", where)
     archive = store.rows("SELECT node_id FROM archive WHERE run_id = :run ORDER BY number, place", where)
     found += [
-        {
-            key: order[value] if key in ("node_id", "parent_id", "best_node") else value
-            for key, value in row.items()
-        }
-        for row in [*places, *islands, *archive]
+        {key: order[value] if key in ("node_id", "best_node") else value for key, value in row.items()}
+        for row in [*islands, *archive]
     ]
     return found
 

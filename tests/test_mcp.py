@@ -221,6 +221,21 @@ def test_a_job_survives_the_server_and_a_cancelled_one_does_not(place):
     asyncio.run(work())
 
 
+def test_second_server_on_a_task_begins_a_run_of_its_own(place):
+    async def work():
+        async with (
+            serving(place) as (_, first),
+            Client(first) as anne,
+            serving(place) as (_, second),
+            Client(second) as bob,
+        ):
+            made = await call(anne, "evaluate", task="relu", files=FILES)
+            other = await call(bob, "evaluate", task="relu", files=FILES)
+            assert made["run"] != other["run"] and other["status"] == "ok"
+
+    asyncio.run(work())
+
+
 def test_what_a_client_did_is_an_episode_and_is_marked_partial(place):
     async def work():
         async with serving(place) as (_, server), Client(server, client_info=ANNE) as client:

@@ -7,8 +7,8 @@ import shutil
 import sys
 
 from passagent.errors import UsageError
-from passagent.search.driving import driven
 from passagent.search.going_on import runs_dir_flag
+from passagent.search.wishes import driven
 from passagent.store import Store, removal, runs, sessions
 
 

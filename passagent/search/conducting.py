@@ -26,7 +26,6 @@ from passagent.search import planting
 from passagent.search.beginning import Parts, begin
 from passagent.search.controller import search
 from passagent.search.device_report import report
-from passagent.search.driving import driven
 from passagent.search.going_on import resume_command
 from passagent.search.run_memory import open_memory
 from passagent.search.runlog import run_log
@@ -40,7 +39,7 @@ from passagent.search.setup import (
     stored_config,
     stored_task,
 )
-from passagent.search.wishes import lift_pause
+from passagent.search.wishes import driven, lift_pause
 from passagent.store import Store, confirmations, nodes, runs, sessions
 from passagent.store.runs import Run
 from passagent.tasks import Task

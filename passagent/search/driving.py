@@ -12,10 +12,9 @@ from typing import Any
 from passagent import __version__
 from passagent.agent.prompt import prompts_hash
 from passagent.confine.environment import evaluator_version
-from passagent.errors import UsageError
-from passagent.search.going_on import runs_dir_flag
 from passagent.search.session import Session
-from passagent.store import Store, runs, sessions
+from passagent.search.wishes import driven
+from passagent.store import runs, sessions
 from passagent.store.sessions import StoredSession, Terms
 
 
@@ -31,16 +30,6 @@ def driving(session: Session) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
-
-
-def driven(store: Store, run_id: str) -> UsageError:
-    """The error of a second process on the run."""
-    driver, flag = sessions.driver(store, run_id), runs_dir_flag(store)
-    who = "another process"
-    if driver is not None:
-        since = driver.since[:16].replace("T", " ")
-        who = f"process {driver.pid} on {driver.host} since {since} UTC"
-    return UsageError(f"{run_id} is driven by {who}; stop it with: passagent stop {run_id}{flag}")
 
 
 def _begin(session: Session) -> None:

@@ -1,10 +1,11 @@
-"""What a person asks of the process that drives a run: for the commands and the page."""
+"""What a person asks of the process that drives a run, and what a second process is told."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 from passagent.errors import UsageError
+from passagent.search.going_on import runs_dir_flag
 from passagent.store import Store, runs, sessions
 from passagent.store.runs import Run
 from passagent.store.sessions import Driver
@@ -30,3 +31,13 @@ def lift_pause(store: Store, run: Run) -> bool:
         return False
     runs.want(store, run.id, "run")
     return True
+
+
+def driven(store: Store, run_id: str) -> UsageError:
+    """The error of a second process on the run."""
+    driver, flag = sessions.driver(store, run_id), runs_dir_flag(store)
+    who = "another process"
+    if driver is not None:
+        since = driver.since[:16].replace("T", " ")
+        who = f"process {driver.pid} on {driver.host} since {since} UTC"
+    return UsageError(f"{run_id} is driven by {who}; stop it with: passagent stop {run_id}{flag}")
