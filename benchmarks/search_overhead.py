@@ -1,7 +1,6 @@
 """What the framework costs: a search whose model and evaluator answer at once, at 100 to 100,000 nodes.
 
     python benchmarks/search_overhead.py
-    python benchmarks/search_overhead.py --processes 1 2 3
     python benchmarks/search_overhead.py --model-seconds 20 --evaluation-seconds 3 --scale 20
 
 Everything but these two is the real thing, on the default settings: controller, store, policies, prompt,
@@ -11,10 +10,8 @@ files and calls the evaluator) that leaves one new node. instant.py says what th
 First part. A run is really searched up to 1,000 nodes, then grown by copies of its rows to each size. In
 `--rounds` over the sizes a process of its own opens a copy and makes `--window` real iterations, in blocks
 of 100: iterations/s of the best and of the median block, and the same of CPU time, which other work on the
-machine disturbs less. Then `--processes` of them go on with the run at the same time, each in turn with as
-many episodes as it can get: iterations/s of all together. Then a process is killed (-9) in the middle of a
-search and the time until its work is resumed is taken. At the sizes of `--queries` every context query is
-timed.
+machine disturbs less. Then a process is killed (-9) in the middle of a search and the time until its work is
+resumed is taken. At the sizes of `--queries` every context query is timed.
 
 Second part (`--model-seconds`): 8 islands and one device, each reply and each evaluation takes its time,
 divided by `--scale`; the share of the time in which the device is busy.
@@ -101,16 +98,16 @@ def open_run(args: argparse.Namespace, times: dict[str, float], on_event: Any) -
     return session
 
 
-def go_on(session: Any, episodes: int, until: int | None = None) -> None:
-    """Search so many episodes more, or `until` the run has so many."""
+def go_on(session: Any, episodes: int) -> None:
+    """Search so many episodes more."""
     from passagent.config import override
     from passagent.search.controller import search
     from passagent.store import runs
 
     made = sum(island.episodes for island in runs.islands(session.store, session.run.id))
     config = session.config
-    if episodes or until:
-        config = override(config, {"search.iters": until or made + episodes})
+    if episodes:
+        config = override(config, {"search.iters": made + episodes})
     runs.set_config(
         session.store,
         session.run.id,
@@ -130,7 +127,6 @@ def search_part(args: argparse.Namespace) -> dict[str, Any]:
     from passagent.search import controller
 
     marks: list[tuple[float, float]] = []
-    clock: list[float] = []
     first: list[float] = []
 
     def on_event(event: Any) -> None:
@@ -138,10 +134,8 @@ def search_part(args: argparse.Namespace) -> dict[str, Any]:
             first.append(time.perf_counter())
 
     async def run_claimed(*given: Any) -> Any:
-        """An episode of this process: events tell of the other one's, too."""
         done = await run_episode(*given)
         marks.append((time.perf_counter(), time.process_time()))
-        clock.append(time.time())
         if args.kill and len(marks) == args.kill:
             os.kill(os.getpid(), signal.SIGKILL)
         return done
@@ -149,15 +143,11 @@ def search_part(args: argparse.Namespace) -> dict[str, Any]:
     run_episode, controller.run_claimed = controller.run_claimed, run_claimed
     times: dict[str, float] = {}
     session = open_run(args, times, on_event)
-    if args.until:
-        print("ready", flush=True)
-        sys.stdin.readline()
     begun, memory = time.perf_counter(), rss()
-    go_on(session, args.episodes, args.until)
+    go_on(session, args.episodes)
     times["first claim"] = first[0] - begun
     times["the whole process"] = first[0] - time.perf_counter() + time.time() - BORN
     session.store.close()
-    spent_s = marks[-1][1] - marks[0][1] if marks else 0.0
     marks = marks[args.islands :]  # the first of each island warm the caches
     blocks = [
         {"wall_s": marks[i + BLOCK][0] - marks[i][0], "cpu_s": marks[i + BLOCK][1] - marks[i][1]}
@@ -171,35 +161,6 @@ def search_part(args: argparse.Namespace) -> dict[str, Any]:
         "rss_before_mb": memory,
         "rss_mb": rss(),
         "stand_ins_ms": share * 1e3,
-        **({"ends": clock, "cpu_s": spent_s} if args.until else {}),
-    }
-
-
-def together(args: argparse.Namespace, place: Path, count: int) -> dict[str, Any]:
-    """What `count` processes make of the run in `place` at the same time, in blocks of 100 iterations."""
-    from passagent.store import Store, runs
-
-    with Store.open(place / "runs") as store:
-        run = next(run for run in runs.list_runs(store) if run.model != "past")
-        made = sum(island.episodes for island in runs.islands(store, run.id))
-    until = made + args.window + args.islands + 1
-    processes = [start(args, "search", work=place, until=until) for _ in range(count)]
-    for process in processes:  # all have imported and opened everything
-        assert process.stdout and process.stdout.readline() == "ready\n", "search: did not begin"
-    for process in processes:
-        assert process.stdin
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    found = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
-    ends = [one["ends"] for one in found]
-    assert all(ends), "one of the processes got no episode"
-    merged = sorted(end for one in ends for end in one)
-    # all are there, and warm; to the end, when whoever has its share of islands waits for the last episodes
-    merged = [end for end in merged if end >= max(one[min(len(one), args.islands) - 1] for one in ends)]
-    return {
-        "blocks": [merged[i + BLOCK] - merged[i] for i in range(0, len(merged) - BLOCK, BLOCK)],
-        "episodes": [len(one) for one in ends],
-        "cpu_ms": sum(one["cpu_s"] for one in found) / sum(map(len, ends)) * 1e3,
     }
 
 
@@ -234,9 +195,7 @@ def query_part(args: argparse.Namespace) -> dict[str, Any]:
         "siblings": lambda node: nodes.siblings(store, run.id, node.island, node.parent_id, 8),
         "best of island": lambda node: bests.best_of_island(store, run.id, node.island, 3),
         "elites with migrants": lambda node: IslandView(store, run.id, node.island).elites(3),
-        "best of the other islands": lambda node: bests.best_of_others(
-            store, run.id, node.island, node.number
-        ),
+        "best of the other islands": lambda node: bests.best_of_others(store, run.id, node.island),
         "newest of the island": lambda node: nodes.newest_before(
             store, episodes.get_episode(store, node.episode_id), 4, 16
         ),
@@ -340,9 +299,6 @@ def measure(args: argparse.Namespace, data: dict[str, Any], keep: Callable[[], N
             place = args.work.with_name(f"{args.work.name}-measured")
             shutil.copytree(places[size], place)
             found = ask(args, "search", work=place, episodes=args.window + args.islands + 1)
-            found["together"] = {
-                count: together(args, place, count) for count in sorted({*args.processes} - {1})
-            }
             ask(args, "search", work=place, episodes=args.window, kill=args.islands)
             found["after_kill"] = ask(args, "search", work=place, episodes=0)
             shutil.rmtree(place)
@@ -390,37 +346,22 @@ def line(size: int, rounds: list[dict[str, Any]]) -> str:
     return (
         f"{size:>9,} {max(wall):7.1f} {statistics.median(wall):7.1f} it/s  {min(cpu):6.2f} "
         f"{statistics.median(cpu):6.2f} ms CPU (stand-ins {stand_ins:.2f} ms)  "
-        f"{''.join(_of_all(count, rounds) for count in rounds[0]['together'])}"
         f"RSS {rounds[-1]['rss_before_mb']:.0f} -> {rounds[-1]['rss_mb']:.0f} MB  "
         f"resume {resume:.2f} s (whole process {whole:.2f} s)"
     )
 
 
-def _of_all(count: int, rounds: list[dict[str, Any]]) -> str:
-    """The same of several processes."""
-    found = [one["together"][count] for one in rounds]
-    rates = [BLOCK / block for one in found for block in one["blocks"]]
-    best, median, cpu = max(rates), statistics.median(rates), min(one["cpu_ms"] for one in found)
-    return f"{count} processes {best:.1f} {median:.1f} it/s {cpu:.2f} ms CPU  "
-
-
-def start(args: argparse.Namespace, part: str, **options: Any) -> subprocess.Popen[str]:
-    """Begin one part in a process of its own."""
+def ask(args: argparse.Namespace, part: str, **options: Any) -> dict[str, Any]:
+    """Run one part in a process of its own."""
     told = {**vars(args), **options, "part": part}
     told = {key: str(value) if isinstance(value, Path) else value for key, value in told.items()}
     command = [sys.executable, __file__, "--told", json.dumps(told)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def ask(args: argparse.Namespace, part: str, **options: Any) -> dict[str, Any]:
-    """Run one part in a process of its own."""
-    process = start(args, part, **options)
-    output = process.communicate()[0]
+    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if process.returncode == -signal.SIGKILL and options.get("kill"):
         return {}
     if process.returncode:
         raise SystemExit(f"{part}: ended with {process.returncode}")
-    return json.loads(output.splitlines()[-1])
+    return json.loads(process.stdout.splitlines()[-1])
 
 
 PARTS = {"search": search_part, "queries": query_part, "grow": grow_part, "busy": busy_part}
@@ -457,7 +398,6 @@ def main() -> None:
     parser.add_argument("--islands", type=int, default=8)
     parser.add_argument("--nodes", type=int, nargs="*", default=[104, 1000, 10_000, 100_000])
     parser.add_argument("--queries", type=int, nargs="*", default=[1000, 100_000, 1_000_000])
-    parser.add_argument("--processes", type=int, nargs="*", default=[1, 2], help="on the one run")
     parser.add_argument("--window", type=int, default=500, help="iterations at each size")
     parser.add_argument("--rounds", type=int, default=3, help="over the sizes")
     parser.add_argument("--model-seconds", type=float)
@@ -474,7 +414,7 @@ def main() -> None:
         return
     from evaluator_repeatability import keep
 
-    args.kill = args.past = args.until = 0
+    args.kill = args.past = 0
     # directories by their names: a machine's paths do not belong in the results
     given = {key: value.name if isinstance(value, Path) else value for key, value in vars(args).items()}
     arguments = {key: str(value).removeprefix(f"{ROOT}/") for key, value in given.items()}

@@ -23,7 +23,7 @@ from test_pass_library import GELU
 
 from passagent.benchmark.results import FILE, Row
 from passagent.evaluator.result import Candidate
-from passagent.store import Store, confirmations, files, nodes, participants, profiles, runs
+from passagent.store import Store, confirmations, files, nodes, profiles, runs, sessions
 from passagent.store.pass_library import PassLibrary
 
 MANY = 100_000
@@ -337,4 +337,4 @@ def test_one_who_looks_changes_nothing(finished):
             assert answers(f"{at}/{address}") == 200
         assert (finished / "passagent.db").read_bytes() == before
     with Store.open(finished, create=False) as store:
-        assert not participants.is_live(store, runs.find_run(store, "last").id)
+        assert not sessions.is_driven(store, runs.find_run(store, "last").id)

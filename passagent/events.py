@@ -1,8 +1,7 @@
 """What happens in a run, as typed events: the list that `on_event`, `--events`, `tail` and screens read.
 
-They are read from the rows of the store (search/happenings.py), so they come in the order of the commits, and
-tell of other processes that work on the run, too. What only the process itself knows (UNSTORED) is told as it
-happens. docs/events.md lists them.
+They are read from the rows of the store (search/happenings.py), so they come in the order of the commits.
+What only the process itself knows (UNSTORED) is told as it happens. docs/events.md lists them.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Joined(Event):
-    """A process began to work on the run."""
+    """A process began to drive the run."""
 
     kind = "joined"
     owner: str
-    """`HOST:PID:...`."""
+    """`HOST:PID`."""
     version: str
     changes: list[str]
     """What is not as it was in the session before: settings, versions."""
@@ -68,7 +67,7 @@ class EpisodeBegun(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeContinued(Event):
-    """This process goes on with an episode that another one, or an earlier session, began. Not stored."""
+    """This process goes on with an episode that an earlier session began. Not stored."""
 
     kind = "episode_continued"
     episode: int

@@ -62,7 +62,7 @@ class Policy(Protocol):
 
     @property
     def scope(self) -> str:
-        """`islands`, `tree` or `alone`: see passagent/search/policies."""
+        """`islands` or `alone`: see passagent/search/policies."""
         ...
 
     def select(self, view: IslandView, rng: random.Random) -> Node | None:

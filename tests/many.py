@@ -1,4 +1,4 @@
-"""Several processes on one run, for the tests of the queue: forked from one that has imported everything.
+"""Processes that drive a run, for the tests of the queue: forked from one that has imported everything.
 
 They are `passagent run` and `passagent resume` with the model and the evaluator of tiny_search.
 """
@@ -13,7 +13,6 @@ import signal
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
@@ -25,9 +24,8 @@ from typing import Any
 import pytest
 import tiny_search
 
-from passagent.errors import InfrastructureError
-from passagent.search import candidates, describing, finalists
-from passagent.store import Store, episodes, evaluations, nodes, participants, runs
+from passagent.search import describing, finalists
+from passagent.store import Store, episodes, evaluations, nodes, runs, sessions
 
 FORKS = multiprocessing.get_context("forkserver")
 PRELOAD = ["many", "paid_run", "openai", "anthropic"]
@@ -88,6 +86,8 @@ class Runs:
         if not self.task.exists():
             tiny_search.write_task(self.task)
         self.settings = tiny_search.settings(iters, islands, seed)
+        # without migrations an island's tree does not depend on how fast the others are
+        self.settings |= {"search.stagnation": 1000}
         self.settings |= {f"search.{name}": value for name, value in settings.items()}
         self.iters = iters
         self.gate = tiny_search.Gate(root / "hold")
@@ -119,10 +119,6 @@ class Runs:
                     return
                 time.sleep(0.02)
         raise AssertionError(f"it did not come about; {self.said()[-2000:]}")
-
-    def together(self, *processes: BaseProcess) -> None:
-        """Return when all of them work on the run; to be held until then, or one is done before all came."""
-        self.wait(lambda store: all(is_in(store, process) for process in processes))
 
     def steps(self) -> int:
         """Messages stored so far."""
@@ -172,13 +168,12 @@ class Runs:
         """All episodes are done once, all nodes are evaluated once, all calls are counted once."""
         with Store.open(self.dir) as store:
             run = self.run(store)
-            assert (run.state, run.owner) == ("finished", None), self.said()[-2000:]
-            assert participants.present(store, run.id) == []
+            assert run.state == "finished", self.said()[-2000:]
+            assert not sessions.is_driven(store, run.id)
             assert nodes.unfinished(store, run.id) == []
-            rows = store.rows("SELECT number, state, steps, owner FROM episodes ORDER BY number")
+            rows = store.rows("SELECT number, state, steps FROM episodes ORDER BY number")
             assert rows == [
-                {"number": number, "state": "done", "steps": 5, "owner": None}
-                for number in range(1, self.iters + 1)
+                {"number": number, "state": "done", "steps": 5} for number in range(1, self.iters + 1)
             ]
             assert len(nodes.of_run(store, run.id)) == 2 * self.iters
             keys = [row["candidate_key"] for row in store.rows("SELECT candidate_key FROM evaluations")]
@@ -186,7 +181,6 @@ class Runs:
             assert len(keys) == len(set(keys)) + len(again) + pooled and len(
                 set(keys)
             ) <= run.evaluations <= len(keys)
-            assert store.rows("SELECT * FROM reservations") == []
             states = {
                 row["state"]: row["n"]
                 for row in store.rows("SELECT state, count(*) AS n FROM calls GROUP BY 1")
@@ -208,9 +202,9 @@ def kill(process: BaseProcess) -> None:
 
 
 def is_in(store: Store, process: BaseProcess) -> bool:
-    """Whether the process works on the last run."""
-    run = runs.find_run(store, "last")
-    return any(f":{process.pid}:" in worker.owner for worker in participants.present(store, run.id))
+    """Whether the process drives the last run."""
+    driver = sessions.driver(store, runs.find_run(store, "last").id)
+    return driver is not None and driver.pid == process.pid
 
 
 def steps_of(store: Store) -> int:
@@ -232,11 +226,6 @@ def count_pooled(store: Store) -> int:
     return sum("rounds" in evaluations.get_evaluation(store, found)["protocol"] for found in ids)
 
 
-def holders(store: Store) -> set[str]:
-    """The processes that hold episodes."""
-    return {row["owner"] for row in store.rows("SELECT owner FROM episodes WHERE owner IS NOT NULL")}
-
-
 def stall_in_a_transaction() -> None:
     """The process stops for ever in the middle of the transaction that ends its third episode."""
     whole, count = episodes.finish, []
@@ -250,19 +239,6 @@ def stall_in_a_transaction() -> None:
         return done
 
     episodes.finish = finish_halfway
-
-
-def export(log: str, runs_dir: str) -> None:
-    """Export the last run's best pass 80 times; an error goes to the file `log`."""
-    from passagent.search.conducting import export_best
-
-    with open(log, "a") as file, redirect_stderr(file), Store.open(Path(runs_dir)) as store:
-        try:
-            for _ in range(80):
-                export_best(store, runs.find_run(store, "last"))
-        except BaseException:
-            traceback.print_exc()
-            raise
 
 
 def wait_with_the_finalists() -> None:
@@ -281,19 +257,6 @@ def wait_with_the_finalists() -> None:
 def between_finalists(task: Path) -> Path:
     """The file for whose end processes wait then."""
     return task.with_name("between finalists")
-
-
-def lose_the_device() -> None:
-    """The third evaluation and all that follow fail with the machine."""
-    whole = tiny_search.FastEvaluator.evaluate
-    candidates.RETRY_AFTER_S = ()
-
-    async def evaluate(self: tiny_search.FastEvaluator, *arguments: Any) -> Any:
-        if len(self.asked) == 2:
-            raise InfrastructureError("the GPU is lost")
-        return await whole(self, *arguments)
-
-    tiny_search.FastEvaluator.evaluate = evaluate
 
 
 def measure_for_real() -> None:

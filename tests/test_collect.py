@@ -430,7 +430,7 @@ def test_ctrl_c_a_second_collector_and_a_single_stop(tmp_path):
         second = start(server, tmp_path / "second", *words)
         second.join(60)
         assert second.exitcode == 2
-        assert f"pid {process.pid} on" in (tmp_path / "second").read_text().splitlines()[-1]
+        assert f"process {process.pid} on" in (tmp_path / "second").read_text().splitlines()[-1]
         with Store.open(tmp_path / "runs") as store:
             one = min(runs.list_runs(store), key=lambda run: run.task)
             runs.want(store, one.id, "stop")
@@ -477,11 +477,11 @@ class Sampled(paid_run.AnyEvaluator):
 
 
 def told(store: Store, run_id: str) -> list[dict[str, Any]]:
-    """A run's trajectories, evaluations and tree without ids and numbers of rows."""
+    """A run's trajectories, evaluations and elites without ids and numbers of rows."""
     run_ = runs.get_run(store, run_id)
     every = [trajectory(store, run_, episode) for episode in episodes_of(store, run_id)]
     order = {node.node: (one.episode, place) for one in every for place, node in enumerate(one.nodes)}
-    order |= {None: None, 0: "the task"}  # type: ignore[dict-item]
+    order |= {None: None}  # type: ignore[dict-item]
     found = []
     for one in every:
         data = one.model_dump(exclude={"run"})
@@ -493,16 +493,10 @@ def told(store: Store, run_id: str) -> list[dict[str, Any]]:
             node |= {key: order[node[key]] for key in ("node", "parent", "repeat_of")}
         found.append(data)
     where = {"run": run_id}
-    places = store.rows(
-        "SELECT node_id, parent_id, visits FROM tree WHERE run_id = :run ORDER BY number", where
-    )
     islands = store.rows("SELECT best_node, best_as FROM islands WHERE run_id = :run ORDER BY island", where)
     found += [
-        {
-            key: order[value] if key in ("node_id", "parent_id", "best_node") else value
-            for key, value in row.items()
-        }
-        for row in [*places, *islands]
+        {key: order[value] if key in ("node_id", "best_node") else value for key, value in row.items()}
+        for row in islands
     ]
     return found
 
@@ -557,7 +551,7 @@ def test_merged_databases_are_their_union(call, server, tmp_path):
                     ]
                     ids = r'"(node|parent|best_node)": ?\d+|"run": ?"\w+"'
                     assert re.sub(ids, "", shown[0]) == re.sub(ids, "", shown[1]) and '"messages"' in shown[0]
-        for table in ("episodes", "steps", "calls", "nodes", "evaluations", "islands", "workers", "tree",
+        for table in ("episodes", "steps", "calls", "nodes", "evaluations", "islands", "sessions",
                       "gains", "messages", "hints_shown"):  # fmt: skip
             counts = []
             for place in ("part0", "part1", "all"):
@@ -591,13 +585,13 @@ def test_a_merge_that_fails_leaves_nothing(call, server, tmp_path, monkeypatch):
 
 
 def test_a_database_in_use_is_not_merged(call, server, tmp_path):
-    from passagent.collection.lock import alone
+    from passagent.store.locks import alone
 
     write_tasks(tmp_path / "tasks", 1)
     assert call("collect", "tasks", *QUICK, "--trials", 1, "--runs-dir", "a")[0] == 0
     with alone(Path("a")):
         code, _, err = call("collect", "--merge", "a", "--runs-dir", "all")
-        with pytest.raises(UsageError, match=f"pid {os.getpid()} on .* collects here"), alone(Path("a")):
+        with pytest.raises(UsageError, match=f"process {os.getpid()} on .* collects here"), alone(Path("a")):
             pass
     assert code == 2 and "a: a process collects here" in err
 

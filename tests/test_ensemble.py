@@ -89,7 +89,7 @@ def open_two(
         for name, is_good in (("openai/good", True), ("openai/bad", False))
     }
     words = parse_models([f"{name}=0.5" for name in models])
-    config = load_config(None, tiny_search.settings(iters, 4, 1) | words)
+    config = load_config(None, tiny_search.settings(iters, 1, 1) | {"search.policy": "best_of_n"} | words)
     ensemble = Ensemble(dict(models), HALVES, config.model.label)
     run = run or new_run(store, task, config)
     return open_session(

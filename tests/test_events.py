@@ -20,7 +20,7 @@ from passagent.events import KINDS, UNSTORED, Follower, Noted
 from passagent.search import happenings
 from passagent.search.beginning import Parts
 from passagent.search.setup import new_run
-from passagent.store import Store, participants
+from passagent.store import Store, sessions
 from passagent.tasks import load_task
 
 ROOT = Path(__file__).parents[1]
@@ -131,11 +131,11 @@ def test_nothing_is_told_that_may_be_rolled_back(tmp_path):
         run = new_run(store, task, load_config(None, tiny_search.settings(1, 1, 1)))
         follower = Follower(store, run.id, told.append)
         with suppress(ZeroDivisionError), store.transaction():
-            participants.join(store, run.id, participants.Terms(config="{}"))
+            sessions.begin(store, run.id)
             follower.look()
             raise ZeroDivisionError
         follower.look()
         assert told == []
-        participants.join(store, run.id, participants.Terms(config="{}"))
+        sessions.begin(store, run.id)
         follower.look()
     assert [event.kind for event in told] == ["joined"]

@@ -37,7 +37,7 @@ from passagent.report.status import status_data, status_text
 from passagent.search import conducting
 from passagent.search.beginning import Parts
 from passagent.search.run_memory import open_memory
-from passagent.store import Store, episodes, nodes, participants, runs
+from passagent.store import Store, episodes, nodes, runs, sessions
 from passagent.store.pass_library import PassLibrary
 from passagent.store.trajectories import trajectory
 
@@ -216,7 +216,22 @@ def test_a_job_survives_the_server_and_a_cancelled_one_does_not(place):
         with Store.open(place / "runs") as store:
             [run] = runs.list_runs(store)
             assert [one.state for one in episodes.running(store, run.id)] == []
-            assert run.state == "stopped" and not participants.present(store, run.id)
+            assert run.state == "stopped" and not sessions.is_driven(store, run.id)
+
+    asyncio.run(work())
+
+
+def test_second_server_on_a_task_begins_a_run_of_its_own(place):
+    async def work():
+        async with (
+            serving(place) as (_, first),
+            Client(first) as anne,
+            serving(place) as (_, second),
+            Client(second) as bob,
+        ):
+            made = await call(anne, "evaluate", task="relu", files=FILES)
+            other = await call(bob, "evaluate", task="relu", files=FILES)
+            assert made["run"] != other["run"] and other["status"] == "ok"
 
     asyncio.run(work())
 

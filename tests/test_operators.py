@@ -28,7 +28,7 @@ from passagent.evaluator.hardware import health
 from passagent.events import KINDS
 from passagent.report.tail import event_text
 from passagent.report.tree import tree_text
-from passagent.store import Store, confirmations, episodes, evaluations, files, nodes, participants, runs
+from passagent.store import Store, confirmations, episodes, evaluations, files, nodes, runs, sessions
 
 
 @pytest.fixture
@@ -294,10 +294,10 @@ def test_pause_resume_drain(call, start, tmp_path):
     wait_for(both_are_told)
     data = told[-1]
     assert data["state"] == "running"
-    assert [p["pid"] for p in data["processes"]] == [process.pid]
+    assert data["process"]["pid"] == process.pid
     assert {of["doing"] for of in data["under_way"]} <= {"thinking", "evaluating", "waiting"}
     seconds = data["budget"]["seconds"]["used"]
-    assert seconds >= participants.BEAT_S or (data["eta_s"], data["per_hour"]["episodes"]) == (None, None)
+    assert seconds >= sessions.SAVE_S or (data["eta_s"], data["per_hour"]["episodes"]) == (None, None)
 
     code, out, _ = call("pause", "last", *at)
     assert code == 0 and "asked to pause" in out
@@ -313,9 +313,9 @@ def test_pause_resume_drain(call, start, tmp_path):
     doing = json.loads(call("status", "last", "--json", *at)[1])["under_way"]
     assert {of["doing"] for of in doing} <= {"paused"}
     code, out, _ = call("status", *at)
-    assert "paused" in out and f"pid {process.pid}" in out and "passagent resume" in out
+    assert "paused" in out and f"process {process.pid} on" in out and "passagent resume" in out
     code, _, err = call("resume", "last", "--iters", 2000, *at)
-    assert code == 2 and "is paused and its processes keep their settings" in one_line(err)
+    assert code == 2 and "is paused and its process keeps its settings" in one_line(err)
 
     code, out, _ = call("resume", "last", *at)
     assert code == 0 and "the pause is over" in out
@@ -325,7 +325,7 @@ def test_pause_resume_drain(call, start, tmp_path):
     process.communicate(timeout=120)
     with Store.open(runs_dir) as store:
         run = runs.find_run(store, "last")
-        assert (run.state, participants.is_live(store, run.id)) == ("stopped", False)
+        assert (run.state, sessions.is_driven(store, run.id)) == ("stopped", False)
         assert store.rows("SELECT 1 FROM episodes WHERE state != 'done' AND model IS NOT NULL") == []
     code, _, err = call("pause", "last", *at)
     assert code == 2 and "no process works on it; nothing to pause" in one_line(err)
@@ -338,7 +338,7 @@ def test_stop_leaves_what_can_be_gone_on_with(call, start, tmp_path, capsys):
     process = start(1000, 0.2)
     change(runs_dir, "CREATE TABLE large AS SELECT zeroblob(4000000)", "DROP TABLE large")
     code, _, err = call("runs", "rm", "last", "--yes", "--runs-dir", runs_dir)
-    assert code == 2 and f"is live (pid {process.pid} on " in one_line(err)
+    assert code == 2 and f"is driven by process {process.pid} on " in one_line(err)
     code, out, _ = call("gc", "--runs-dir", runs_dir)
     assert code == 0 and "the space in passagent.db is kept while a run is live" in out
     code, out, _ = call("stop", "last", "--runs-dir", runs_dir)
@@ -525,7 +525,7 @@ def rows_of(runs_dir: Path, run_id: str) -> dict[str, list[dict[str, object]]]:
     tables = "SELECT DISTINCT m.name FROM sqlite_master AS m, pragma_table_info(m.name) AS c "
     with Store.open(runs_dir) as store:
         names = [row["name"] for row in store.rows(tables + "WHERE m.type = 'table' AND c.name = 'run_id'")]
-        assert {"nodes", "episodes", "islands", "calls", "hints_shown", "workers"} <= set(names)
+        assert {"nodes", "episodes", "islands", "calls", "hints_shown", "sessions"} <= set(names)
         found = {t: store.rows(f"SELECT * FROM {t} WHERE run_id = :r", {"r": run_id}) for t in names}
         found["runs"] = store.rows("SELECT * FROM runs WHERE id = :r", {"r": run_id})
         of_run = "episode_id IN (SELECT id FROM episodes WHERE run_id = :r)"
@@ -713,18 +713,17 @@ def test_fork_starts_a_run_from_a_node(call, copy, place, capsys):
     assert code == 2 and "no such node" in one_line(err)
 
 
-def test_a_killed_process_is_told_and_its_work_taken_over(findings, start, tmp_path, capsys):
+def test_killed_process_is_told_and_resume_goes_on(findings, start, tmp_path, capsys):
     runs_dir = tmp_path / "runs"
     process = start(1000, 0.1)
     process.kill()
     process.communicate()
     found, _ = findings(runs_dir)
     assert found["processes"]["verdict"] == "warn"
-    assert str(process.pid) in found["processes"]["said"]
     more = {"search.iters": made(runs_dir)["episodes"] + 1}
     searching.resume("last", more, str(runs_dir), True, tiny_search.parts())
     capsys.readouterr()
     found, _ = findings(runs_dir)
     figures = found["processes"]["figures"]
-    assert (figures["joined"], figures["died"], figures["not_taken_over"]) == (2, 1, [])
+    assert (figures["sessions"], figures["died"]) == (2, 1)
     assert found["processes"]["verdict"] == "ok"

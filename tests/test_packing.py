@@ -9,7 +9,7 @@ from test_resume import make_run
 
 from passagent.evaluator.result import Evaluation, GraphResult
 from passagent.redaction import redact
-from passagent.store import Store, episodes, evaluations, participants, removal
+from passagent.store import Store, episodes, evaluations, removal
 
 TASK_TEXT = "\n".join(
     f"line {number} of a task that every prompt repeats: {number**3}" for number in range(200)
@@ -65,8 +65,8 @@ def conversation_of(number: int) -> list[dict]:
     ]
 
 
-def write_conversation(store, run, owner, number: int, messages: list[dict]) -> episodes.Episode:
-    episode = episodes.claim(store, run, 0, owner)
+def write_conversation(store, run, number: int, messages: list[dict]) -> episodes.Episode:
+    episode = episodes.next_episode(store, run, 0)
     episodes.add_messages(store, episode, [(message, None) for message in messages[:2]])
     for message in messages[2:]:
         episodes.add_message(store, episode, message, None)
@@ -76,8 +76,7 @@ def write_conversation(store, run, owner, number: int, messages: list[dict]) -> 
 
 def test_system_message_of_several_episodes_is_stored_once(store):
     run = make_run(store, iters=100)
-    owner = participants.join(store, run.id)
-    made = [write_conversation(store, run, owner, n, conversation_of(n)) for n in range(5)]
+    made = [write_conversation(store, run, n, conversation_of(n)) for n in range(5)]
     for number, episode in enumerate(made):
         assert episodes.conversation(store, episode.id) == conversation_of(number)
     assert store.row("SELECT count(*) AS n FROM messages") == {"n": 1 + 5 * 3}
@@ -86,9 +85,8 @@ def test_system_message_of_several_episodes_is_stored_once(store):
 def test_a_message_that_another_run_has_too_outlives_its_run(store):
     first, second = make_run(store, iters=100), make_run(store, iters=100)
     for run in (first, second):
-        owner = participants.join(store, run.id)
-        kept = write_conversation(store, run, owner, 2, conversation_of(2))
-        participants.leave(store, run.id, owner, participants.Watch(), "finished", "done", 1.0)
+        write_conversation(store, run, 1, conversation_of(1))
+        kept = write_conversation(store, run, 2, conversation_of(2))
     with Store.open(store.runs_dir) as another:
         removal.for_removal(another)
         with another.transaction():
@@ -99,11 +97,10 @@ def test_a_message_that_another_run_has_too_outlives_its_run(store):
 @pytest.mark.parametrize("write", [json.dumps, lambda data: json.dumps(data, separators=(",", ":")), str])
 def test_arguments_of_calls_come_out_as_the_model_wrote_them(store, write):
     run = make_run(store, iters=100)
-    owner = participants.join(store, run.id)
     call = {"id": "1", "name": "x", "arguments": write({"text": 'a "b"\n', "é": [1, {"c": 1.5}], "n": None})}
     odd = {"id": "2", "name": "x", "arguments": '{"a": 1, "a": 2.50}'}
     said = {"role": "assistant", "content": "", "tool_calls": [call, odd]}
-    episode = write_conversation(store, run, owner, 1, [*conversation_of(1)[:2], said])
+    episode = write_conversation(store, run, 1, [*conversation_of(1)[:2], said])
     with Store.open(store.runs_dir) as another:
         assert episodes.conversation(another, episode.id)[2] == said
 

@@ -7,10 +7,10 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import os
 import re
 import shutil
 import sqlite3
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -29,8 +29,7 @@ from passagent.page.page_server import Request, serve
 from passagent.report import course, run_pictures, tree_layout
 from passagent.report.course import Made, Point
 from passagent.report.tree import node_row
-from passagent.store import Store, nodes, participants, runs
-from passagent.store.owner import _host, _started
+from passagent.store import Store, nodes, runs, sessions
 from passagent.store.pass_library import PassLibrary
 from passagent.store.profiles import keep_profile
 from passagent.store.run_notes import notes_of
@@ -155,17 +154,14 @@ def test_a_page_is_sent_again_only_when_it_changed(copy):
 
 def test_a_process_that_dies_changes_the_version_without_a_commit(copy):
     freshness = Freshness(copy)
-    with subprocess.Popen(["sleep", "60"]) as process:
-        with Store.open(copy) as store:
-            run = newest(store).id
-            store.execute("UPDATE runs SET state = 'running'", {})
-            me = participants.join(store, run)
-            owner = f"{_host()}:{process.pid}:{_started(process.pid)}"
-            store.execute("UPDATE workers SET owner = :new WHERE owner = :me", {"new": owner, "me": me})
-        before = freshness.version()
-        assert before == freshness.version() is not None
-        assert "running" in client(copy).get(f"/run/{run}/now").text
-        process.kill()
+    with Store.open(copy) as store:
+        run = newest(store).id
+        lock = sessions.lock_run(store, run)
+        sessions.begin(store, run)
+    before = freshness.version()
+    assert before == freshness.version() is not None
+    assert "running" in client(copy).get(f"/run/{run}/now").text
+    os.close(lock)  # as the kernel does for a dead process
     assert freshness.version() != before
     assert "interrupted" in client(copy).get(f"/run/{run}/now").text
     freshness.close()
@@ -329,7 +325,8 @@ def test_buttons_do_what_the_commands_do(copy):
         assert ask("note", text="Größer <b>now</b>") == (303, "run")
         assert [note.text for note in notes_of(store, run)] == ["Größer <b>now</b>"]
         assert "Größer &lt;b&gt;now" in client(copy).get(f"/run/{run}").text
-        participants.join(store, run)
+        lock = sessions.lock_run(store, run)
+        sessions.begin(store, run)
         assert "<button name" in page.get(f"/run/{run}/now").text
         assert "<button name" not in client(copy).get(f"/run/{run}/now").text
         assert ask("pause", of=client(copy, access)) == (403, "run")
@@ -342,6 +339,7 @@ def test_buttons_do_what_the_commands_do(copy):
         assert ask("resume") == (303, "run")
         assert ask("drain") == (303, "drain")
         assert ask("stop") == (303, "stop")
+        os.close(lock)
 
 
 def test_figures_are_those_of_show(made):

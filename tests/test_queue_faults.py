@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import tiny_search
-from many import Runs, finish, forks, kill, stall_in_a_transaction, steps_of  # noqa: F401
+from many import Runs, finish, forks, is_in, kill, stall_in_a_transaction, steps_of  # noqa: F401
 from test_search import open_tiny
 
 from passagent.evaluator.result import Candidate, Evaluation
@@ -25,11 +25,10 @@ from passagent.store import (
     bests,
     confirmations,
     database,
-    episodes,
     evaluations,
     nodes,
-    participants,
     runs,
+    sessions,
 )
 from passagent.tasks import load_task
 
@@ -143,8 +142,8 @@ def test_a_database_that_is_removed_is_noticed(tmp_path: Path) -> None:
 
 
 def lively() -> None:
-    """Beat more often."""
-    participants.BEAT_S = 0.2  # type: ignore[misc]
+    """Store the time searched more often."""
+    sessions.SAVE_S = 0.2  # type: ignore[misc]
 
 
 def limited() -> None:
@@ -194,15 +193,12 @@ def fast_clock() -> None:
 def test_clocks_that_jump_change_nothing(tmp_path: Path) -> None:
     there, begun = Runs(tmp_path, iters=24), time.monotonic()
     there.gate.hold()
-    working = [there.start(seconds=0.03, prepare=slow_clock)]
-    there.together(*working)
-    working.append(there.start("resume", seconds=0.03, prepare=fast_clock))
-    there.together(*working)
+    process = there.start(seconds=0.03, prepare=fast_clock)
+    there.wait(lambda store: is_in(store, process))
     there.gate.go()
     there.wait(lambda store: steps_of(store) > 40)
-    kill(working.pop(0))
-    for process in working:
-        finish(process, there)
+    kill(process)
+    finish(there.start("resume", seconds=0.03, prepare=slow_clock), there)
     with Store.open(there.dir) as store:
         run = there.run(store)
         assert 0 < run.elapsed_s < time.monotonic() - begun
@@ -216,12 +212,10 @@ def test_killed_while_it_holds_the_database(tmp_path: Path) -> None:
     there = Runs(tmp_path, iters=12)
     process = there.start(seconds=0.02, prepare=stall_in_a_transaction)
     there.wait_for_words("stalled")
-    second = there.start("resume", seconds=0.02)  # waits for the lock
-    time.sleep(0.5)
     kill(process)
-    finish(second, there)
+    finish(there.start("resume", seconds=0.02), there)
     with Store.open(there.dir) as store:
-        ends = [worker.left_because for worker in participants.of_run(store, there.run(store).id)]
+        ends = [one.left_because for one in sessions.of_run(store, there.run(store).id)]
     assert ends == ["it died", "all 12 episodes are done"]
     there.check()
     assert there.tree() == there.whole(tmp_path)
@@ -266,8 +260,8 @@ def test_on_another_machine_the_elites_are_measured_again(
             "the evaluator or its machine has changed: host one, now host two",
             f"scores of another evaluator or machine are not compared: measuring {len(elites)} again",
         ]
-        first_worker, second_worker = participants.of_run(store, run.id)
-        assert json.loads(first_worker.changes) == [] and json.loads(second_worker.changes) == told[:2]
+        changes = [json.loads(one.changes) for one in sessions.of_run(store, run.id)]
+        assert changes == [[], told[:2]]
         assert runs.get_run(store, run.id).environment.endswith("host two; gpu A")
 
         for node in nodes.of_run(store, run.id):
@@ -298,40 +292,3 @@ def test_on_another_machine_the_elites_are_measured_again(
         asyncio.run(controller.search(third))
         known = {before[i].candidate_key for i in elites}
         assert not known & set(home.asked)
-
-
-def test_a_process_of_another_machine_may_not_join_a_living_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there = Runs(tmp_path, iters=9)
-    there.gate.hold()
-    process = there.start()
-    there.together(process)
-    with Store.open(there.dir) as store:
-        move(monkeypatch, "two")
-        session = open_tiny(store, load_task(there.task), run=there.run(store), islands=3, iters=9)
-        config = json.loads(participants.last(store, session.run.id).config)
-        session.config = type(session.config).model_validate(config)
-        with pytest.raises(Exception, match="works on this run where scores cannot be compared"):
-            asyncio.run(controller.search(session))
-    there.gate.go()
-    finish(process, there)
-    there.check()
-
-
-def test_who_comes_waits_to_see_whether_another_host_lives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(participants, "STALE_S", 1.5)
-    with Store.open(tmp_path / "runs") as store:
-        task, events = load_task(tiny_search.write_task(tmp_path / "task")), []
-        session = open_tiny(store, task, islands=1, iters=2, on_event=events.append)
-        participants.join(store, session.run.id, participants.Terms(config='{"search": {"iters": 7}}'))
-        episode = episodes.claim(store, session.run, 0, participants.this_process())
-        store.execute("UPDATE workers SET owner = 'elsewhere:1:1'", {})
-        store.execute("UPDATE episodes SET owner = 'elsewhere:1:1'", {})
-        asyncio.run(controller.search(session))
-        [waited] = [event.message for event in events if isinstance(event, Noted)]
-        assert "waiting up to 2 s for a sign of life from pid 1 on elsewhere" in waited
-        assert episodes.get_episode(store, episode.id).state == "done"
-        assert len(nodes.of_run(store, session.run.id)) == 4

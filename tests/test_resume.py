@@ -18,7 +18,7 @@ from passagent.commands import running
 from passagent.commands.signals import ECHO_S
 from passagent.errors import UsageError
 from passagent.report.doctor import examine
-from passagent.store import Store, nodes, participants, runs
+from passagent.store import Store, nodes, runs, sessions
 
 PROGRAM = [sys.executable, str(Path(tiny_search.__file__))]
 ITERS, ISLANDS = 8, 2
@@ -85,11 +85,8 @@ def check_whole(runs_dir: Path) -> None:
 
 def holds_run(runs_dir: Path, pid: int) -> bool:
     with Store.open(runs_dir) as store:
-        return any(
-            f":{pid}:" in worker.owner
-            for run in runs.list_runs(store)
-            for worker in participants.present(store, run.id)
-        )
+        drivers = [sessions.driver(store, run.id) for run in runs.list_runs(store)]
+        return any(driver is not None and driver.pid == pid for driver in drivers)
 
 
 def test_a_person_stops_and_goes_on(tmp_path: Path) -> None:
@@ -108,7 +105,7 @@ def test_a_person_stops_and_goes_on(tmp_path: Path) -> None:
     with Store.open(runs_dir) as store:
         run = runs.find_run(store, "last")
         assert run.state == "stopped"
-        assert participants.present(store, run.id) == []
+        assert not sessions.is_driven(store, run.id)
         assert last.startswith("passagent: interrupted") and f"passagent resume {run.id}" in last
     assert "Traceback" not in err
     finish("resume", "last", runs_dir, 0)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import tiny
 
-from passagent.store import Store, nodes, participants, runs
+from passagent.store import Store, nodes, runs, sessions
 
 PASSAGENT = [sys.executable, "-m", "passagent"]
 FEW = ["warmups=2", "trials=10", "max_trials=10", "budget_s=0.2"]
@@ -43,7 +43,7 @@ def test_killed_resumed_exported(tmp_path: Path) -> None:
         found = nodes.of_run(store, data["run"])
         assert data["nodes"] == len(found) == len({(node.episode_id, node.call_id) for node in found})
         assert nodes.unfinished(store, data["run"]) == []
-        assert not participants.is_live(store, data["run"])
+        assert not sessions.is_driven(store, data["run"])
     assert data["best"]["graphs"][0]["status"] == "ok"
 
     out = tmp_path / "out"

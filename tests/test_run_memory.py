@@ -62,7 +62,7 @@ def searched(tmp_path: Path, task: Path, library: Path, teacher=None, **settings
             for row in store.rows("SELECT id, number FROM episodes WHERE run_id = :r", {"r": run.id})
             if episodes.conversation(store, row["id"])
         }
-        seeds = [nodes.get_files(store, one) for one in nodes.of_number(store, run.id, 0)]
+        seeds = [nodes.get_files(store, one) for one in tiny_search.nodes_of(store, run.id, 0)]
         winner = confirmations.winner(store, run.id)
         return run, prompts, seeds, nodes.get_files(store, winner) if winner else {}
 

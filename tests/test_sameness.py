@@ -9,7 +9,7 @@ from test_search import finish, open_tiny, store, task  # noqa: F401 (fixtures)
 from passagent.evaluator.result import MANIFEST
 from passagent.models.scripted import ScriptedModel, calling
 from passagent.search.canonical import canonical_key
-from passagent.store import episodes, nodes
+from passagent.store import episodes
 
 PASS = '''"""A first try."""
 
@@ -79,7 +79,7 @@ BODY = "\n".join(f"def f{i}(x):\n    return g{i}(x, {i}) * {i}" for i in range(6
 
 
 def told(store, run, number):  # noqa: F811
-    found = episodes.conversation(store, episodes.of_number(store, run.id, number).id)
+    found = episodes.conversation(store, tiny_search.episode_of(store, run.id, number).id)
     return next(m["content"] for m in found if m["role"] == "tool" and m["name"] == "pass_evaluator")
 
 
@@ -94,7 +94,7 @@ def test_repeated_program_is_answered_from_the_store(store, task):  # noqa: F811
     session = open_tiny(store, task, model=model, evaluator=evaluator, islands=1, iters=3, policy="best_of_n")
     finish(session)
     run = session.run
-    first, second = (nodes.of_number(store, run.id, number)[0] for number in (1, 2))
+    first, second = (tiny_search.nodes_of(store, run.id, number)[0] for number in (1, 2))
     assert len(evaluator.asked) == 2
     assert (second.repeat_of, second.evaluation_id, second.status) == (
         first.id, first.evaluation_id, first.status

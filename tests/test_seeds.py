@@ -49,6 +49,12 @@ class Correct(tiny_search.FastEvaluator):
         return evaluation.model_copy(update={"status": "ok", "as_score": score, "graphs": [graph]})
 
 
+def seed_numbers(store, run_id):  # noqa: F811
+    """The numbers of the episodes that made seeds."""
+    rows = store.rows("SELECT number FROM episodes WHERE run_id = :run AND number < 1", {"run": run_id})
+    return [row["number"] for row in rows]
+
+
 def test_the_expert_s_seeds_are_there_before_the_first_episode(store, tmp_path):  # noqa: F811
     task = load_task(tiny.write_task(tmp_path / "seeded"))  # noqa: F811
     settings = {"islands": 2, "iters": 4, "expert_seeds": 2, "seed": 4, "policy": "greedy", "reuse": False}
@@ -58,7 +64,7 @@ def test_the_expert_s_seeds_are_there_before_the_first_episode(store, tmp_path):
     rows = store.rows("SELECT * FROM episodes WHERE run_id = :run ORDER BY number", {"run": run.id})
     assert [row["number"] for row in rows] == [-1, 0, 1, 2, 3, 4]
     assert [row["model"] for row in rows] == ["expert"] * 2 + ["scripted"] * 4
-    first, second = (nodes.of_number(store, run.id, number) for number in (-1, 0))
+    first, second = (tiny_search.nodes_of(store, run.id, number) for number in (-1, 0))
     assert first and second and rows[0]["parent_id"] is None
     assert rows[1]["parent_id"] in {node.id for node in first}
     assert {node.canonical_key for node in second} - {node.canonical_key for node in first}
@@ -84,10 +90,10 @@ def test_the_expert_s_seeds_are_there_before_the_first_episode(store, tmp_path):
     # none for the expert itself, none where none are wanted
     expert = open_tiny(store, task, model=ExpertModel(), evaluator=Correct(), **(settings | {"iters": 1}))
     finish(expert)
-    assert episodes.seeds(store, expert.run.id) == []
+    assert seed_numbers(store, expert.run.id) == []
     none = open_tiny(store, task, evaluator=Correct(), **(settings | {"iters": 1, "expert_seeds": 0}))
     finish(none)
-    assert episodes.seeds(store, none.run.id) == []
+    assert seed_numbers(store, none.run.id) == []
 
 
 POLICIES = ["evolutionary", "greedy", "mcts", "random"]
@@ -116,7 +122,7 @@ def test_the_first_episode_of_every_island_starts_from_the_seed(store, task, tmp
     session = open_tiny(store, task, evaluator=Correct(), seed_dir=path, **settings)
     finish(session)
     rows = store.rows("SELECT * FROM episodes WHERE number > 0 ORDER BY number")
-    [seed] = nodes.of_number(store, session.run.id, 0)
+    [seed] = tiny_search.nodes_of(store, session.run.id, 0)
     assert [row["parent_id"] for row in rows[: drafts + 2]] == [None] * drafts + [seed.id] * 2
     prompts = [episodes.conversation(store, row["id"])[1]["content"] for row in rows]
     for prompt in prompts[drafts : drafts + 2]:
@@ -139,7 +145,7 @@ def test_the_default_run_starts_from_the_expert_s_seed(store, tmp_path):  # noqa
     session = open_tiny(store, task, evaluator=Correct(), iters=3, expert_seeds=1)
     finish(session)
     rows = store.rows("SELECT * FROM episodes ORDER BY number")
-    best = max(nodes.of_number(store, session.run.id, 0), key=rank)
+    best = max(tiny_search.nodes_of(store, session.run.id, 0), key=rank)
     assert session.config.search.seed == 0 and session.config.search.explore > 0
     assert [row["parent_id"] for row in rows] == [None, *[best.id] * 3]
     for row in rows[1:]:
@@ -151,7 +157,7 @@ def test_a_seed_that_fails_is_mended(store, task, tmp_path):  # noqa: F811
     wrong = next(words for words in map(str, range(99)) if tiny_search.share("status", words) <= 0.25)
     session = open_tiny(store, task, seed_dir=given(tmp_path / "mine", wrong), islands=1, iters=1)
     finish(session)
-    [seed] = nodes.of_number(store, session.run.id, 0)
+    [seed] = tiny_search.nodes_of(store, session.run.id, 0)
     row = store.row("SELECT * FROM episodes WHERE number = 1")
     assert (seed.status, row["parent_id"]) == ("wrong_result", seed.id)
     assert "a seed of this run: status wrong_result" in episodes.conversation(store, row["id"])[1]["content"]
@@ -170,8 +176,8 @@ def test_a_preset_without_seeds_has_one_from_a_directory_only(store, task, tmp_p
         )
         seeds = [
             node.id
-            for number in episodes.seeds(store, run.id)
-            for node in nodes.of_number(store, run.id, number)
+            for number in seed_numbers(store, run.id)
+            for node in tiny_search.nodes_of(store, run.id, number)
         ]
         return [*seeds, "|", *(row["parent_id"] for row in rows)]
 
@@ -195,7 +201,7 @@ def test_what_a_seed_directory_held_is_kept(tmp_path, capsys):
 
     def seeds() -> list[Node]:
         with Store.open(runs_dir) as store:  # noqa: F811
-            return [node for run in runs.list_runs(store) for node in nodes.of_number(store, run.id, 0)]
+            return [node for run in runs.list_runs(store) for node in tiny_search.nodes_of(store, run.id, 0)]
 
     with pytest.raises(PassagentError, match=r"a bug.*go on with: passagent resume"):
         start(broken)
@@ -228,7 +234,7 @@ def made_by_model_and_seed(store, task, tmp_path):  # noqa: F811
     best = max(map(str, range(99)), key=score)
     session = open_tiny(store, task, evaluator=Correct(), seed_dir=given(tmp_path / "mine", best), iters=3)
     finish(session)
-    [seed] = nodes.of_number(store, session.run.id, 0)
+    [seed] = tiny_search.nodes_of(store, session.run.id, 0)
     own = [node for node in nodes.of_run(store, session.run.id) if node.id != seed.id]
     return session, seed, max(own, key=rank)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import sqlite3
 import subprocess
 import sys
@@ -23,7 +22,6 @@ from passagent.store import (
     hint_uses,
     migrations,
     nodes,
-    participants,
     removal,
     runs,
 )
@@ -41,7 +39,6 @@ def store(tmp_path):
 def add_node(
     store,
     run,
-    owner,
     island=0,
     files=None,
     status="ok",
@@ -53,7 +50,7 @@ def add_node(
 ):
     """A node that is done, in an episode of its own unless one is given."""
     if episode is None:
-        episode = episodes.claim(store, run, island, owner)
+        episode = episodes.next_episode(store, run, island)
     files = files or {"a.py": f"{score} {status} {episode.id} {call}"}
     node = nodes.propose(store, episode, call, files, "a note", parent)
     result = {"evaluator_version": "v", "status": status, "as_score": score, "seconds": 0.5}
@@ -86,12 +83,11 @@ def test_documentation_names_every_table_and_column(store):
 
 def test_conversation_round_trip_and_the_system_message_stored_once(store):
     run = make_run(store)
-    owner = participants.join(store, run.id)
     system = {"role": "system", "content": "Be brief. 好 \ud800"}
     reply = {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "name": "x", "arguments": "{"}]}
     usage = {"input_tokens": 10, "output_tokens": 4, "cached_tokens": 3, "reasoning_tokens": 2}
     for island in (0, 1):
-        episode = episodes.claim(store, run, island, owner)
+        episode = episodes.next_episode(store, run, island)
         for message in (system, reply, system):
             episodes.add_message(store, episode, message, usage if message is reply else None)
         assert episodes.conversation(store, episode.id) == [system, reply, system]
@@ -103,12 +99,11 @@ def test_conversation_round_trip_and_the_system_message_stored_once(store):
 
 def test_node_round_trip(store):
     run = make_run(store)
-    owner = participants.join(store, run.id)
-    episode = episodes.claim(store, run, 0, owner)
+    episode = episodes.next_episode(store, run, 0)
     texts = {"b.py": "x = 'ä'\n", "a.json": "[]"}
     node = nodes.propose(store, episode, "call", texts, "note", None)
     assert (node.state, node.status, nodes.get_files(store, node)) == ("proposed", None, texts)
-    nodes.start(store, node.id, owner)
+    nodes.start(store, node.id)
     assert [n.state for n in nodes.unfinished(store, run.id)] == ["evaluating"]
     assert nodes.propose(store, episode, "call", texts, "note", None).id == node.id
     other = nodes.propose(store, episode, "call", {"a.py": "other"}, "note", node.id)
@@ -126,18 +121,17 @@ def test_node_round_trip(store):
 
 def test_queries_of_the_tree(store):
     run = make_run(store, iters=100)
-    owner = participants.join(store, run.id)
-    a = add_node(store, run, owner, score=1.5)
-    b = add_node(store, run, owner, score=1.2, parent=a.id)
-    c = add_node(store, run, owner, score=None, parent=b.id)
-    wrong = add_node(store, run, owner, status="wrong_result", score=9.0, parent=b.id)
-    other = add_node(store, run, owner, island=1, score=1.9, parent=a.id)
+    a = add_node(store, run, score=1.5)
+    b = add_node(store, run, score=1.2, parent=a.id)
+    c = add_node(store, run, score=None, parent=b.id)
+    wrong = add_node(store, run, status="wrong_result", score=9.0, parent=b.id)
+    other = add_node(store, run, island=1, score=1.9, parent=a.id)
     assert [n.id for n in nodes.ancestors(store, c.id, 10)] == [b.id, a.id]
     assert [n.id for n in nodes.ancestors(store, c.id, 1)] == [b.id]
     assert [n.id for n in bests.best_of_island(store, run.id, 0, 5)] == [a.id, b.id, c.id]
     assert confirmations.winner(store, run.id).id == other.id
     assert [i.best_node for i in runs.islands(store, run.id)] == [a.id, other.id]
-    again = add_node(store, run, owner, score=1.6, files=nodes.get_files(store, a))
+    again = add_node(store, run, score=1.6, files=nodes.get_files(store, a))
     assert again.repeat_of == a.id
     assert runs.get_island(store, run.id, 0).best_as == 1.5  # once more is no better
     assert [n.id for n in nodes.latest_failures(store, run.id, 0, 5)] == [wrong.id]
@@ -152,14 +146,13 @@ def test_queries_of_the_tree(store):
 
 def test_siblings_are_what_episodes_from_the_same_parent_made(store):
     run = make_run(store, iters=100)
-    owner = participants.join(store, run.id)
-    first = add_node(store, run, owner)
+    first = add_node(store, run)
     made = []
     for _ in range(2):
-        episode = episodes.claim(store, run, 0, owner)
+        episode = episodes.next_episode(store, run, 0)
         store.execute("UPDATE episodes SET parent_id = :p WHERE id = :id", {"p": first.id, "id": episode.id})
-        made.append(add_node(store, run, owner, episode=episode, call="x", parent=first.id).id)
-        made.append(add_node(store, run, owner, episode=episode, call="c", parent=made[-1]).id)
+        made.append(add_node(store, run, episode=episode, call="x", parent=first.id).id)
+        made.append(add_node(store, run, episode=episode, call="c", parent=made[-1]).id)
     assert [n.id for n in nodes.siblings(store, run.id, 0, first.id, 8)] == made[::-1]
     assert [n.id for n in nodes.siblings(store, run.id, 0, first.id, 1)] == made[-1:]
     assert [n.id for n in nodes.siblings(store, run.id, 0, None, 8)] == [first.id]
@@ -168,7 +161,7 @@ def test_siblings_are_what_episodes_from_the_same_parent_made(store):
 
 def test_an_equal_candidate_is_found_under_equal_conditions_only(store):
     run = make_run(store)
-    node = add_node(store, run, participants.join(store, run.id), files={"a.py": "1"}, score=1.25)
+    node = add_node(store, run, files={"a.py": "1"}, score=1.25)
     known = {
         "candidate_key": node.candidate_key,
         "task_key": "k",
@@ -185,7 +178,7 @@ def test_an_equal_candidate_is_found_under_equal_conditions_only(store):
 
 def test_hints_of_an_episode_are_stored_once(store):
     run = make_run(store)
-    episode = episodes.claim(store, run, 0, participants.join(store, run.id))
+    episode = episodes.next_episode(store, run, 0)
     for shown in (["fuse", "tile"], ["other"]):
         hint_uses.record_uses(store, episode, shown, ["held"])
     assert hint_uses.shown_in(store, episode.id) == ["fuse", "tile"]
@@ -207,49 +200,6 @@ def test_runs_are_found_by_prefix(store):
     digits = [run.id[0] for run in runs.list_runs(store)]
     with pytest.raises(UsageError, match="means several runs"):
         runs.find_run(store, max(digits, key=digits.count))
-
-
-def claim_all(runs_dir: str, run_id: str, island: int) -> None:
-    with Store.open(runs_dir) as store:
-        run, owner, held = runs.get_run(store, run_id), participants.join(store, run_id), 0
-        while True:
-            try:
-                episode = episodes.claim(store, run, island, owner)
-            except episodes.Held:
-                held += 1
-                continue
-            if episode is None:
-                return
-            assert episode.owner == owner
-            episodes.finish(store, episode, "done", None, False)
-
-
-def test_claims_from_several_processes_are_exact(tmp_path):
-    with Store.open(tmp_path) as store:
-        run = make_run(store, iters=41)
-    context = multiprocessing.get_context("fork")
-    started = [
-        context.Process(target=claim_all, args=(str(tmp_path), run.id, island)) for island in (0, 1, 0, 1)
-    ]
-    for process in started:
-        process.start()
-    for process in started:
-        process.join(60)
-        assert process.exitcode == 0
-    with Store.open(tmp_path) as store:
-        rows = store.rows("SELECT number, island FROM episodes ORDER BY number")
-        assert [island.episodes for island in runs.islands(store, run.id)] == [21, 20]
-    assert [row["number"] for row in rows] == list(range(1, 42))
-    assert all(row["island"] == (row["number"] - 1) % 2 for row in rows)
-
-
-def test_claims_are_the_owner_s(store):
-    run = make_run(store)
-    participants.join(store, run.id)
-    with pytest.raises(PassagentError, match="another process took over"):
-        episodes.claim(store, run, 0, "elsewhere:1:1")
-    with pytest.raises(PassagentError, match="another process took over"):
-        participants.beat(store, run.id, "elsewhere:1:1", 0)
 
 
 def test_a_seed_is_a_function_of_run_and_number():
@@ -277,17 +227,14 @@ def test_files_are_stored_once_and_whole_or_told(store):
 
 def test_files_outlive_the_runs_that_another_run_shares_them_with(store):
     first, second = make_run(store), make_run(store)
-    owner = participants.join(store, first.id)
-    one = add_node(store, first, owner, files={"a.py": "shared"})
-    episode = episodes.claim(store, first, 0, owner)
-    add_node(store, first, owner, files={"a.py": "its own"}, episode=episode)
-    measured = add_node(store, first, owner, files={"a.py": "measured"}, episode=episode, call="d")
-    participants.leave(store, first.id, owner, participants.Watch(), "finished", "done", 1.0)
+    one = add_node(store, first, files={"a.py": "shared"})
+    episode = episodes.next_episode(store, first, 0)
+    add_node(store, first, files={"a.py": "its own"}, episode=episode)
+    measured = add_node(store, first, files={"a.py": "measured"}, episode=episode, call="d")
     plans = files.pack({"plan.json": "{}"})
     files.keep(store, plans)
-    owner = participants.join(store, second.id)
-    kept = add_node(store, second, owner, files={"a.py": "shared"}, plans=plans.key)
-    twin = add_node(store, second, owner, files={"a.py": "its twin"})
+    kept = add_node(store, second, files={"a.py": "shared"}, plans=plans.key)
+    twin = add_node(store, second, files={"a.py": "its twin"})
     known = {"known": measured.evaluation_id, "twin": twin.id}
     store.execute("UPDATE nodes SET evaluation_id = :known WHERE id = :twin", known)
     removal.for_removal(store)
@@ -334,13 +281,6 @@ for number in range(40):
 
 def test_two_processes_may_make_a_database_at_the_same_moment(tmp_path):
     subprocess.run([sys.executable, "-c", _OPEN_AT_ONCE, str(tmp_path)], check=True)
-
-
-def test_of_two_rules_that_end_a_run_the_first_counts_for_both(store):
-    run = make_run(store)
-    assert runs.end(store, run.id, "40 evaluations are done") == "40 evaluations are done"
-    assert runs.end(store, run.id, "the budget is spent") == "40 evaluations are done"
-    assert runs.get_run(store, run.id).stop_reason == "40 evaluations are done"
 
 
 @pytest.mark.parametrize("schema", [SCHEMA - 1, SCHEMA + 1])
@@ -426,7 +366,7 @@ def test_equal_programs_and_candidates_are_found_by_an_index(store, monkeypatch)
         plans.extend(step[3] for step in self.db.execute(f"EXPLAIN QUERY PLAN {sql}", parameters).fetchall())
         return ask(self, sql, parameters, rows)
 
-    node = add_node(store, run := make_run(store), participants.join(store, run.id))
+    node = add_node(store, run := make_run(store))
     monkeypatch.setattr(Store, "_ask", explained)
     nodes.first_of_program(store, run.id, 0, node.canonical_key)
     nodes.twins(store, node, 3)

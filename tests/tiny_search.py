@@ -21,7 +21,8 @@ from passagent.evaluator.result import MANIFEST, Candidate, Evaluation, GraphRes
 from passagent.experience import Diagnosis
 from passagent.models.scripted import ScriptedModel, calling
 from passagent.models.types import Message, ToolSpec
-from passagent.store import Store, evaluations
+from passagent.store import Store, evaluations, nodes
+from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 
 TASK_MODEL = """import torch
@@ -216,6 +217,22 @@ if __name__ == "__main__":
     from passagent.cli import guarded
 
     guarded(program)
+
+
+def episode_of(store: Store, run_id: str, number: int) -> Episode:
+    """The run's episode of this number."""
+    return next(one for one in all_episodes(store, run_id) if one.number == number)
+
+
+def nodes_of(store: Store, run_id: str, number: int) -> list[Node]:
+    """The nodes of the run's episode of this number; none where there is none."""
+    found = [one.id for one in all_episodes(store, run_id) if one.number == number]
+    return [node for one in found for node in nodes.of_episode(store, one)]
+
+
+def all_episodes(store: Store, run_id: str) -> list[Episode]:
+    """The run's episodes in order, those of seeds first."""
+    return store.all(Episode, "SELECT * FROM episodes WHERE run_id = :run ORDER BY number", {"run": run_id})
 
 
 def give_evaluation(store: Store, node: Node, result: dict[str, Any]) -> None:

@@ -47,7 +47,7 @@ def note(
 
 @commands.command()
 def pause(run: opt.RunArgument, runs_dir: opt.RunsDir = "runs", json: opt.Json = False) -> None:
-    """Pause a live RUN until resume. What is under way is finished, and its processes stay."""
+    """Pause a live RUN until resume. What is under way is finished, and its process stays."""
     from passagent.commands import operating
 
     operating.ask(run, "pause", runs_dir, json)

@@ -1,7 +1,7 @@
 """The budget of a collection: tokens, money, evaluations and time, over all its trials and all its sessions.
 
 What is spent is what the database says. What calls and evaluations under way may still take is held here: one
-process collects into a database at a time (lock.py).
+process collects into a database at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from passagent.search import stop
 from passagent.search.session import Stopping
 from passagent.search.stop import Progress, Want
 from passagent.store import Store
-from passagent.store.reservations import Held
 
 _LOOK_S = 0.25
 """Between two looks of who waits for room, at whether its own run is to stop, s."""
@@ -107,7 +106,7 @@ class CollectionBudget:
             await ready()
             if not stop.is_limited(self.limits, want):
                 return lambda: None
-            reason = stop.lack(self.limits, self.progress(), want, self._held())
+            reason = stop.lack(self.limits, self.progress(), want, stop.total(self._wants))
             if reason is None:
                 self._wants.append(want)
                 return lambda: self._release(want)
@@ -118,16 +117,8 @@ class CollectionBudget:
                 async with asyncio.timeout(_LOOK_S):
                     await self._freed.wait()
 
-    def _held(self) -> Held:
-        return Held(
-            len(self._wants),
-            sum(want.tokens for want in self._wants),
-            sum(want.cost or 0.0 for want in self._wants),
-            sum(want.evaluations for want in self._wants),
-        )
-
     def _release(self, want: Want) -> None:
-        if any(one is want for one in self._wants):  # twice does no harm
+        if want in self._wants:  # twice does no harm
             self._wants.remove(want)
         self._freed.set()
         self._freed = asyncio.Event()

@@ -12,7 +12,6 @@ from typing import Any
 from passagent.cluster.opening import check_devices, open_pool
 from passagent.collection import merging, trial_list, trials
 from passagent.collection.collection_figures import Summary, summarise
-from passagent.collection.lock import alone, is_held
 from passagent.collection.trial_list import Listing, Pair
 from passagent.collection.work import Collection, Watch
 from passagent.config import Config, load_config
@@ -23,6 +22,7 @@ from passagent.search.beginning import Parts
 from passagent.search.runlog import run_log
 from passagent.search.setup import check_money, check_roles
 from passagent.store import Store
+from passagent.store.locks import alone, is_collecting
 from passagent.tasks.tasklist import find_tasks, parse_shard
 
 log = logging.getLogger("passagent.collect")
@@ -165,7 +165,7 @@ async def work(prepared: Prepared, watch: Watch, begun: Callable[[Collection], o
 def merge(directories: Sequence[str], runs_dir: str) -> Collected:
     """Write a new database of those in `directories`. Raises UsageError, see merging."""
     for directory in directories:
-        if is_held(Path(directory)):
+        if is_collecting(Path(directory)):
             raise UsageError(f"{directory}: a process collects here; merge it when that has ended")
     counts = merging.merge([Path(one) for one in directories], Path(runs_dir))
     with Store.open(runs_dir, create=False) as store:

@@ -21,18 +21,14 @@ _REFERENCES = {
     ("runs", "forked_run"): "runs",
     ("islands", "best_node"): "nodes",
     ("episodes", "best_node"): "nodes",
-    ("tree", "node_id"): "nodes",
-    ("tree", "parent_id"): "nodes",
 }
-"""Columns that hold another row's number without being a foreign key. 0 is no row: the task in `tree`."""
+"""Columns that hold another row's number without being a foreign key."""
 _ADDED = {
     "collections": "INSERT INTO main.collections SELECT * FROM source.collections WHERE true "
     "ON CONFLICT (model) DO UPDATE SET elapsed_s = elapsed_s + excluded.elapsed_s",
     "files": "INSERT OR IGNORE INTO main.files SELECT * FROM source.files",
 }
 """Tables whose rows belong to no run: equal ones become one."""
-_OF_PROCESSES = ("reservations",)
-"""Tables of what processes hold, which a copy does not."""
 
 
 class _Table(NamedTuple):
@@ -112,7 +108,7 @@ def _copy(store: Store, directory: Path) -> int:
                 for table in tables:
                     if table.name in _ADDED:
                         store.execute(_ADDED[table.name], {})
-                    elif table.name not in _OF_PROCESSES:
+                    else:
                         _copy_table(store, table, above)
                 store.execute("DROP TABLE temp.renamed", {})
             [counted] = store.rows("SELECT count(*) AS n FROM source.runs")
@@ -160,8 +156,7 @@ def _copy_table(store: Store, table: _Table, above: dict[str, int]) -> None:
         if owner is None:
             return value
         raised = f"{value} + {above[owner]}"
-        is_checked = (table.name, column) not in _REFERENCES  # by SQLite
-        return raised if is_checked else f"CASE {value} WHEN 0 THEN 0 ELSE {raised} END"
+        return raised
 
     order = "ORDER BY rowid" if table.name == "runs" else ""
     names, values = ", ".join(table.columns), ", ".join(map(translated, table.columns))

@@ -1,4 +1,4 @@
-"""`passagent pause`, `drain`, `stop`: wishes, told to the processes that work on a run; `note`: on a run."""
+"""`passagent pause`, `drain`, `stop`: wishes, told to the process that drives a run; `note`: on a run."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _TOLD = {
 
 
 def ask(name: str, what: Wish, runs_dir: str, as_json: bool) -> None:
-    """Ask the processes that work on a run to pause, drain or stop. Raises UsageError if there are none."""
+    """Ask the process that drives a run to pause, drain or stop. Raises UsageError if there is none."""
     with Store.open(runs_dir, create=False) as store:
         run = runs.find_run(store, name)
-        working = wishes.ask(store, run, what)
+        driver = wishes.ask(store, run, what)
         if as_json:
-            shown = [process._asdict() for process in working]
-            print(json.dumps({"run": run.id, "wanted": what, "was": run.wanted, "processes": shown}))
+            shown = driver._asdict() if driver else None
+            print(json.dumps({"run": run.id, "wanted": what, "was": run.wanted, "process": shown}))
         else:
             print(f"run {run.id}: asked to {what}; {_TOLD[what]} {resume_command(store, run.id)}")
 

@@ -7,9 +7,9 @@ import shutil
 import sys
 
 from passagent.errors import UsageError
-from passagent.search import attendance
 from passagent.search.going_on import runs_dir_flag
-from passagent.store import Store, removal, runs
+from passagent.search.wishes import driven
+from passagent.store import Store, removal, runs, sessions
 
 
 def remove_runs(names: list[str], yes: bool, runs_dir: str, as_json: bool) -> None:
@@ -17,19 +17,15 @@ def remove_runs(names: list[str], yes: bool, runs_dir: str, as_json: bool) -> No
     with Store.open(runs_dir, create=False) as store:
         found = list({run.id: run for run in (runs.find_run(store, name) for name in names)}.values())
         for run in found:
-            working = attendance.processes(store, run)
-            if working:
-                raise UsageError(
-                    f"run {run.id} is live (pid {working[0].pid} on {working[0].host}): "
-                    f"passagent stop {run.id}{runs_dir_flag(store)} first"
-                )
+            if sessions.is_driven(store, run.id):
+                raise driven(store, run.id)
         if not yes and not _agrees([f"{run.id} ({run.task}, begun {run.created_at[:16]})" for run in found]):
             return
         removal.for_removal(store)
         removed = {}
         with store.transaction():
             for run in found:
-                if attendance.processes(store, runs.get_run(store, run.id)):
+                if sessions.is_driven(store, run.id):
                     raise UsageError(f"run {run.id} was taken up meanwhile; nothing was removed")
                 removed[run.id] = removal.remove_run(store, run.id)
         for run in found:

@@ -84,7 +84,7 @@ def resume(
         elif as_json:
             print(json.dumps({"run": prepared.id, "wanted": "run", "was": "pause"}))
         else:
-            print(f"run {prepared.id}: the pause is over, its processes go on")
+            print(f"run {prepared.id}: the pause is over, its process goes on")
 
 
 def fork(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 from passagent.report.status import status_data, status_text
-from passagent.search import attendance
-from passagent.store import Store, runs
+from passagent.store import Store, runs, sessions
 from passagent.store.runs import Run
 
 
@@ -22,5 +21,5 @@ def status(name: str | None, runs_dir: str, as_json: bool) -> None:
 
 
 def _current(store: Store) -> list[Run]:
-    live = [run for run in runs.list_runs(store) if attendance.processes(store, run)]
+    live = [run for run in runs.list_runs(store) if sessions.is_driven(store, run.id)]
     return live or [runs.find_run(store, "last")]

@@ -1,4 +1,4 @@
-"""`passagent tail`: a run's events as they happen, whichever process makes them."""
+"""`passagent tail`: a run's events as they happen."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from passagent.events import event_of
 from passagent.report.run_summary import shown_state
 from passagent.report.tail import event_text
-from passagent.search import attendance, happenings
+from passagent.search import happenings
 from passagent.search.happenings import Happening
-from passagent.store import Store, runs
+from passagent.store import Store, runs, sessions
 
 POLL_S = 0.25
 """Between two looks, s."""
@@ -25,8 +25,8 @@ def tail(name: str, count: int, follow: bool, runs_dir: str, as_json: bool) -> N
         found, seen = happenings.newest(store, run.id, count)
         _show(found, roles, as_json)
         while follow:
-            # asked before looking: what a process did before it left is seen, too
-            is_live = bool(attendance.processes(store, runs.get_run(store, run.id)))
+            # asked before looking: what the process did before it left is seen, too
+            is_live = sessions.is_driven(store, run.id)
             _show(happenings.since(store, run.id, seen), roles, as_json)
             if not is_live:
                 break

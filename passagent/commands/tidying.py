@@ -13,11 +13,10 @@ from typing import NamedTuple
 from passagent.evaluator.reference.leftovers import dead_scratch, unused_builds
 from passagent.faults import os_fault
 from passagent.report.text import table
-from passagent.search import attendance
-from passagent.store import Store, runs
+from passagent.store import Store, runs, sessions
 
 _RUN = re.compile(r"[0-9a-f]{8}")
-_OF_A_RUN = {"run.log", "best", "best.new"}
+_OF_A_RUN = {"run.log", "best", "best.new", "devices.json"}
 
 
 class Leftover(NamedTuple):
@@ -80,7 +79,7 @@ def _clear(found: Iterable[Leftover], dry_run: bool) -> list[Leftover]:
 
 def _live_runs(store: Store) -> list[str]:
     """Ids of the runs that a process works on."""
-    return [run.id for run in runs.list_runs(store) if attendance.processes(store, run)]
+    return [run.id for run in runs.list_runs(store) if sessions.is_driven(store, run.id)]
 
 
 def _directories_of_removed_runs(store: Store) -> Iterator[Leftover]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,10 +23,10 @@ from passagent.models.types import Message, Reply, ToolSpec, assistant
 from passagent.redaction import redacted
 from passagent.search.claimed import conclude
 from passagent.search.controller import watch_run
-from passagent.search.joining import environment_of, join
+from passagent.search.driving import driving, environment_of
 from passagent.search.session import Evaluator, Session
 from passagent.search.setup import new_run, open_session, same_run
-from passagent.store import Store, episodes, nodes, participants, runs
+from passagent.store import Store, episodes, nodes, runs, sessions
 from passagent.store.episodes import Episode
 from passagent.store.nodes import CANCELLED
 from passagent.store.runs import CLIENTS
@@ -56,16 +57,18 @@ def served_config(config: Config) -> Config:
 
 @dataclass
 class ClientRun:
-    """A run that this process has joined."""
+    """A run that this process drives."""
 
     session: Session
+    held: ExitStack
+    """Ends with the work on the run."""
     watching: asyncio.Task[None]
     episodes: dict[str, Episode] = field(default_factory=dict)
     """Of each client."""
 
     @property
     def is_over(self) -> bool:
-        """A person stopped it, or another process took over what this one held."""
+        """A person stopped it, or its database is gone."""
         return self.session.stop_reason is not None or self.watching.done()
 
     def episode_of(self, client: str, opening: list[Message]) -> Episode:
@@ -73,7 +76,7 @@ class ClientRun:
         if client not in self.episodes:
             store, session = self.session.store, self.session
             with store.transaction():
-                begun = episodes.begin_served(store, session.run, session.owner, client)
+                begun = episodes.begin_served(store, session.run, client)
                 _say(store, begun, opening)
             self.episodes[client] = begun
         return self.episodes[client]
@@ -89,19 +92,14 @@ class ClientRun:
         session, store = self.session, self.session.store
         self.watching.cancel()
         await asyncio.wait({self.watching})
-        with store.transaction():
+        with self.held, store.transaction():
             waiting = {
                 one.episode_id for one in nodes.unfinished(store, session.run.id) if one.status != CANCELLED
             }
             for episode in self.episodes.values():
-                if episodes.get_episode(store, episode.id).owner != session.owner:
-                    continue  # taken over
                 if episode.id not in waiting:
                     conclude(session, episode, None, reason)
-                episodes.release(store, episode)
-        participants.leave(
-            store, session.run.id, session.owner, session.watch, "stopped", reason, session.elapsed_s
-        )
+            sessions.end(store, session.run.id, "stopped", reason, session.elapsed_s)
 
 
 def _say(store: Store, episode: Episode, messages: list[Message]) -> None:
@@ -113,10 +111,10 @@ def _say(store: Store, episode: Episode, messages: list[Message]) -> None:
 async def open_run(
     store: Store, task: Task, config: Config, evaluator: Evaluator, tell: Callable[[str], None]
 ) -> ClientRun:
-    """Join the run that clients fill on `task` under `config` (served_config), made if there is none yet.
+    """Drive the run that clients fill on `task` under `config` (served_config), made if there is none yet.
 
-    Scores of another evaluator are not compared: then a new run begins. `tell` gets lines for people.
-    Raises PassagentError, and Stopping where a person stops it.
+    Scores of another evaluator are not compared: then a new run begins, and while another server has the run.
+    `tell` gets lines for people. Raises PassagentError.
     """
     await asyncio.to_thread(measure_machine, first_device(config.evaluator.device))  # it may import torch
 
@@ -129,11 +127,14 @@ async def open_run(
 
     with store.transaction():
         found = same_run(store, task, config)
-        session = session_on(found or new_run(store, task, config))
+        if found is None or sessions.is_driven(store, found.id):
+            found = new_run(store, task, config)
+        session = session_on(found)
         if session.run.environment not in (None, environment_of(session)):
             session = session_on(new_run(store, task, config))
-    await join(session)
+    held = ExitStack()
+    held.enter_context(driving(session))
     if session.run.environment is None:
         runs.set_environment(store, session.run.id, environment_of(session))
-    left = episodes.take_left(store, session.run.id, session.owner)
-    return ClientRun(session, asyncio.create_task(watch_run(session)), {one.model or "": one for one in left})
+    left = {one.model or "": one for one in episodes.running(store, session.run.id)}
+    return ClientRun(session, held, asyncio.create_task(watch_run(session)), left)

@@ -31,7 +31,7 @@ from passagent.models.types import Message, ToolSpec
 from passagent.search.candidates import propose
 from passagent.search.session import Evaluator
 from passagent.search.setup import stored_task
-from passagent.store import Store, nodes, runs
+from passagent.store import Store, nodes, runs, sessions
 from passagent.store.episodes import Episode
 from passagent.store.nodes import CANCELLED, Node
 from passagent.tasks import Task
@@ -42,7 +42,7 @@ KEPT_CALLS = 100
 Call = tuple[str, dict[str, Any], str]
 """Tool, arguments, answer."""
 POLL_S = 0.5
-"""Between two looks at a node that another process evaluates, s."""
+"""Between two looks at a node that another server evaluates, s."""
 
 
 class Service:
@@ -85,7 +85,7 @@ class Service:
 
     @functools.cached_property
     def environment(self) -> str:
-        """What scores are of that can be compared with this server's: see joining.environment_of."""
+        """What scores are of that can be compared with this server's: see driving.environment_of."""
         return f"{evaluator_version()}; {environment_key(self.config.evaluator)}"
 
     async def context(self, task: Task) -> EpisodeContext:
@@ -118,7 +118,7 @@ class Service:
         return self._evaluator
 
     async def run_of(self, task: Task) -> ClientRun:
-        """The run on `task`, joined if need be. Raises ToolError where a person stopped it."""
+        """The run on `task`, begun if need be. Raises ToolError where a person stopped it."""
         async with self._opening:
             run = self._runs.get(task.key)
             if run is not None and run.is_over:
@@ -189,27 +189,31 @@ class Service:
         if job is not None:
             await self.jobs.wait(job, until - time.monotonic(), report)
         while job is None and is_open(node) and (left := until - time.monotonic()) > 0:
-            await report(seconds - left, "another process evaluates it")
+            await report(seconds - left, "another server evaluates it")
             await asyncio.sleep(min(POLL_S, left))
             node = nodes.get_node(self.store, node_id)
         return nodes.get_node(self.store, node_id)
 
     async def _take_up(self, node: Node) -> Job | None:
-        """The job of a node that is not done and that nobody evaluates; None where there is nothing to do."""
+        """The job of a node that is not done; None where another server has it, or there is nothing to do."""
         run = runs.get_run(self.store, node.run_id)
         if not is_open(node) or not run.is_served:
+            return None
+        mine = self._runs.get(run.task_key)
+        is_elsewhere = mine is None or mine.session.run.id != run.id
+        if is_elsewhere and sessions.is_driven(self.store, run.id):
             return None
         if run.config != self.config.model_dump_json():
             raise ToolError(f"job {node.id} was begun under other settings; evaluate its files again")
         joined = await self.run_of(stored_task(run))
         node = nodes.get_node(self.store, node.id)
-        held = {one.id: one for one in joined.episodes.values()}
-        if node.episode_id not in held or (node.state == "evaluating" and node.owner != joined.session.owner):
-            return None
+        begun = {one.id: one for one in joined.episodes.values()}
+        if node.episode_id not in begun:
+            raise ToolError(f"job {node.id} was left by a server that has ended; evaluate its files again")
         files = nodes.get_files(self.store, node)
-        first = nodes.start(self.store, node.id, joined.session.owner)
+        first = nodes.start(self.store, node.id)
         call = (EVALUATE, {"task": run.task, "files": files})
-        return self.jobs.begin(joined, held[node.episode_id], node, files, call, first)
+        return self.jobs.begin(joined, begun[node.episode_id], node, files, call, first)
 
     async def cancel(self, node_id: int) -> Node:
         """The node, no longer to be evaluated. Raises ToolError for one that is not of this server."""
@@ -218,7 +222,7 @@ class Service:
             return node
         job = self.jobs.get(node.id) or await self._take_up(node)
         if job is None:
-            raise ToolError(f"job {node_id} is another process's; it cannot be cancelled here")
+            raise ToolError(f"job {node_id} is another server's; it cannot be cancelled here")
         await self.jobs.cancel(job)
         return nodes.get_node(self.store, node_id)
 

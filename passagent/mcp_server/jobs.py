@@ -143,7 +143,7 @@ class Jobs:
         nodes.cancel(job.run.session.store, job.node.id)
 
     async def close(self, run: ClientRun | None = None) -> None:
-        """Leave off all jobs, or those of one run: another process may go on with them."""
+        """Leave off all jobs, or those of one run: the next server may go on with them."""
         mine = [job for job in self._jobs.values() if run is None or job.run is run]
         await asyncio.gather(*(self._end(job) for job in mine))
 

@@ -322,7 +322,7 @@ class Tools:
         if is_open(node):
             error = job.error if job is not None and job.is_done else None
             told = answers.harmless(
-                error or (self.service.jobs.line(job) if job else "another process evaluates it")
+                error or (self.service.jobs.line(job) if job else "another server evaluates it")
             )
             next_step = "evaluate the files again to try again" if error else f"call wait({node.id})"
             state = "failed" if error else "running"

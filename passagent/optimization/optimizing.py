@@ -20,7 +20,6 @@ from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
 from passagent.cache import write_whole
-from passagent.collection.lock import alone
 from passagent.config import load_config
 from passagent.confine.environment import device_name
 from passagent.deployment.loading import load_package
@@ -46,6 +45,7 @@ from passagent.search.pairing import confirmed_evaluation
 from passagent.search.run_memory import kept_pass
 from passagent.store import Store, confirmations, nodes
 from passagent.store.library import OFF, library_path, library_text
+from passagent.store.locks import alone
 from passagent.store.pass_library import KeptPass, PassLibrary
 from passagent.tasks import Task, load_task
 from passagent.tasks.inputs import make_inputs

@@ -10,9 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from passagent.errors import PassagentError, UsageError
-from passagent.store import Store
-from passagent.store.owner import is_here, is_running
-from passagent.store.participants import version_of_data
+from passagent.store import Store, sessions
 
 _REMEMBERED = 512
 """Addresses whose last answer is known."""
@@ -53,9 +51,10 @@ class Freshness:
         if self._store is None:
             self._store = Store.open(self.runs_dir, create=False, to_look=True)
             self._opened = secrets.token_hex(8)
-        owners = self._store.rows("SELECT id, owner FROM workers WHERE left_at IS NULL")
-        alive = [row["id"] for row in owners if not is_here(row["owner"]) or is_running(row["owner"])]
-        return f"{self._opened} {version_of_data(self._store)} {alive}"
+        rows = self._store.rows("SELECT id, run_id FROM sessions WHERE left_at IS NULL")
+        alive = [row["id"] for row in rows if sessions.is_driven(self._store, row["run_id"])]
+        [commits] = self._store.rows("PRAGMA data_version")  # those of other processes
+        return f"{self._opened} {commits['data_version']} {alive}"
 
     def known_tag(self, address: str, version: str | None) -> str | None:
         """The tag of the page at `address`, if it was made of this version."""

@@ -61,7 +61,7 @@ def now(store: Store, name: str) -> dict[str, Any]:
         "doing": {one["island"]: one for one in data["under_way"]},
         "used": [status.used_text(key, of) for key, of in data["budget"].items()],
         "newest": [node_row(node) | {"repeat_of": node.repeat_of} for node in newest],
-        "is_live": bool(data["processes"]),
+        "is_live": data["is_driven"],
         "go_on": f"passagent resume {name}{runs_dir_flag(store)}",
         "since": found_since_text(store, name),
     }

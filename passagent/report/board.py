@@ -35,7 +35,7 @@ class Board:
     tokens: int = 0
     started: float = field(default_factory=time.monotonic)
     done_here: int = 0
-    """Episodes finished in this session, by whichever process."""
+    """Episodes finished in this session."""
     seeds: IslandRow = field(default_factory=lambda: IslandRow("seed", None, 0))
     """What the expert makes before the islands begin."""
 
@@ -71,7 +71,7 @@ class Board:
         return self.seeds if island == SEEDS else self.rows[island]
 
     def update(self, event: Event) -> None:
-        """Take an event in; what counts for the whole run is looked up, as other processes may work on it."""
+        """Take an event in; what counts for the whole run is looked up."""
         match event:
             case events.EpisodeBegun() | events.EpisodeContinued():
                 self._count()
@@ -91,7 +91,7 @@ class Board:
                 self._count()
 
     def _count(self) -> None:
-        """Bring what all processes did up to date."""
+        """Bring the counts up to date."""
         islands = runs.all_islands(self.store, self.run.id)
         for island in islands:
             row = self.row(island.island)

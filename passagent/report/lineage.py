@@ -31,23 +31,19 @@ def migration_reason(store: Store, episode_id: int) -> str | None:
     return str(row["reason"]) if row else None
 
 
-def rank_then(store: Store, episode: Episode, parent: Node, whole_run: bool) -> Rank:
-    """Where `parent` stood among what the episodes before this one had made.
-
-    Those of its island, with the seeds; or with `whole_run` all.
-    """
-    places = "" if whole_run else "AND island IN (:island, :seeds, :origin) "
+def rank_then(store: Store, episode: Episode, parent: Node) -> Rank:
+    """Where `parent` stood among what the island's episodes before this one had made, and the seeds."""
     row = store.row(
         "SELECT count(*) AS correct, coalesce(sum(as_score > :score), 0) AS better FROM nodes "
-        f"WHERE run_id = :run {places}AND status = 'ok' AND repeat_of IS NULL AND number < :number "
-        "AND (island != :origin OR :origin IN (:island, :seeds) OR :all OR id = :parent)",
+        "WHERE run_id = :run AND island IN (:island, :seeds, :origin) AND status = 'ok' "
+        "AND repeat_of IS NULL AND number < :number "
+        "AND (island != :origin OR :origin IN (:island, :seeds) OR id = :parent)",
         {
             "run": episode.run_id,
             "island": episode.island,
             "seeds": SEEDS,
             "origin": parent.island,
             "parent": parent.id,
-            "all": int(whole_run),
             "number": episode.number,
             "score": -1.0 if parent.as_score is None else parent.as_score,
         },

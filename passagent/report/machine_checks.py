@@ -6,10 +6,9 @@ from passagent.config import Config
 from passagent.evaluator.hardware.health import orphaned_workers
 from passagent.report import run_figures
 from passagent.report.finding import Finding
-from passagent.report.text import clock, number, printable
-from passagent.search import attendance
+from passagent.report.text import clock, counted, number, printable
 from passagent.search.device_report import devices_of
-from passagent.store import Store
+from passagent.store import Store, sessions
 from passagent.store.runs import Run
 
 IDLE = 0.1
@@ -71,23 +70,22 @@ def devices(store: Store, run: Run, config: Config) -> Finding:
 
 
 def processes(store: Store, run: Run, config: Config) -> Finding:
-    """Whether processes died, and what they held was taken over."""
-    found = attendance.attendance(store, run)
-    left = run_figures.unfinished(store, run.id)
-    is_live = bool(found.alive)
-    shown = found._asdict() | left | {"alive": [process.pid for process in found.alive]}
-    said = (
-        f"{found.joined} joined, {found.died} died, {len(found.alive)} at work; {found.lost_calls} calls lost"
-    )
+    """Whether the run's processes came to their end."""
+    left, is_driven = run_figures.unfinished(store, run.id), sessions.is_driven(store, run.id)
+    begun = sessions.of_run(store, run.id)
+    open_ended = sum(one.left_at is None for one in begun)
+    died = sum(one.left_because == sessions.DIED for one in begun) + (0 if is_driven else open_ended)
+    lost = run_figures.requests(store, run.id).lost
+    shown = {"sessions": len(begun), "died": died, "is_driven": is_driven, "lost_calls": lost} | left
+    said = f"{counted(len(begun), 'session')}, {died} ended by a dead process; {counted(lost, 'call')} lost"
     if run.state == "failed":
         said += f"; the last one ended with an error: {run.stop_reason}"
         return Finding(
             "processes", "fail", said, "passagent resume RUN goes on; run.log has it in full", shown
         )
-    if found.not_taken_over and not is_live:
-        said += f"; what pid {', '.join(map(str, found.not_taken_over))} held is not taken over yet"
-        return Finding("processes", "warn", said, "passagent resume RUN takes it over", shown)
-    if left["nodes"] and not is_live and run.state == "finished":
+    if open_ended and not is_driven:
+        return Finding("processes", "warn", said, "passagent resume RUN goes on", shown)
+    if left["nodes"] and not is_driven and run.state == "finished":
         said += f"; the run ended within episodes: {left['nodes']} nodes are not judged"
     return Finding("processes", "ok", said, "", shown)
 

@@ -111,8 +111,8 @@ def duplicates(store: Store, run_id: str) -> Duplicates:
 def device(store: Store, run: Run) -> Device:
     """From the run's evaluations: each was under way for its `seconds` before it was stored."""
     names = store.rows(
-        "SELECT DISTINCT coalesce(json_extract(workers.config, '$.evaluator.device'), device) AS name "
-        "FROM runs LEFT JOIN workers ON run_id = runs.id WHERE runs.id = :run",
+        "SELECT DISTINCT coalesce(json_extract(sessions.config, '$.evaluator.device'), device) AS name "
+        "FROM runs LEFT JOIN sessions ON run_id = runs.id WHERE runs.id = :run",
         {"run": run.id},
     )
     devices = {device for row in names for device in row["name"].split(",")}

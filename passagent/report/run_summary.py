@@ -17,7 +17,7 @@ from passagent.search.going_on import resume_command, runs_dir_flag
 from passagent.search.migration import why_none
 from passagent.search.pairing import confirmed_evaluation, standing
 from passagent.search.planting import author_of, seed_origins
-from passagent.store import Store, confirmations, migrations, nodes, participants, runs
+from passagent.store import Store, confirmations, migrations, nodes, runs, sessions
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS, Run
 
@@ -150,7 +150,7 @@ def best_data(store: Store, node: Node, exported: Path | None) -> dict[str, Any]
 
 def shown_state(store: Store, run: Run) -> str:
     """The run's state as a person sees it: `interrupted` where a process died over it."""
-    return "interrupted" if run.state == "running" and not participants.is_live(store, run.id) else run.state
+    return "interrupted" if run.state == "running" and not sessions.is_driven(store, run.id) else run.state
 
 
 def run_text(store: Store, run: Run, config: Config, exported: Path | None = None) -> str:

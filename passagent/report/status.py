@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from passagent.report.run_summary import (
     best_data,
@@ -12,12 +12,9 @@ from passagent.report.run_summary import (
     shown_state,
 )
 from passagent.report.text import clock, interval, number, printable, table, thousands
-from passagent.search import attendance
-from passagent.search.attendance import UnderWay
 from passagent.search.device_report import are_worth_a_line, devices_of
 from passagent.search.going_on import resume_command
-from passagent.store import Store, confirmations, nodes, runs
-from passagent.store.participants import BEAT_S
+from passagent.store import Store, confirmations, nodes, runs, sessions
 from passagent.store.run_notes import notes_of
 from passagent.store.runs import Run
 
@@ -35,18 +32,18 @@ def live_data(store: Store, run: Run) -> dict[str, Any]:
     settings = json.loads(run.config)
     islands = runs.islands(store, run.id)
     episodes = sum(island.episodes for island in islands)
-    working = attendance.processes(store, run)
-    state = "paused" if working and run.wanted == "pause" else shown_state(store, run)
-    sessions, best = attendance.attendance(store, run).joined, confirmations.winner(store, run.id)
-    # a process tells at each beat how long it has searched, and at the first one nothing yet
-    paced_s = run.elapsed_s if not working or run.elapsed_s >= BEAT_S else 0.0
+    is_driven, driver = sessions.is_driven(store, run.id), sessions.driver(store, run.id)
+    state = "paused" if is_driven and run.wanted == "pause" else shown_state(store, run)
+    count, best = len(sessions.of_run(store, run.id)), confirmations.winner(store, run.id)
+    # a process notes now and then how long it has searched, and nothing at first
+    paced_s = run.elapsed_s if not is_driven or run.elapsed_s >= sessions.SAVE_S else 0.0
     used = {
         "episodes": (episodes, run.limit),
         "evaluations": (run.evaluations, settings["search"]["max_evaluations"]),
         "tokens": (run.tokens, settings["search"]["max_tokens"]),
         "cost_usd": (run.cost, settings["search"]["max_cost"]),
         # each command has the whole time: it is known of the first one only
-        "seconds": (run.elapsed_s, settings["search"]["max_time_s"] if sessions < 2 else None),
+        "seconds": (run.elapsed_s, settings["search"]["max_time_s"] if count < 2 else None),
     }
     return {
         "run": run.id,
@@ -56,7 +53,8 @@ def live_data(store: Store, run: Run) -> dict[str, Any]:
         "state": state,
         "wanted": run.wanted,
         "reason": run.stop_reason,
-        "processes": [process._asdict() for process in working],
+        "is_driven": is_driven,
+        "process": driver._asdict() if driver else None,
         "islands": [
             {
                 "island": island.island,
@@ -68,23 +66,58 @@ def live_data(store: Store, run: Run) -> dict[str, Any]:
             }
             for island in islands
         ],
-        "devices": devices_of(store.runs_dir / run.id, [process.pid for process in working]),
+        "devices": devices_of(store.runs_dir / run.id) if is_driven else [],
         "under_way": [
-            episode._asdict() | {"doing": _doing(episode, state)}
-            for episode in attendance.under_way(store, run.id)
+            episode._asdict() | {"doing": _doing(episode, state)} for episode in _under_way(store, run.id)
         ],
         "max_steps": settings["agent"]["max_steps"],
         "budget": {name: {"used": now, "limit": limit} for name, (now, limit) in used.items()},
         "per_hour": _rates({name: now for name, (now, _) in used.items()}, paced_s),
-        "eta_s": _eta_s(used, paced_s) if working else None,
+        "eta_s": _eta_s(used, paced_s) if is_driven else None,
         "best": best_data(store, best, None) if best else None,
         "notes": [note.data() for note in notes_of(store, run.id)],
     }
 
 
+class UnderWay(NamedTuple):
+    """An episode that has not ended."""
+
+    episode: int
+    island: int
+    model: str | None
+    parent: int | None
+    steps: int
+    """Model calls answered."""
+    nodes: int
+    """Candidates proposed."""
+    asked_at: str | None
+    """When the model call under way was sent; None: none is."""
+    evaluating: int | None
+    """The node that is being evaluated, or waits for it."""
+    evaluating_since: str | None
+    begun_at: str
+
+
+def _under_way(store: Store, run_id: str) -> list[UnderWay]:
+    """The episodes that have not ended, by island; those that a dead process left, too."""
+    rows = store.rows(
+        "SELECT number AS episode, island, model, parent_id AS parent, steps, created_at AS begun_at, "
+        "(SELECT count(*) FROM nodes WHERE episode_id = episodes.id) AS nodes, "
+        "(SELECT max(started_at) FROM calls WHERE episode_id = episodes.id AND state = 'started') "
+        "AS asked_at, "
+        "(SELECT max(id) FROM nodes WHERE episode_id = episodes.id AND state != 'done') AS evaluating, "
+        "(SELECT max(created_at) FROM nodes WHERE episode_id = episodes.id AND state != 'done') "
+        "AS evaluating_since "
+        # + : by the index of the few that run
+        "FROM episodes WHERE run_id = :run AND state = 'running' ORDER BY +island, +number",
+        {"run": run_id},
+    )
+    return [UnderWay(**row) for row in rows]
+
+
 def _doing(episode: UnderWay, state: str) -> str:
     """What an episode waits for, in a word."""
-    if state not in ("running", "paused") or not episode.is_held:
+    if state not in ("running", "paused"):
         return "at rest"
     if episode.asked_at is not None:
         return "thinking"
@@ -113,10 +146,12 @@ def _eta_s(used: dict[str, tuple[float, float | None]], elapsed_s: float) -> flo
 def status_text(store: Store, data: dict[str, Any]) -> str:
     """The same for people."""
     name = data["run"]
-    who = ", ".join(f"pid {p['pid']} on {p['host']}" for p in data["processes"]) or "no process works on it"
+    process = data["process"]
+    who = f"process {process['pid']} on {process['host']}" if process else "a process begins"
+    who = who if data["is_driven"] else "no process works on it"
     told = f" ({data['reason']})" if data["reason"] else ""
     asked = ""
-    if data["processes"] and data["wanted"] in ("drain", "stop"):
+    if data["is_driven"] and data["wanted"] in ("drain", "stop"):
         asked = f", asked to {data['wanted']}"
     lines = [
         f"run {name}: {data['task']}, {data['model']}, {data['device']}: {data['state']}{told}{asked}; {who}"
@@ -144,7 +179,7 @@ def status_text(store: Store, data: dict[str, Any]) -> str:
     if are_worth_a_line(data["devices"]):
         lines.append(_device_table(data["devices"]))
         lines += sorted({_versions_text(one["versions"]) for one in data["devices"] if "versions" in one})
-    if data["state"] == "paused" or not data["processes"]:
+    if data["state"] == "paused" or not data["is_driven"]:
         lines.append(f"go on: {resume_command(store, name)}")
     return "\n".join(lines)
 

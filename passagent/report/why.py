@@ -16,7 +16,6 @@ from passagent.search.changes import Change, changes
 from passagent.search.drafts import is_first
 from passagent.search.going_on import runs_dir_flag
 from passagent.search.pairing import confirmed_evaluation
-from passagent.search.rounds import round_of
 from passagent.store import Store, confirmations, episodes, hint_uses, nodes, profiles, runs
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
@@ -130,14 +129,14 @@ def _chosen(store: Store, run: Run, episode: Episode, parent: Node | None) -> st
     if parent is None:
         if episode.number <= settings.get("drafts", 0) or policy == "best_of_n":
             return "draft: from the task, told of no other attempt"
-        if round_of(run, episode.number) == 0:
+        if episode.number <= run.islands:
             return "the island's first episode, with nothing to go on from"
         return f"{policy} policy: from the task anew"
     if parent.island == SEEDS and is_first(settings.get("drafts", 0), run.islands, episode.number):
         return "seed: the island's first episode starts from the run's best seed"
     if parent.status != "ok":
         return f"{policy} policy: to be mended, nothing was correct there"
-    rank = rank_then(store, episode, parent, whole_run=policy == "mcts")
+    rank = rank_then(store, episode, parent)
     origin = {episode.island: "", SEEDS: ", a seed"}.get(parent.island, f", of island {parent.island}")
     place = f"the {_ordinal(rank.better + 1)} best" if rank.better else "the best"
     among = f"of {counted(rank.correct, 'correct node')} then"

@@ -19,7 +19,7 @@ from passagent.search import opinions
 from passagent.search.canonical import canonical_key
 from passagent.search.session import Session
 from passagent.search.stop import Want
-from passagent.store import Store, bests, episodes, evaluations, nodes
+from passagent.store import Store, bests, evaluations, nodes
 from passagent.store import files as stored
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
@@ -54,7 +54,7 @@ def submitter(
 def propose(
     session: Session, episode: Episode, files: dict[str, str], call_id: str, flush: Callable[[], None]
 ) -> tuple[Node, bool]:
-    """The node of a call, and whether this process evaluates it from now on: not while an equal one is."""
+    """The node of a call, and whether it is evaluated from now on: not while an equal one is."""
     candidate = Candidate(files)
     note, key = note_of(files), canonical_key(files, candidate.key)
     packed = stored.pack(files)
@@ -63,7 +63,7 @@ def propose(
         earlier = nodes.of_episode(session.store, episode.id)
         parent_id = _parent(earlier, call_id, episode)
         node = nodes.propose(session.store, episode, call_id, files, note, parent_id, key, packed)
-        is_begun = node.state != "done" and nodes.start(session.store, node.id, session.owner)
+        is_begun = node.state != "done" and nodes.start(session.store, node.id)
     return node, is_begun
 
 
@@ -83,12 +83,11 @@ def _repeat_line(store: Store, node: Node) -> str:
     Only the node's own island and the seeds are searched: the text must not depend on which island is
     faster.
     """
+    same: Node | None = None
     if node.repeat_of is not None:
         same = nodes.get_node(store, node.repeat_of)
     elif node.island != SEEDS:
         same = nodes.first_of_program(store, node.run_id, SEEDS, node.canonical_key)
-    else:
-        same = None
     if same is None:
         return ""
     result = f"{same.status}" if same.as_score is None else f"{same.status}, AS {same.as_score:.4f}"
@@ -126,19 +125,18 @@ async def judge(
 ) -> tuple[Node, Evaluation]:
     """Evaluate the node, or answer from the store; store and diagnose. Raises what the evaluator raises.
 
-    While an equal candidate is being evaluated, by this process or another, it is waited for; `is_begun` says
-    that none is.
+    While an equal candidate is being evaluated it is waited for; `is_begun` says that none is.
     """
     with session.waiting(lambda: f"node {node.id} is equal to one that is being evaluated"):
         while not is_begun:
             session.check()
             await session.changed.wait()
-            is_begun = nodes.start(session.store, node.id, session.owner)
+            is_begun = nodes.start(session.store, node.id)
     session.events.tell(EvaluationBegun, node=node.id, island=node.island, episode=node.number)
     try:
         node, evaluation = await _judge(session, node, candidate)
     except BaseException:
-        nodes.give_up(session.store, node.id, session.owner)
+        nodes.give_up(session.store, node.id)
         raise
     finally:
         session.notify()
@@ -198,7 +196,6 @@ def _finish_unless_asked(session: Session, node: Node, evaluation_id: int, evalu
 def _finish(session: Session, node: Node, evaluation_id: int, evaluation: Evaluation) -> Node:
     store, diagnosis = session.store, session.diagnose(evaluation).as_json()
     with store.transaction():
-        episodes.check_held(store, node.episode_id, session.owner)
         return nodes.finish(store, node.id, evaluation_id, evaluation.status, evaluation.as_score, diagnosis)
 
 

@@ -43,7 +43,6 @@ from passagent.search.migration import choose_migrant
 from passagent.search.policies import policy_of
 from passagent.search.policies.greedy import Greedy
 from passagent.search.profiling_nodes import limits_of
-from passagent.search.rounds import Position
 from passagent.search.session import Session
 from passagent.search.writers import choose_model, meter_of, writer_of
 from passagent.store import bests, episodes, gains, hint_uses, migrations, nodes, runs
@@ -54,7 +53,7 @@ from passagent.store.runs import SEEDS
 
 
 async def run_claimed(session: Session, episode: Episode) -> Episode:
-    """Run a claimed episode to its end, from the beginning or from where a dead process left it.
+    """Run an episode to its end, from the beginning or from where a dead process left it.
 
     Raises Stopping where it is left to be continued, and what model and evaluator raise.
     """
@@ -89,7 +88,7 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
         if not unsaved:
             return
         with session.store.transaction():
-            episodes.add_packed(session.store, episode, unsaved, session.owner)
+            episodes.add_packed(session.store, episode, unsaved)
             for usage, reason in replies:
                 meter.settle(usage, reason)
         session.events.look()
@@ -105,7 +104,6 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
         flush()
         raise
     with session.store.transaction():
-        episodes.check_held(session.store, episode.id, session.owner)
         flush()
         episode = conclude(session, episode, parent, end.reason)
     session.events.look()
@@ -150,13 +148,12 @@ def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
         messages = [one | {"content": redact(one["content"])} for one in compose(context)]
         packed = [stored.pack(message) for message in messages]
     with store.transaction():
-        episodes.set_parent(store, episode, session.owner)
+        episodes.set_parent(store, episode)
         if parent and reason is not None:
             migrations.add_migration(store, episode, parent, reason)
         hint_uses.record_uses(store, episode, [hint.id for hint in context.hints], context.held_out)
         episodes.add_packed(store, episode, [(message, None) for message in packed])
     session.events.look()
-    session.notify()  # another island may wait to know where this one began
     return episode, messages
 
 
@@ -176,14 +173,13 @@ def choose_parent(session: Session, episode: Episode, rng: random.Random) -> tup
         migration = choose_migrant(store, run, episode.island, episode.number, search.min_gain)
         if migration:
             return migration.node, migration.reason
-    view = IslandView(store, run.id, episode.island, Position(episode.number, run.islands))
-    return policy.select(view, rng), None
+    return policy.select(IslandView(store, run.id, episode.island), rng), None
 
 
 def conclude(session: Session, episode: Episode, parent: Node | None, reason: str) -> Episode:
     """Close the episode and count the island's stagnation, all or nothing.
 
-    With progress, a hint is to be distilled from it, if there is a distiller: then the episode is held on to.
+    With progress, a hint is to be distilled from it, if there is a distiller.
     """
     store, island = session.store, episode.island
     right = [node for node in nodes.of_episode(store, episode.id) if node.status == "ok"]
@@ -196,14 +192,14 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
     before = max((score for score in known if score is not None), default=None)
     gained = is_progress(before, new, session.config.search.min_gain)
     with store.transaction():
-        done = episodes.finish(store, episode, reason, gain, gained, hold=session.distiller is not None)
+        done = episodes.finish(store, episode, reason, gain, gained)
         if island != SEEDS:
             _count_gain(session, new)
         if island != SEEDS and _is_at_light(session, [*right, *([parent] if parent else [])]):
             episodes.rest(store, episode)
         if session.distiller is not None and island != SEEDS and gained:
             hint_uses.want_distilled(store, done)
-    session.notify_all()  # an island at its end may be left what this one does not need
+    session.notify()  # an island at its end may be left what this one does not need
     return done
 
 

@@ -22,7 +22,7 @@ from passagent.faults import os_fault
 from passagent.models import open_model
 from passagent.models.probe import check_models
 from passagent.models.types import Model
-from passagent.search import attendance, planting
+from passagent.search import planting
 from passagent.search.beginning import Parts, begin
 from passagent.search.controller import search
 from passagent.search.device_report import report
@@ -39,8 +39,8 @@ from passagent.search.setup import (
     stored_config,
     stored_task,
 )
-from passagent.search.wishes import lift_pause
-from passagent.store import Store, confirmations, nodes, runs
+from passagent.search.wishes import driven, lift_pause
+from passagent.store import Store, confirmations, nodes, runs, sessions
 from passagent.store.runs import Run
 from passagent.tasks import Task
 
@@ -85,7 +85,7 @@ def started(runs_dir: str | Path, task: Task, config: Config, new: bool, parts: 
 def resumed(
     runs_dir: str | Path, name: str, settings: dict[str, Any], parts: Parts
 ) -> Iterator[Prepared | Run]:
-    """The run `name` with `settings` changed; the bare Run where it was paused and its own processes go on.
+    """The run `name` with `settings` changed; the bare Run where it was paused and its own process goes on.
 
     Raises UsageError for a run that is not there, and for a setting that is fixed for a run's life.
     """
@@ -112,10 +112,10 @@ def resumed(
 
 
 def _lift_pause(store: Store, run: Run, is_changed: bool) -> bool:
-    """Whether the run is live and paused: then its own processes go on, under the settings that they have."""
-    if is_changed and run.wanted == "pause" and attendance.processes(store, run):
+    """Whether the run is live and paused: then its own process goes on, under the settings that it has."""
+    if is_changed and run.wanted == "pause" and sessions.is_driven(store, run.id):
         raise UsageError(
-            f"run {run.id} is paused and its processes keep their settings: lift the pause with "
+            f"run {run.id} is paused and its process keeps its settings: lift the pause with "
             f"{resume_command(store, run.id)}, or stop it first"
         )
     return lift_pause(store, run)
@@ -171,12 +171,14 @@ async def work(
     on_event: OnEvent | None,
     begun: Callable[[Session], object],
 ) -> Path | None:
-    """Work on the run until it ends or is stopped; where its best pass was written, if this ended it.
+    """Work on the run until it ends or is stopped; where its best pass was written, if it has one.
 
     `begun` gets the session, by which it can be stopped; `on_event` is told what happens in the run.
-    Raises what the search raises, with how to go on.
+    Raises UsageError while another process drives the run, and what the search raises, with how to go on.
     """
     store, run, config, parts = prepared.store, prepared.run, prepared.config, prepared.parts
+    if sessions.is_driven(store, run.id):  # said before models and devices are asked; `search` makes sure
+        raise driven(store, run.id)
     with run_log(store.runs_dir / run.id):
 
         def tell(line: str) -> None:
@@ -195,7 +197,7 @@ async def work(
             reporting = asyncio.create_task(report(evaluator, store.runs_dir / run.id))
             try:
                 try:
-                    outcome = await search(session)
+                    await search(session)
                 finally:
                     session.events.look()
             finally:
@@ -214,13 +216,13 @@ async def work(
             if known is error:
                 raise
             raise known from error
-    return export_best(store, runs.get_run(store, run.id)) if outcome.is_last else None
+    return export_best(store, runs.get_run(store, run.id))
 
 
 def export_best(store: Store, run: Run) -> Path | None:
     """Write the best pass to `<runs_dir>/<run>/best`; None if nothing is correct. Raises PassagentError.
 
-    An older one is replaced when the new one is whole: of processes that end together, by one at a time.
+    An older one is replaced when the new one is whole.
     """
     best = confirmations.winner(store, run.id)
     if best is None:
@@ -228,12 +230,11 @@ def export_best(store: Store, run: Run) -> Path | None:
     path = store.runs_dir / run.id / "best"
     fresh = path.with_name("best.new")
     try:
-        with store.transaction():
-            shutil.rmtree(fresh, ignore_errors=True)  # a dead process's
-            fresh.mkdir(parents=True)
-            Candidate(nodes.get_files(store, best)).write(fresh)
-            shutil.rmtree(path, ignore_errors=True)
-            fresh.rename(path)
+        shutil.rmtree(fresh, ignore_errors=True)  # a dead process's
+        fresh.mkdir(parents=True)
+        Candidate(nodes.get_files(store, best)).write(fresh)
+        shutil.rmtree(path, ignore_errors=True)
+        fresh.rename(path)
     except OSError as error:
         raise os_fault(error, path) from error
     return path

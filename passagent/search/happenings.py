@@ -1,4 +1,4 @@
-"""What happened in a run, in order, from the rows themselves: so of other processes' work, too.
+"""What happened in a run, in order, from the rows themselves.
 
 Rows are followed by their ids, which SQLite's one writer hands out in the order of the commits, and those
 that are still open are looked at again: no clock decides what is new.
@@ -65,10 +65,10 @@ _EPISODE = ("episode", "island", "model")
 _NODE = ("node", "island", "episode")
 _CALL = ("episode", "island", "role", "model", "attempt", "latency_s")
 _SOURCES = {
-    "workers": _Source(
-        "workers.id",
+    "sessions": _Source(
+        "sessions.id",
         "left_at IS NULL",
-        "SELECT owner, version, json(changes) AS changes, joined_at, left_at, left_because FROM workers",
+        "SELECT owner, version, json(changes) AS changes, joined_at, left_at, left_because FROM sessions",
         (
             ("joined", "joined_at", ("owner", "version", "changes")),
             ("left", "left_at", ("owner", "left_because")),

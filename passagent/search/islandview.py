@@ -1,4 +1,4 @@
-"""What a selection policy may look at: an island's nodes, elites that came to it, the seeds; or the tree."""
+"""What a selection policy may look at: an island's nodes, elites that came to it, and the seeds."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import random
 from dataclasses import dataclass
 
 from passagent.evaluator.result import GRAVITY
-from passagent.search.rounds import Position
-from passagent.search.treeview import TreeView, open_tree
-from passagent.store import Store, bests, episodes, nodes
+from passagent.store import Store, bests, nodes
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
 
@@ -33,8 +31,6 @@ class IslandView:
     store: Store
     run_id: str
     island: int
-    position: Position | None = None
-    """Of the episode that is to begin; only a shared tree needs it."""
 
     def elites(self, limit: int) -> list[Node]:
         """The best correct nodes with distinct sources, migrants and seeds included, the best first."""
@@ -56,17 +52,13 @@ class IslandView:
 
     def any_node(self, rng: random.Random) -> Node | None:
         """A node of a seed or an episode of the island, drawn at random; the task (None) counts as one."""
-        assert self.position is not None
-        seeds = episodes.seeds(self.store, self.run_id)
-        drawn = rng.randrange(1 + len(seeds) + self.position.round)
+        rows = self.store.rows(
+            "SELECT id FROM episodes WHERE run_id = :run AND island IN (:island, :seeds) AND state = 'done' "
+            "ORDER BY number",
+            {"run": self.run_id, "island": self.island, "seeds": SEEDS},
+        )
+        drawn = rng.randrange(1 + len(rows))
         if drawn == 0:
             return None
-        rounds = drawn - len(seeds) - 1
-        number = seeds[drawn - 1] if rounds < 0 else self.position.number_of(rounds, self.island)
-        made = nodes.of_number(self.store, self.run_id, number)
-        return rng.choice(made) if made else None
-
-    def tree(self) -> TreeView:
-        """The tree of all islands, as an episode of this position may see it."""
-        assert self.position is not None
-        return open_tree(self.store, self.run_id, self.position)
+        found = nodes.of_episode(self.store, rows[drawn - 1]["id"])
+        return rng.choice(found) if found else None

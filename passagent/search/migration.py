@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from passagent.config import SearchConfig
 from passagent.search.islandview import fitness
 from passagent.search.policies import policy_of
-from passagent.search.rounds import round_of
 from passagent.store import Store, bests, migrations, nodes, runs
 from passagent.store.nodes import Node
 from passagent.store.runs import Run
@@ -22,14 +21,9 @@ class Migration:
 
 
 def choose_migrant(store: Store, run: Run, island: int, number: int, min_gain: float) -> Migration | None:
-    """The best elite that the other islands had before this round, if it beats all that the island has.
-
-    All islands must have finished the rounds before that of episode `number`: then the choice does not depend
-    on which of them is faster.
-    """
-    before = (round_of(run, number) - 1) * run.islands + 1
+    """The best elite of the other islands, if it beats all that the island has before episode `number`."""
     here = bests.best_known(store, run.id, island, number)
-    best = bests.best_of_others(store, run.id, island, before)
+    best = bests.best_of_others(store, run.id, island)
     if best is None or (here is not None and fitness(best) <= here):
         return None
     if migrations.has_migrated(store, best, island):
@@ -51,10 +45,7 @@ def _as(score: float) -> str:
 def why_none(store: Store, run: Run, config: SearchConfig) -> str:
     """The reason, for people, that a run has had no migration."""
     found = runs.islands(store, run.id)
-    scope = policy_of(config).scope
-    if scope == "tree":
-        return f"no migration: with {config.policy} the islands share one tree"
-    if scope == "alone":
+    if policy_of(config).scope == "alone":
         return f"no migration: {config.policy} is a control, without elites"
     if len(found) < 2:
         return "no migration: there is one island"

@@ -10,11 +10,10 @@ from __future__ import annotations
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.service.known import keep, recall
 from passagent.search.candidates import evaluate
-from passagent.search.joining import environment_of
+from passagent.search.driving import environment_of
 from passagent.search.session import Session
-from passagent.store import Store, bests, evaluations, nodes, participants, runs
+from passagent.store import Store, bests, evaluations, nodes, runs
 from passagent.store.nodes import Node
-from passagent.store.owner import named
 
 _ELSEWHERE = (
     "(SELECT evaluations.id FROM evaluations JOIN conditions ON conditions.id = conditions_id "
@@ -23,28 +22,17 @@ _ELSEWHERE = (
 
 
 async def measure_again(session: Session) -> None:
-    """Return when the run's scores are of this environment. One process measures, the others wait for it.
+    """Return when the run's scores are of this environment.
 
     Raises what the evaluator raises; then, and where a person stops it, nothing has changed, but what was
     measured is stored and is not measured again. Budgets do not bound it.
     """
     store, run_id, environment = session.store, session.run.id, environment_of(session)
-
-    def why() -> str:
-        owner = runs.get_run(store, run_id).owner
-        return f"{named(owner)} measures the elites again" if owner and owner != session.owner else ""
-
-    with session.waiting(why):
-        while (known := runs.get_run(store, run_id).environment) != environment:
-            if known is None:
-                runs.set_environment(store, run_id, environment)
-            elif participants.take_run(store, run_id, session.owner, "search"):
-                await _measure(session, environment)
-                participants.give_run(store, run_id, session.owner)
-            else:
-                await session.changed.wait()
-            if session.is_interrupted:
-                return
+    known = runs.get_run(store, run_id).environment
+    if known is None:
+        runs.set_environment(store, run_id, environment)
+    elif known != environment:
+        await _measure(session, environment)
 
 
 async def _measure(session: Session, environment: str) -> None:
@@ -119,8 +107,8 @@ def _forget_scores(store: Store, run_id: str, environment: str) -> None:
         f"AND evaluation_id IN {_ELSEWHERE}",
         names,
     )
-    for table in ("confirmations", "tree"):  # what is left of them is built again as it is needed
-        store.execute(f"DELETE FROM {table} WHERE run_id = :run", {"run": run_id})
+    # what is left of them is built again as it is needed
+    store.execute("DELETE FROM confirmations WHERE run_id = :run", {"run": run_id})
     store.execute(
         "UPDATE islands SET (best_node, best_as) = (SELECT id, as_score FROM nodes WHERE run_id = :run "
         "AND nodes.island = islands.island AND status = 'ok' AND repeat_of IS NULL "

@@ -27,9 +27,8 @@ from passagent.models.types import Model
 from passagent.search.gain import expected_per_hour
 from passagent.search.relatives import Told
 from passagent.search.run_memory import Memory
-from passagent.search.stop import Progress, Want, is_limited, lack, left, rules_of
-from passagent.store import Store, gains, reservations, runs
-from passagent.store.participants import Watch
+from passagent.search.stop import Progress, Want, is_limited, lack, left, rules_of, total
+from passagent.store import Store, gains, runs
 from passagent.store.runs import Run, Standing
 from passagent.tasks import Task
 
@@ -83,7 +82,7 @@ class Budget(Protocol):
 
 @dataclass
 class Session:
-    """One process's work on a run, on which others may work at the same time."""
+    """What a process works with while it drives a run."""
 
     store: Store
     run: Run
@@ -114,12 +113,8 @@ class Session:
     """Limits that this run shares with others; it then has none of its own."""
     describing: asyncio.Task[None] | None = None
     """Finds that out."""
-    owner: str = ""
-    """This process's name in the database, once it has joined the run."""
-    watch: Watch = field(default_factory=Watch)
-    """Over the other processes."""
-    others: int = 0
-    """Processes that search beside this one."""
+    wants: list[Want] = field(default_factory=list)
+    """What calls and evaluations under way may still take."""
     views: dict[tuple[object, ...], ParentView] = field(default_factory=dict)
     told: Told = field(default_factory=dict)
     """Parents as prompts showed them; see search.context."""
@@ -137,8 +132,6 @@ class Session:
     """Of this session's evaluations, s."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Replaced by a new one after each change that another island may wait for."""
-    moved: asyncio.Event = field(default_factory=asyncio.Event)
-    """The same, after each look at the other processes that may find an island of theirs free."""
 
     def __post_init__(self) -> None:
         self.rules = rules_of(self.config.search)
@@ -170,47 +163,27 @@ class Session:
         """Time searched, this session's and all before, s."""
         return self.run.elapsed_s + time.monotonic() - self.started
 
-    def restart_clock(self) -> None:
-        """The session's time counts from now."""
-        self.started = time.monotonic()
-
-    def set_clock(self, elapsed_s: float) -> None:
-        """The run was searched for so long already, as another process knows."""
-        self.started -= max(0.0, elapsed_s - self.elapsed_s)
-
     def stop(self, reason: str, interrupted: bool = False) -> None:
-        """Stop this process at the next place where work can be left; the first reason counts."""
+        """Stop at the next place where work can be left; the first reason counts."""
         if self.stop_reason is None or (interrupted and not self.is_interrupted):
             self.stop_reason, self.is_interrupted = reason, interrupted
         if interrupted:
             self.interrupted.set()
-        self.notify_all()
-
-    def end(self, reason: str) -> None:
-        """A rule ends the run: this process and all others stop."""
-        self.stop(runs.end(self.store, self.run.id, reason))
+        self.notify()
 
     def notify(self) -> None:
         """Let those that wait for a change look again."""
         self.changed.set()
         self.changed = asyncio.Event()
 
-    def notify_all(self) -> None:
-        """Let those look again, too, that wait for what another process holds."""
-        self.notify()
-        self.moved.set()
-        self.moved = asyncio.Event()
-
     def check(self) -> Standing:
-        """The run as it is. Raises Stopping if it is to stop: by a rule, a person, another process."""
+        """The run as it is. Raises Stopping if it is to stop, by a rule or a person."""
         now = runs.standing(self.store, self.run.id)
         if self.stop_reason is None:
             if now.wanted == "stop":
                 self.stop("stopped by a person", interrupted=True)
-            elif now.stop_reason is not None:
-                self.stop(now.stop_reason)
             elif reason := self.rules(self.progress(now)):
-                self.end(reason)
+                self.stop(reason)
         if self.stop_reason is not None:
             raise Stopping(self.stop_reason)
         return now
@@ -258,7 +231,7 @@ class Session:
     async def admit(self, want: Want, is_last: bool = False) -> Callable[[], None]:
         """Wait until the budgets have room for `want`, and hold it until the returned function is called.
 
-        What all processes have under way counts. Raises Stopping if there is no room and nothing is under way
+        What is under way counts. Raises Stopping if there is no room and nothing is under way
         that could leave some; and where the session is to stop, unless this `is_last`: what a run that a rule
         has ended does before it is over.
         """
@@ -271,27 +244,19 @@ class Session:
                     await self.ready()
                 if not is_limited(self.config.search, want):
                     return lambda: None
-                with self.store.transaction():
-                    held = reservations.held(self.store, self.run.id)
-                    now = runs.standing(self.store, self.run.id)
-                    reason = lack(self.config.search, self.progress(now), want, held)
-                    if reason is None:
-                        key = reservations.reserve(
-                            self.store,
-                            self.run.id,
-                            self.owner,
-                            want.tokens,
-                            want.cost or 0.0,
-                            want.evaluations,
-                        )
-                        return lambda: self._release(key)
-                if not held.works:
-                    self.end(reason)
+                now = runs.standing(self.store, self.run.id)
+                reason = lack(self.config.search, self.progress(now), want, total(self.wants))
+                if reason is None:
+                    self.wants.append(want)
+                    return lambda: self._release(want)
+                if not self.wants:
+                    self.stop(reason)
                     raise Stopping(reason)
                 await self.changed.wait()
 
-    def _release(self, reservation: int) -> None:
-        reservations.release(self.store, reservation)
+    def _release(self, want: Want) -> None:
+        if want in self.wants:  # twice does no harm
+            self.wants.remove(want)
         self.notify()
 
     @property

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from passagent import extend
 from passagent.config import SearchConfig
@@ -163,15 +162,13 @@ def left(config: SearchConfig, progress: Progress) -> list[str]:
     return found
 
 
-class Holding(Protocol):
-    """What work under way may still take at most; a Want, and store.reservations.Held, is one."""
-
-    @property
-    def tokens(self) -> int: ...
-    @property
-    def cost(self) -> float | None: ...
-    @property
-    def evaluations(self) -> int: ...
+def total(wants: list[Want]) -> Want:
+    """What all of them together may take at most; a cost that is not known counts as none."""
+    return Want(
+        tokens=sum(want.tokens for want in wants),
+        cost=sum(want.cost or 0.0 for want in wants),
+        evaluations=sum(want.evaluations for want in wants),
+    )
 
 
 def is_limited(config: SearchConfig, want: Want) -> bool:
@@ -185,7 +182,7 @@ def is_limited(config: SearchConfig, want: Want) -> bool:
     return any(limit is not None and wanted for limit, wanted in limits)
 
 
-def lack(config: SearchConfig, progress: Progress, want: Want, held: Holding) -> str | None:
+def lack(config: SearchConfig, progress: Progress, want: Want, held: Want) -> str | None:
     """Why there is no room for `want` beside what is `held` by all work under way; None if there is."""
     if config.max_tokens is not None and want.tokens:
         left = config.max_tokens - progress.tokens - held.tokens

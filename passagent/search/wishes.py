@@ -1,34 +1,43 @@
-"""What a person asks of the processes that work on a run: for the commands and the page."""
+"""What a person asks of the process that drives a run, and what a second process is told."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 from passagent.errors import UsageError
-from passagent.search import attendance
-from passagent.search.attendance import Process
-from passagent.store import Store, runs
+from passagent.search.going_on import runs_dir_flag
+from passagent.store import Store, runs, sessions
 from passagent.store.runs import Run
+from passagent.store.sessions import Driver
 
 Wish = Literal["pause", "drain", "stop"]
 
 
-def ask(store: Store, run: Run, what: Wish) -> list[Process]:
-    """Ask the processes that work on the run to pause, drain or stop; who they are.
+def ask(store: Store, run: Run, what: Wish) -> Driver | None:
+    """Ask the process that drives the run to pause, drain or stop; which one it is, if it has begun.
 
-    Raises UsageError if there are none.
+    Raises UsageError if there is none.
     """
-    working = attendance.processes(store, run)
-    if not working:
+    if not sessions.is_driven(store, run.id):
         state = "interrupted" if run.state == "running" else run.state
         raise UsageError(f"run {run.id} is {state}: no process works on it; nothing to {what}")
     runs.want(store, run.id, what)
-    return working
+    return sessions.driver(store, run.id)
 
 
 def lift_pause(store: Store, run: Run) -> bool:
-    """Let a live run that is paused go on in its own processes; False if it is not one."""
-    if run.wanted != "pause" or not attendance.processes(store, run):
+    """Let a live run that is paused go on in its own process; False if it is not one."""
+    if run.wanted != "pause" or not sessions.is_driven(store, run.id):
         return False
     runs.want(store, run.id, "run")
     return True
+
+
+def driven(store: Store, run_id: str) -> UsageError:
+    """The error of a second process on the run."""
+    driver, flag = sessions.driver(store, run_id), runs_dir_flag(store)
+    who = "another process"
+    if driver is not None:
+        since = driver.since[:16].replace("T", " ")
+        who = f"process {driver.pid} on {driver.host} since {since} UTC"
+    return UsageError(f"{run_id} is driven by {who}; stop it with: passagent stop {run_id}{flag}")

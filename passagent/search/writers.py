@@ -35,12 +35,12 @@ def writer_of(session: Session, episode: Episode) -> Model:
 
 
 def choose_model(session: Session, episode: Episode) -> str:
-    """The name of the model that writes the episode: of an ensemble, by what its models gained so far."""
+    """The name of the model that writes the episode: of an ensemble, by what its models gained there."""
     if episode.island == SEEDS:
         return EXPERT
     if not isinstance(session.model, Ensemble):
         return session.model.name
-    rows = ledger.replies_before(session.store, episode, session.run.islands)
+    rows = ledger.replies_before(session.store, episode)
     return choose(session.model.weights, outcomes(rows, session.prices), episode.seed)
 
 

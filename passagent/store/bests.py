@@ -34,17 +34,17 @@ def elites(store: Store, run_id: str, island: int, limit: int) -> list[Node]:
     )
 
 
-def best_of_others(store: Store, run_id: str, island: int, number: int) -> Node | None:
-    """The best correct node that the other islands' episodes below `number` made, the seeds not counted."""
+def best_of_others(store: Store, run_id: str, island: int) -> Node | None:
+    """The best correct node that the other islands made, the seeds not counted."""
     return store.one(
         Node,
         "SELECT * FROM nodes WHERE id = (SELECT one.id FROM islands JOIN nodes AS one ON one.id = "
         "(SELECT id FROM nodes AS own WHERE own.run_id = :run AND own.island = islands.island "
-        "AND status = 'ok' AND repeat_of IS NULL AND own.number < :number "
+        "AND status = 'ok' AND repeat_of IS NULL "
         "ORDER BY as_score DESC, number, place LIMIT 1) "
         "WHERE islands.run_id = :run AND islands.island NOT IN (:island, :seeds) "
         "ORDER BY one.as_score DESC, one.number, one.place LIMIT 1)",
-        {"run": run_id, "island": island, "seeds": SEEDS, "number": number},
+        {"run": run_id, "island": island, "seeds": SEEDS},
     )
 
 

@@ -1,21 +1,20 @@
 """Episodes and their conversations. A run's episodes are numbered from 1 and each number exists once.
 
 Episode n belongs to island (n - 1) mod islands, so an island's episodes follow each other whatever the others
-do, and the tree does not depend on which model answered first.
+do, and its tree does not depend on which model answered first.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from passagent.errors import PassagentError
 from passagent.redaction import redacted
 from passagent.store import conversations as stored
 from passagent.store.database import Store, now
-from passagent.store.participants import taken_over
 from passagent.store.runs import SEEDS, Run
 
 
@@ -43,8 +42,6 @@ class Episode:
     best_as: float | None
     gain: float | None
     """ln(best AS / the AS it started from), 1 standing for the task itself; None without a correct node."""
-    owner: str | None
-    """The process that holds it, and with it the island."""
     created_at: str
     finished_at: str | None
     model: str | None = None
@@ -58,43 +55,30 @@ _ADD_STEP = (
 )
 
 
-class Held(Exception):
-    """Another process works on the island."""
+class NotYet(Exception):
+    """Whether the island has another episode is known when the other islands have come further."""
 
 
-def claim(store: Store, run: Run, island: int, owner: str, seeds: int = 0) -> Episode | None:
+def next_episode(store: Store, run: Run, island: int, seeds: int = 0) -> Episode | None:
     """The island's next episode: its last one, where that was left unfinished, else a new one.
 
     None when all `iters` are made; on the island of the seeds, when as many as `seeds` are, or the search has
-    begun without them. The owner holds it, and with it the island, until `finish` or `release`.
-    Raises Held while another process does, and PassagentError if the owner was taken for dead.
+    begun without them. Raises NotYet.
     """
     with store.transaction():
-        row = store.row(
-            "SELECT iters, EXISTS (SELECT 1 FROM workers WHERE run_id = :run AND owner = :owner "
-            "AND left_at IS NULL) AS is_in FROM runs WHERE id = :run",
-            {"run": run.id, "owner": owner},
-        )
-        if row is None or not row["is_in"]:
-            raise taken_over(run.id)
         last = store.one(
             Episode,
             "SELECT * FROM episodes WHERE run_id = :run AND island = :island ORDER BY number DESC LIMIT 1",
             {"run": run.id, "island": island},
         )
-        if last is None or last.owner in (None, owner):
-            return _take(store, run, island, owner, last, seeds, row["iters"])
-    raise Held  # out of the transaction, which would be rolled back, and what is in memory forgotten with it
+        if last and last.state == "running":
+            return last
+        return _make(store, run, island, last, seeds)
 
 
-def _take(
-    store: Store, run: Run, island: int, owner: str, last: Episode | None, seeds: int, iters: int
-) -> Episode | None:
-    """See claim: what follows on the island's `last` episode, which nobody else holds."""
-    if last and last.state == "running":
-        store.execute("UPDATE episodes SET owner = :owner WHERE id = :id", {"owner": owner, "id": last.id})
-        return replace(last, owner=owner)
-    first, step, end = (1 - seeds, 1, 0) if island == SEEDS else (island + 1, run.islands, iters)
+def _make(store: Store, run: Run, island: int, last: Episode | None, seeds: int) -> Episode | None:
+    """The episode that follows on the island's `last` one; see next_episode."""
+    first, step, end = (1 - seeds, 1, 0) if island == SEEDS else (island + 1, run.islands, run.iters)
     number = last.number + step if last else first
     if island == SEEDS:
         number = max(number, first)
@@ -106,12 +90,11 @@ def _take(
         return None
     return store.one(
         Episode,
-        "INSERT INTO episodes (run_id, number, island, seed, state, owner, created_at) "
-        "VALUES (:run, :number, :island, :seed, 'running', :owner, :at) RETURNING *",
+        "INSERT INTO episodes (run_id, number, island, seed, state, created_at) "
+        "VALUES (:run, :number, :island, :seed, 'running', :at) RETURNING *",
         {
             "run": run.id,
             "island": island,
-            "owner": owner,
             "number": number,
             "seed": episode_seed(run.seed, number),
             "at": now(),
@@ -122,7 +105,7 @@ def _take(
 def _is_its_own(store: Store, run: Run, island: int, number: int, iters: int) -> bool:
     """Whether the island may make episode `number`: one of `iters`, or one that a resting island left to it.
 
-    What is left follows on the last number, round by round, to those that do not rest. Raises Held while
+    What is left follows on the last number, round by round, to those that do not rest. Raises NotYet while
     another island may still come to rest.
     """
     rows = store.rows(
@@ -137,7 +120,7 @@ def _is_its_own(store: Store, run: Run, island: int, number: int, iters: int) ->
         for row in rows
         if row["island"] not in rests
     ):
-        raise Held
+        raise NotYet
     left = sum(len(range(rest + run.islands, iters + 1, run.islands)) for rest in rests.values())
     more = sum((n - 1) % run.islands not in rests for n in range(iters + 1, number + 1))
     return more <= left
@@ -161,65 +144,24 @@ def _may_seed(store: Store, run: Run) -> bool:
     return True
 
 
-def begin_served(store: Store, run: Run, owner: str, client: str) -> Episode:
+def begin_served(store: Store, run: Run, client: str) -> Episode:
     """A new episode on the island of a served run: what `client`, its model, does from now on."""
     with store.transaction():
         row = store.row("SELECT max(number) AS last FROM episodes WHERE run_id = :run", {"run": run.id})
         number = max(0, (row and row["last"]) or 0) + 1
         [made] = store.all(
             Episode,
-            "INSERT INTO episodes (run_id, number, island, seed, state, owner, created_at, model) "
-            "VALUES (:run, :number, 0, :seed, 'running', :owner, :at, :client) RETURNING *",
+            "INSERT INTO episodes (run_id, number, island, seed, state, created_at, model) "
+            "VALUES (:run, :number, 0, :seed, 'running', :at, :client) RETURNING *",
             {
                 "run": run.id,
                 "number": number,
                 "seed": episode_seed(run.seed, number),
-                "owner": owner,
                 "at": now(),
                 "client": client,
             },
         )
     return made
-
-
-def take_left(store: Store, run_id: str, owner: str) -> list[Episode]:
-    """Hold the episodes under way that nobody holds, such as a dead process's; these."""
-    return store.all(
-        Episode,
-        "UPDATE episodes SET owner = :owner WHERE run_id = :run AND state = 'running' AND owner IS NULL "
-        "RETURNING *",
-        {"owner": owner, "run": run_id},
-    )
-
-
-def check_held(store: Store, episode_id: int, owner: str) -> None:
-    """Raise PassagentError if the owner was taken for dead. In the transaction of its writing."""
-    row = store.row("SELECT run_id, owner FROM episodes WHERE id = :id", {"id": episode_id})
-    if row is None or row["owner"] != owner:
-        raise taken_over(row["run_id"] if row else str(episode_id))
-
-
-def holder(store: Store, run_id: str, island: int) -> str | None:
-    """Which process holds the island, by its last episode; None: none does."""
-    row = store.row(
-        "SELECT owner FROM episodes WHERE run_id = :run AND island = :island ORDER BY number DESC LIMIT 1",
-        {"run": run_id, "island": island},
-    )
-    return row["owner"] if row else None
-
-
-def held_by(store: Store, run_id: str, owner: str) -> int:
-    """How many episodes the owner holds."""
-    row = store.row(
-        "SELECT count(*) AS n FROM episodes WHERE run_id = :run AND owner = :owner",
-        {"run": run_id, "owner": owner},
-    )
-    return int(row["n"]) if row else 0
-
-
-def release(store: Store, episode: Episode) -> None:
-    """Nobody holds the episode any more."""
-    store.execute("UPDATE episodes SET owner = NULL WHERE id = :id", {"id": episode.id})
 
 
 def episode_seed(run_seed: int, number: int) -> int:
@@ -236,28 +178,6 @@ def get_episode(store: Store, episode_id: int) -> Episode:
     return found
 
 
-def of_number(store: Store, run_id: str, number: int) -> Episode:
-    """The run's episode of this number."""
-    found = store.one(
-        Episode,
-        "SELECT * FROM episodes WHERE run_id = :run AND number = :number",
-        {"run": run_id, "number": number},
-    )
-    if found is None:
-        raise PassagentError(f"{run_id}: has no episode {number}")
-    return found
-
-
-def begun(store: Store, run_id: str, first: int, last: int) -> int:
-    """How many of the episodes numbered `first` to `last` have chosen where they start."""
-    row = store.row(
-        "SELECT count(*) AS n FROM episodes WHERE run_id = :run AND number BETWEEN :first AND :last "
-        "AND model IS NOT NULL",
-        {"run": run_id, "first": first, "last": last},
-    )
-    return int(row["n"]) if row else 0
-
-
 def running(store: Store, run_id: str) -> list[Episode]:
     """The run's episodes that have not come to their end."""
     return store.all(
@@ -267,32 +187,17 @@ def running(store: Store, run_id: str) -> list[Episode]:
     )
 
 
-def seeds(store: Store, run_id: str) -> list[int]:
-    """The numbers of the run's episodes that made seeds, the last one's first: they are below 1."""
-    rows = store.rows(
-        "SELECT number FROM episodes WHERE run_id = :run AND number < 1 ORDER BY number DESC", {"run": run_id}
-    )
-    return [row["number"] for row in rows]
-
-
-def set_parent(store: Store, episode: Episode, owner: str) -> None:
-    """Store where the episode starts from, and which model writes it.
-
-    Raises PassagentError if the owner was taken for dead.
-    """
-    changed = store.execute(
-        "UPDATE episodes SET parent_id = :parent, migrated = :migrated, model = :model "
-        "WHERE id = :id AND owner = :owner",
+def set_parent(store: Store, episode: Episode) -> None:
+    """Store where the episode starts from, and which model writes it."""
+    store.execute(
+        "UPDATE episodes SET parent_id = :parent, migrated = :migrated, model = :model WHERE id = :id",
         {
-            "owner": owner,
             "parent": episode.parent_id,
             "migrated": episode.migrated,
             "model": episode.model,
             "id": episode.id,
         },
     )
-    if not changed.rowcount:
-        raise taken_over(episode.run_id)
 
 
 def add_message(
@@ -311,33 +216,19 @@ def add_messages(
     add_packed(store, episode, [(stored.pack(message), usage) for message, usage in messages])
 
 
-def _last(store: Store, episode_id: int) -> dict[str, Any]:
-    """Of a conversation: the number of the last message, and who holds the episode."""
-    row = store.row(
-        "SELECT max(seq) AS last, "
-        "(SELECT owner FROM episodes WHERE id = :episode) AS owner FROM steps WHERE episode_id = :episode",
-        {"episode": episode_id},
+def _last(store: Store, episode_id: int) -> int:
+    """The number of the conversation's last message; 0: there is none."""
+    [row] = store.rows(
+        "SELECT coalesce(max(seq), 0) AS last FROM steps WHERE episode_id = :episode", {"episode": episode_id}
     )
-    assert row is not None
-    return row
+    return int(row["last"])
 
 
-def add_packed(
-    store: Store,
-    episode: Episode,
-    messages: list[tuple[bytes, dict[str, int] | None]],
-    owner: str | None = None,
-) -> None:
-    """Append messages of conversations.pack, all or none.
-
-    With `owner` raises PassagentError if that one was taken for dead.
-    """
+def add_packed(store: Store, episode: Episode, messages: list[tuple[bytes, dict[str, int] | None]]) -> None:
+    """Append messages of conversations.pack, all or none."""
     with store.transaction():
-        row = _last(store, episode.id)
-        if owner is not None and row["owner"] != owner:
-            raise taken_over(episode.run_id)
         at, steps = int(time.time() * 1000), []
-        for seq, (packed, usage) in enumerate(messages, (row["last"] or 0) + 1):
+        for seq, (packed, usage) in enumerate(messages, _last(store, episode.id) + 1):
             message_id = stored.add(store, packed, seq)
             step: dict[str, int | None] = {"episode": episode.id, "seq": seq, "message": message_id, "at": at}
             steps.append(step | {kind: usage.get(kind) if usage else None for kind in _TOKENS})
@@ -367,13 +258,10 @@ def conversation(store: Store, episode_id: int) -> list[dict[str, Any]]:
     return [stored.unpack(row["body"]) for row in rows]
 
 
-def finish(
-    store: Store, episode: Episode, reason: str, gain: float | None, is_progress: bool, hold: bool = False
-) -> Episode:
+def finish(store: Store, episode: Episode, reason: str, gain: float | None, is_progress: bool) -> Episode:
     """The episode is done, for `reason`; its best node is found among what it left.
 
-    Its island's stagnation is counted: `is_progress` starts the count anew. With `hold` its owner keeps it,
-    until `release`.
+    Its island's stagnation is counted: `is_progress` starts the count anew.
     """
     store.execute(
         "UPDATE islands SET episodes = episodes + 1, "
@@ -384,9 +272,8 @@ def finish(
     [done] = store.all(
         Episode,
         "UPDATE episodes SET state = 'done', end_reason = :reason, gain = :gain, finished_at = :at, "
-        "owner = CASE WHEN :hold THEN owner END, "
         "(best_node, best_as) = (SELECT id, as_score FROM nodes WHERE episode_id = :id AND status = 'ok' "
         "ORDER BY as_score DESC NULLS LAST, id LIMIT 1) WHERE id = :id RETURNING *",
-        {"reason": reason, "gain": gain, "at": now(), "hold": int(hold), "id": episode.id},
+        {"reason": reason, "gain": gain, "at": now(), "id": episode.id},
     )
     return done

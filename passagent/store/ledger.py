@@ -150,28 +150,26 @@ def spent(store: Store, run_id: str, by: str = "model", episode_id: int | None =
 
 
 REMEMBERED = 400
-"""Episodes that the choice of a model looks back: it costs the same in a long run, and models may change."""
+"""Episodes of the run that the choice of a model looks back: models may change."""
 
 
-def replies_before(store: Store, episode: Episode, islands: int) -> list[dict[str, Any]]:
-    """The replies of the last finished episodes that the choice of `episode`'s model may look at.
+def replies_before(store: Store, episode: Episode) -> list[dict[str, Any]]:
+    """The replies of the island's last finished episodes, which the choice of `episode`'s model looks at.
 
-    Those of its own island before it, and the others' up to the round before the last, so that the choice
-    does not depend on which island is faster. Columns: number, model, gain, and the kinds of tokens.
+    Columns: number, model, gain, and the kinds of tokens.
     """
     tokens = ", ".join(f"coalesce(steps.{kind}, 0) AS {kind}" for kind in KINDS)
     return store.rows(
         f"SELECT number, model, gain, {tokens} FROM episodes LEFT JOIN steps "
         "ON steps.episode_id = episodes.id AND steps.output_tokens IS NOT NULL "
         "WHERE run_id = :run AND state = 'done' AND model IS NOT NULL "
-        "AND number > :first AND ((island = :island AND number < :number) OR number <= :seen) "
+        "AND island = :island AND number > :first AND number < :number "
         "ORDER BY number, steps.seq",
         {
             "run": episode.run_id,
             "island": episode.island,
             "number": episode.number,
             "first": max(0, episode.number - REMEMBERED),
-            "seen": ((episode.number - 1) // islands - 1) * islands,
         },
     )
 

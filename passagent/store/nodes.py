@@ -37,8 +37,6 @@ class Node:
     evaluation_id: int | None
     diagnosis: str | None
     """JSON; `diagnosed` is what it says."""
-    owner: str | None
-    """The process that evaluates it."""
     created_at: str
     evaluated_at: str | None
     number: int
@@ -112,23 +110,22 @@ def propose(
         return node
 
 
-def start(store: Store, node_id: int, owner: str) -> bool:
-    """The node is evaluated by `owner` from now on; False while an equal one of the run is, by whomever."""
+def start(store: Store, node_id: int) -> bool:
+    """The node is evaluated from now on; False while an equal one of the run is."""
     started = store.execute(
         # + : by the index of the few nodes that are not done, not by the many that may be equal
-        "UPDATE nodes SET state = 'evaluating', owner = :owner, status = NULL WHERE id = :id AND NOT EXISTS "
+        "UPDATE nodes SET state = 'evaluating', status = NULL WHERE id = :id AND NOT EXISTS "
         "(SELECT 1 FROM nodes AS other WHERE other.run_id = nodes.run_id AND other.state != 'done' "
         "AND +other.canonical_key = nodes.canonical_key AND other.state = 'evaluating' AND other.id != :id)",
-        {"owner": owner, "id": node_id},
+        {"id": node_id},
     )
     return bool(started.rowcount)
 
 
-def give_up(store: Store, node_id: int, owner: str) -> None:
-    """The owner's evaluation of the node did not come to its end: it may be begun again."""
+def give_up(store: Store, node_id: int) -> None:
+    """The evaluation of the node did not come to its end: it may be begun again."""
     store.execute(
-        "UPDATE nodes SET state = 'proposed', owner = NULL WHERE id = :id AND owner = :owner",
-        {"id": node_id, "owner": owner},
+        "UPDATE nodes SET state = 'proposed' WHERE id = :id AND state = 'evaluating'", {"id": node_id}
     )
 
 
@@ -138,8 +135,7 @@ CANCELLED = "cancelled"
 def cancel(store: Store, node_id: int) -> None:
     """The node is not to be evaluated; who proposed it no longer wants it. It may be proposed again."""
     store.execute(
-        "UPDATE nodes SET state = 'proposed', owner = NULL, status = :status "
-        "WHERE id = :id AND state != 'done'",
+        "UPDATE nodes SET state = 'proposed', status = :status WHERE id = :id AND state != 'done'",
         {"id": node_id, "status": CANCELLED},
     )
 
@@ -163,7 +159,7 @@ def finish(
         [node] = store.all(
             Node,
             "UPDATE nodes SET state = 'done', status = :status, as_score = :score, "
-            "evaluation_id = :evaluation, diagnosis = :diagnosis, owner = NULL, evaluated_at = :at "
+            "evaluation_id = :evaluation, diagnosis = :diagnosis, evaluated_at = :at "
             "WHERE id = :id RETURNING *",
             {
                 "status": status,
@@ -207,15 +203,6 @@ def get_plans(store: Store, node: Node) -> dict[str, str]:
 def of_episode(store: Store, episode_id: int) -> list[Node]:
     """The episode's nodes, in the order they were made."""
     return _nodes(store, "WHERE episode_id = :episode ORDER BY id", {"episode": episode_id})
-
-
-def of_number(store: Store, run_id: str, number: int) -> list[Node]:
-    """The nodes of the run's episode `number`, in the order they were made."""
-    return _nodes(
-        store,
-        "WHERE episode_id = (SELECT id FROM episodes WHERE run_id = :run AND number = :number) ORDER BY id",
-        {"run": run_id, "number": number},
-    )
 
 
 def newest_before(store: Store, episode: Episode, episodes: int, limit: int) -> list[Node]:

@@ -1,4 +1,4 @@
-"""Runs: made, found, listed, and what a person wants of them. Who works on one: store/participants.py."""
+"""Runs: made, found, listed, and what a person wants of them. Who drives one: store/sessions.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from passagent.errors import PassagentError, UsageError, closest
-from passagent.redaction import redact
 from passagent.store.database import Store, now
 
 SEEDS = -1
@@ -48,10 +47,8 @@ class Run:
     output_tokens: int
     evaluations: int
     """Candidates evaluated; answers from the store are not counted."""
-    owner: str | None
-    """The process that has the run for itself, to measure what all rely on."""
     wanted: str
-    """What a person asks of the processes that work on it: `run`, `pause`, `drain` or `stop`."""
+    """What a person asks of the process that drives it: `run`, `pause`, `drain` or `stop`."""
     environment: str | None
     """Evaluator version and environment that the nodes' scores are of; None before the first session."""
     cost: float
@@ -102,11 +99,10 @@ class Island:
 
 @dataclass(frozen=True)
 class Standing:
-    """What a run has come to and what is asked of it: all that those who work on it look at all the time."""
+    """What a run has come to and what is asked of it: all that its process looks at all the time."""
 
     wanted: str
     """See Run.wanted."""
-    stop_reason: str | None
     evaluations: int
     tokens: int
     """Input and output together."""
@@ -196,7 +192,7 @@ def standing(store: Store, run_id: str) -> Standing:
     """The run's standing now."""
     found = store.one(
         Standing,
-        "SELECT wanted, stop_reason, evaluations, input_tokens + output_tokens AS tokens, cost, "
+        "SELECT wanted, evaluations, input_tokens + output_tokens AS tokens, cost, "
         "sum((island != :seeds) * islands.episodes) AS episodes, max(islands.best_as) AS best_as, "
         "coalesce((SELECT stagnant FROM gains WHERE gains.run_id = runs.id), 0) AS stagnant, "
         "min(island = :seeds OR rests_from IS NOT NULL) AS at_light "
@@ -220,21 +216,11 @@ def get_island(store: Store, run_id: str, island: int) -> Island:
     return found
 
 
-def end(store: Store, run_id: str, reason: str) -> str:
-    """A stopping rule ends the run, for all that work on it; the first reason counts and is returned."""
-    with store.transaction():
-        store.execute(
-            "UPDATE runs SET stop_reason = :reason WHERE id = :run AND stop_reason IS NULL",
-            {"reason": redact(reason), "run": run_id},
-        )
-        return get_run(store, run_id).stop_reason or reason
-
-
 def want(store: Store, run_id: str, what: Literal["run", "pause", "drain", "stop"]) -> None:
-    """Ask the processes that work on the run to go on, pause, drain or stop; they notice within a second.
+    """Ask the process that drives the run to go on, pause, drain or stop; it notices within a second.
 
-    `pause`: nothing new is begun until it is `run` again, what is in flight is finished, the processes stay.
-    `drain`: the episodes under way are finished, then all stop. `stop`: all stop where one Ctrl-C would.
+    `pause`: nothing new is begun until it is `run` again, what is in flight is finished, the process stays.
+    `drain`: the episodes under way are finished, then it stops. `stop`: it stops where one Ctrl-C would.
     The next session that begins on a run at rest asks for `run` again.
     """
     store.execute("UPDATE runs SET wanted = :what WHERE id = :run", {"what": what, "run": run_id})

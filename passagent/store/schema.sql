@@ -22,7 +22,6 @@ CREATE TABLE runs (
     input_tokens INTEGER NOT NULL DEFAULT 0,
     output_tokens INTEGER NOT NULL DEFAULT 0,
     evaluations INTEGER NOT NULL DEFAULT 0,
-    owner TEXT,
     wanted TEXT NOT NULL DEFAULT 'run' CHECK (wanted IN ('run', 'pause', 'drain', 'stop')),
     environment TEXT,
     cost REAL NOT NULL DEFAULT 0,
@@ -39,12 +38,10 @@ CREATE TABLE collections (
     elapsed_s REAL NOT NULL
 ) WITHOUT ROWID;
 
-CREATE TABLE workers (
+CREATE TABLE sessions (
     id INTEGER PRIMARY KEY,
     run_id TEXT NOT NULL REFERENCES runs (id),
     owner TEXT NOT NULL,
-    role TEXT NOT NULL CHECK (role IN ('search', 'end')),
-    beats INTEGER NOT NULL DEFAULT 0,
     version TEXT NOT NULL,
     config TEXT NOT NULL,
     prompts TEXT NOT NULL,
@@ -54,19 +51,7 @@ CREATE TABLE workers (
     left_at TEXT,
     left_because TEXT
 );
-CREATE INDEX workers_of_run ON workers (run_id, id);
-CREATE UNIQUE INDEX workers_here ON workers (run_id, owner) WHERE left_at IS NULL;
-
-CREATE TABLE reservations (
-    id INTEGER PRIMARY KEY,
-    run_id TEXT NOT NULL REFERENCES runs (id),
-    owner TEXT NOT NULL,
-    tokens INTEGER NOT NULL,
-    cost REAL NOT NULL,
-    evaluations INTEGER NOT NULL,
-    created_at TEXT NOT NULL
-);
-CREATE INDEX reservations_of_run ON reservations (run_id);
+CREATE INDEX sessions_of_run ON sessions (run_id, id);
 
 CREATE TABLE islands (
     run_id TEXT NOT NULL REFERENCES runs (id),
@@ -97,7 +82,6 @@ CREATE TABLE episodes (
     best_node INTEGER,
     best_as REAL,
     gain REAL,
-    owner TEXT,
     created_at TEXT NOT NULL,
     finished_at TEXT,
     model TEXT,
@@ -106,7 +90,6 @@ CREATE TABLE episodes (
 CREATE INDEX episodes_by_island ON episodes (run_id, island, number);
 CREATE INDEX episodes_by_parent ON episodes (run_id, island, parent_id, number);
 CREATE INDEX episodes_running ON episodes (run_id, island) WHERE state = 'running';
-CREATE INDEX episodes_held ON episodes (run_id, owner) WHERE owner IS NOT NULL;
 
 CREATE TABLE messages (
     id INTEGER PRIMARY KEY,
@@ -170,7 +153,6 @@ CREATE TABLE nodes (
     repeat_of INTEGER REFERENCES nodes (id),
     evaluation_id INTEGER REFERENCES evaluations (id),
     diagnosis TEXT,
-    owner TEXT,
     created_at TEXT NOT NULL,
     evaluated_at TEXT,
     number INTEGER NOT NULL,
@@ -248,20 +230,6 @@ CREATE TABLE gains (
     gain REAL NOT NULL,
     hours REAL NOT NULL
 ) WITHOUT ROWID;
-
-CREATE TABLE tree (
-    run_id TEXT NOT NULL REFERENCES runs (id),
-    node_id INTEGER NOT NULL,
-    parent_id INTEGER,
-    number INTEGER NOT NULL,
-    log_as REAL,
-    visits INTEGER NOT NULL,
-    correct INTEGER NOT NULL,
-    sum_log_as REAL NOT NULL,
-    PRIMARY KEY (run_id, node_id)
-) WITHOUT ROWID;
-CREATE INDEX tree_children ON tree (run_id, parent_id, number);
-CREATE INDEX tree_scores ON tree (run_id, log_as) WHERE log_as IS NOT NULL;
 
 CREATE TABLE hints_shown (
     episode_id INTEGER PRIMARY KEY REFERENCES episodes (id),

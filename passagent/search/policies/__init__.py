@@ -20,8 +20,7 @@ class Policy(Protocol):
 
     @property
     def scope(self) -> str:
-        """`islands`: populations that elites migrate between; `tree`: one tree that all islands share;
-        `alone`: nothing that another island finds is looked at."""
+        """`islands`: elites migrate between them; `alone`: an island never looks at another one."""
         ...
 
     def select(self, view: IslandView, rng: random.Random) -> Node | None:

@@ -1,0 +1,90 @@
+"""Locks between processes. The kernel holds them, so that they end with the process, however it ends.
+
+They are open file description locks of fcntl: a range of bytes of a file, which need not be that long. Asking
+whether one is held takes nothing, so that nobody who wants it is refused meanwhile.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from passagent.errors import UsageError
+from passagent.faults import os_fault
+
+_COLLECTION = "collect.lock"
+"""Held by the process that collects into the database beside it, which writes its name into it."""
+_FLOCK = "hhqqi4x"
+"""struct flock of 64-bit Linux: type, whence, start, length, pid."""
+
+
+def take_lock(path: Path, byte: int) -> int | None:
+    """The file descriptor that holds the lock until it is closed; None while another one holds it.
+
+    Raises MachineFault where the file cannot be written.
+    """
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise os_fault(error, path) from error
+    try:
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, _request(byte))
+    except BlockingIOError:
+        os.close(file)
+        return None
+    return file
+
+
+def is_locked(path: Path, byte: int) -> bool:
+    """Whether somebody holds the lock, this process included."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _request(byte))
+    finally:
+        os.close(file)
+    return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
+
+
+@contextmanager
+def alone(runs_dir: Path) -> Iterator[None]:
+    """Have the database in `runs_dir` for this process's collection. Raises UsageError naming who has it."""
+    path = runs_dir / _COLLECTION
+    file = take_lock(path, 0)
+    if file is None:
+        name = path.read_text(errors="replace")
+        who = process_text(name) if ":" in name else "another process"
+        raise UsageError(f"{runs_dir}: {who} collects here; wait until it ends, or take another --runs-dir")
+    try:
+        os.ftruncate(file, 0)
+        os.pwrite(file, this_process().encode(), 0)
+        yield
+    finally:
+        os.close(file)
+
+
+def is_collecting(runs_dir: Path) -> bool:
+    """Whether a process collects into the database there."""
+    return is_locked(runs_dir / _COLLECTION, 0)
+
+
+def this_process() -> str:
+    """`HOST:PID`, for people: locks tell who is alive."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def process_text(name: str) -> str:
+    """`process 123 on HOST`, of a name that `this_process` made."""
+    host, _, pid = name.rpartition(":")
+    return f"process {pid} on {host}"
+
+
+def _request(byte: int) -> bytes:
+    return struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)

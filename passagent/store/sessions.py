@@ -1,0 +1,149 @@
+"""Sessions: from when a process begins to drive a run until it ends or dies.
+
+One process drives a run at a time. It holds the run's byte of a lock file beside the database, so that a dead
+process is known at once, and the next session frees what was in flight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
+
+from passagent.redaction import redact
+from passagent.store import ledger
+from passagent.store.database import Store, now
+from passagent.store.locks import is_locked, take_lock, this_process
+
+LOCKS = "runs.lock"
+"""Name of the lock file. The id of a run, a number of eight hexadecimal digits, is its byte."""
+SAVE_S = 5.0
+"""Between two notes of the time searched, s: what a killed process has not counted."""
+DIED = "it died"
+"""Why a session ended that could not say so itself."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a session works with: scores and prompts of other terms are not simply comparable."""
+
+    version: str = ""
+    """Of passagent."""
+    config: str = "{}"
+    """JSON of the whole Config."""
+    prompts: str = ""
+    """Hash over the prompt files."""
+    environment: str = ""
+    """Evaluator version and environment."""
+
+
+@dataclass(frozen=True)
+class StoredSession:
+    """A row of `sessions`."""
+
+    id: int
+    run_id: str
+    owner: str
+    """The process, `HOST:PID`."""
+    version: str
+    config: str
+    prompts: str
+    environment: str
+    changes: str
+    """JSON list: what was different from the session before, a line each."""
+    joined_at: str
+    left_at: str | None
+    """None: it goes on, or its process died and no other session has begun since."""
+    left_because: str | None
+
+
+class Driver(NamedTuple):
+    """The process that drives a run."""
+
+    host: str
+    pid: int
+    since: str
+    """ISO 8601, UTC."""
+
+
+def lock_run(store: Store, run_id: str) -> int | None:
+    """The file descriptor that holds the run for this process until it is closed; None if it is driven."""
+    return take_lock(store.runs_dir / LOCKS, int(run_id, 16))
+
+
+def is_driven(store: Store, run_id: str) -> bool:
+    """Whether a process drives the run now."""
+    return is_locked(store.runs_dir / LOCKS, int(run_id, 16))
+
+
+def driver(store: Store, run_id: str) -> Driver | None:
+    """The process that drives the run now; None: the run is at rest."""
+    session = last(store, run_id) if is_driven(store, run_id) else None
+    if session is None or session.left_at is not None:  # it has just taken the lock, or is about to leave it
+        return None
+    host, _, pid = session.owner.rpartition(":")
+    return Driver(host, int(pid), session.joined_at)
+
+
+def begin(store: Store, run_id: str, terms: Terms | None = None, changes: str = "[]") -> int:
+    """Begin a session of this process, which holds the run's lock; how many model calls were lost before.
+
+    What a dead process had in flight is free: its episodes go on, its nodes are evaluated anew.
+    """
+    names = {"run": run_id, "at": now(), "died": DIED}
+    with store.transaction():
+        store.execute(
+            "UPDATE sessions SET left_at = :at, left_because = :died WHERE run_id = :run AND left_at IS NULL",
+            names,
+        )
+        store.execute(
+            "UPDATE nodes SET state = 'proposed' WHERE run_id = :run AND state = 'evaluating'", names
+        )
+        lost = ledger.lose_all(store, run_id)
+        store.execute(
+            "UPDATE runs SET state = 'running', stop_reason = NULL, finished_at = NULL, wanted = 'run' "
+            "WHERE id = :run",
+            names,
+        )
+        store.execute(
+            "INSERT INTO sessions (run_id, owner, version, config, prompts, environment, changes, joined_at) "
+            "VALUES (:run, :me, :version, :config, :prompts, :environment, :changes, :at)",
+            asdict(terms or Terms()) | names | {"me": this_process(), "changes": changes},
+        )
+    return lost
+
+
+def end(store: Store, run_id: str, state: str, reason: str, elapsed_s: float) -> None:
+    """End the session that drives the run, and leave the run in `state`."""
+    names = {"run": run_id, "state": state, "reason": redact(reason), "at": now()}
+    with store.transaction():
+        save_time(store, run_id, elapsed_s)
+        store.execute(
+            "UPDATE sessions SET left_at = :at, left_because = :reason "
+            "WHERE run_id = :run AND left_at IS NULL",
+            names,
+        )
+        store.execute(
+            "UPDATE runs SET state = :state, stop_reason = :reason, finished_at = :at WHERE id = :run", names
+        )
+
+
+def save_time(store: Store, run_id: str, elapsed_s: float) -> None:
+    """Store how long the run was searched by now, s."""
+    store.execute(
+        "UPDATE runs SET elapsed_s = max(elapsed_s, :elapsed) WHERE id = :run",
+        {"elapsed": elapsed_s, "run": run_id},
+    )
+
+
+def of_run(store: Store, run_id: str) -> list[StoredSession]:
+    """The sessions of the run, the oldest first."""
+    return store.all(StoredSession, "SELECT * FROM sessions WHERE run_id = :run ORDER BY id", {"run": run_id})
+
+
+def last(store: Store, run_id: str) -> StoredSession | None:
+    """The session that began last."""
+    return store.one(
+        StoredSession,
+        "SELECT * FROM sessions WHERE run_id = :run ORDER BY id DESC LIMIT 1",
+        {"run": run_id},
+    )
