@@ -280,7 +280,7 @@ def made(runs_dir: Path) -> dict[str, int]:
         return row
 
 
-def test_pause_resume_drain(call, start, tmp_path):
+def test_stop_after_episodes_finishes_those_under_way(call, start, tmp_path):
     runs_dir = tmp_path / "runs"
     at = ("--runs-dir", runs_dir)
     process = start(1000, 0.1)
@@ -299,36 +299,15 @@ def test_pause_resume_drain(call, start, tmp_path):
     seconds = data["budget"]["seconds"]["used"]
     assert seconds >= participants.BEAT_S or (data["eta_s"], data["per_hour"]["episodes"]) == (None, None)
 
-    code, out, _ = call("pause", "last", *at)
-    assert code == 0 and "asked to pause" in out
-    seen = []  # what is under way is finished, then nothing more happens: in a second ten calls would begin
-
-    def is_quiet() -> bool:
-        seen.append(made(runs_dir))
-        return len(seen) > 20 and all(one == seen[-1] and not one["asking"] for one in seen[-20:])
-
-    wait_for(is_quiet)
-    before = made(runs_dir)
-    assert process.poll() is None
-    doing = json.loads(call("status", "last", "--json", *at)[1])["under_way"]
-    assert {of["doing"] for of in doing} <= {"paused"}
-    code, out, _ = call("status", *at)
-    assert "paused" in out and f"pid {process.pid}" in out and "passagent resume" in out
-    code, _, err = call("resume", "last", "--iters", 2000, *at)
-    assert code == 2 and "is paused and its processes keep their settings" in one_line(err)
-
-    code, out, _ = call("resume", "last", *at)
-    assert code == 0 and "the pause is over" in out
-    wait_for(lambda: made(runs_dir)["nodes"] >= before["nodes"] + 2)
-
-    assert json.loads(call("drain", "last", "--json", *at)[1])["wanted"] == "drain"
+    asked = json.loads(call("stop", "last", "--after-episodes", "--json", *at)[1])
+    assert (asked["wanted"], asked["was"]) == ("stop_after_episodes", "run")
     process.communicate(timeout=120)
     with Store.open(runs_dir) as store:
         run = runs.find_run(store, "last")
         assert (run.state, participants.is_live(store, run.id)) == ("stopped", False)
         assert store.rows("SELECT 1 FROM episodes WHERE state != 'done' AND model IS NOT NULL") == []
-    code, _, err = call("pause", "last", *at)
-    assert code == 2 and "no process works on it; nothing to pause" in one_line(err)
+    code, _, err = call("stop", "last", *at)
+    assert code == 2 and "no process works on it; nothing to stop" in one_line(err)
     doing = json.loads(call("status", "last", "--json", *at)[1])["under_way"]
     assert all(of["doing"] == "at rest" for of in doing)
 

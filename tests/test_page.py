@@ -35,7 +35,6 @@ from passagent.store import Store, nodes, participants, runs
 from passagent.store.owner import _host, _started
 from passagent.store.pass_library import PassLibrary
 from passagent.store.profiles import keep_profile
-from passagent.store.run_notes import notes_of
 
 ORIGIN = "http://127.0.0.1:8640"
 
@@ -316,34 +315,26 @@ def test_a_token_is_asked_for_and_leaves_the_address(made):
     assert page.get("/").status_code == 200  # by the cookie
 
 
-def test_buttons_do_what_the_commands_do(copy):
+def test_stop_buttons_ask_a_live_run_and_nobody_else(copy):
     access = Access()
     page, own = client(copy, access, control=True), {"Origin": ORIGIN}
     with Store.open(copy) as store:
         run = newest(store).id
 
-        def ask(what, headers=own, csrf=access.csrf, of=page, text=""):
-            data = {"what": what, "csrf": csrf, "text": text}
-            answer = of.post(f"/run/{run}", data=data, headers=headers)
+        def ask(what, headers=own, csrf=access.csrf, of=page):
+            answer = of.post(f"/run/{run}", data={"what": what, "csrf": csrf}, headers=headers)
             return answer.status_code, runs.get_run(store, run).wanted
 
-        assert ask("pause") == (409, "run")  # no process works on it
-        assert ask("note") == (409, "run")  # it says nothing
-        assert ask("note", text="Größer <b>now</b>") == (303, "run")
-        assert [note.text for note in notes_of(store, run)] == ["Größer <b>now</b>"]
-        assert "Größer &lt;b&gt;now" in client(copy).get(f"/run/{run}").text
+        assert ask("stop") == (409, "run")  # no process works on it
         participants.join(store, run)
         assert "<button name" in page.get(f"/run/{run}/now").text
         assert "<button name" not in client(copy).get(f"/run/{run}/now").text
-        assert ask("pause", of=client(copy, access)) == (403, "run")
-        assert ask("pause", headers={}) == (403, "run")
-        assert ask("pause", headers={"Origin": "https://evil.example"}) == (403, "run")
-        assert ask("pause", csrf="guessed") == (403, "run")
+        assert ask("stop", of=client(copy, access)) == (403, "run")
+        assert ask("stop", headers={}) == (403, "run")
+        assert ask("stop", headers={"Origin": "https://evil.example"}) == (403, "run")
+        assert ask("stop", csrf="guessed") == (403, "run")
         assert ask("sleep") == (409, "run")
-        assert ask("resume") == (409, "run")
-        assert ask("pause") == (303, "pause")
-        assert ask("resume") == (303, "run")
-        assert ask("drain") == (303, "drain")
+        assert ask("stop_after_episodes") == (303, "stop_after_episodes")
         assert ask("stop") == (303, "stop")
 
 

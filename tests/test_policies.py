@@ -48,20 +48,20 @@ def test_two_processes_one_killed_leave_the_tree_of_one(tmp_path):
     assert there.tree() == there.whole(tmp_path)
 
 
-def test_a_drained_island_does_not_wait_for_one_that_begins_nothing(store, task):  # noqa: F811
+def test_island_stopped_after_its_episode_does_not_wait_for_one_that_begins_nothing(store, task):  # noqa: F811
     session = open_tiny(store, task, islands=2, iters=100, policy="mcts")
 
-    class Draining(tiny_search.PacedModel):
+    class Stopped(tiny_search.PacedModel):
         """The second island's first episode lasts until the first island is two rounds ahead."""
 
         async def complete(self, messages, tools):
             if "Your role is memory" in messages[1]["content"]:
                 while not store.rows("SELECT 1 FROM episodes WHERE number = 5"):
                     await asyncio.sleep(0.01)
-                runs.want(store, session.run.id, "drain")
+                runs.want(store, session.run.id, "stop_after_episodes")
             return await super().complete(messages, tools)
 
-    session.model = Draining()
+    session.model = Stopped()
     assert asyncio.run(asyncio.wait_for(search(session), 60)).state == "stopped"
     done = store.rows("SELECT number FROM episodes WHERE state = 'done' ORDER BY number")
     assert [row["number"] for row in done] == [1, 2, 3]

@@ -224,7 +224,7 @@ def test_what_another_process_writes_is_told_at_once(tmp_path: Path, monkeypatch
             listening = asyncio.create_task(controller._listen(session))
             await asyncio.sleep(0)  # it has looked once
             changed = session.changed
-            runs.want(another, session.run.id, "pause")
+            runs.want(another, session.run.id, "stop")
             await asyncio.wait_for(changed.wait(), 60)
             listening.cancel()
 

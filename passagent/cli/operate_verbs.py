@@ -36,37 +36,16 @@ def runs_rm(
 
 
 @commands.command()
-def note(
-    run: opt.RunArgument, text: opt.NoteArgument, runs_dir: opt.RunsDir = "runs", json: opt.Json = False
+def stop(
+    run: opt.RunArgument,
+    after_episodes: opt.AfterEpisodes = False,
+    runs_dir: opt.RunsDir = "runs",
+    json: opt.Json = False,
 ) -> None:
-    """Write a note of yours on RUN, live or not. status, report and the page show it; no model reads it."""
-    from passagent.commands import operating
-
-    operating.note(run, text, runs_dir, json)
-
-
-@commands.command()
-def pause(run: opt.RunArgument, runs_dir: opt.RunsDir = "runs", json: opt.Json = False) -> None:
-    """Pause a live RUN until resume. What is under way is finished, and its processes stay."""
-    from passagent.commands import operating
-
-    operating.ask(run, "pause", runs_dir, json)
-
-
-@commands.command()
-def drain(run: opt.RunArgument, runs_dir: opt.RunsDir = "runs", json: opt.Json = False) -> None:
-    """Let a live RUN finish its episodes under way, then stop."""
-    from passagent.commands import operating
-
-    operating.ask(run, "drain", runs_dir, json)
-
-
-@commands.command()
-def stop(run: opt.RunArgument, runs_dir: opt.RunsDir = "runs", json: opt.Json = False) -> None:
     """Stop a live RUN, as Ctrl-C does. Model calls under way are finished and stored."""
     from passagent.commands import operating
 
-    operating.ask(run, "stop", runs_dir, json)
+    operating.stop(run, after_episodes, runs_dir, json)
 
 
 @commands.command()

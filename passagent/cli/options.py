@@ -92,7 +92,6 @@ CollectArgument = Annotated[
 ]
 RunArgument = Annotated[str, argument("RUN", _A_RUN)]
 LiveRunArgument = Annotated[str | None, argument("[RUN]", _A_RUN, show_default="live runs")]
-NoteArgument = Annotated[str, argument("TEXT", "The note, in quotes.")]
 RunsArgument = Annotated[list[str], argument("RUN...", "Ids of runs, unique prefixes, or 'last'.")]
 EpisodeArgument = Annotated[int | None, argument("EPISODE", "An episode's number (a seed's: 0, -1, ...).")]
 NodeArgument = Annotated[int, argument("NODE", "A node's number.")]
@@ -327,6 +326,7 @@ RewardOut = Annotated[str, option("--out", "Where reward.txt and evaluation.json
 # Of what is looked at, delivered or removed
 Follow = Annotated[bool, option("--follow", "Go on until RUN is at rest.", "-f")]
 Lines = Annotated[int, option("--lines", "Events to begin with.", "-n", min=0)]
+AfterEpisodes = Annotated[bool, option("--after-episodes", "Finish the episodes under way first.")]
 Next = Annotated[bool, option("--next", "As if an episode started from NODE now.")]
 BestOut = Annotated[str, option("--out", "The directory to write.")]
 Force = Annotated[bool, option("--force", "Replace the pass files in it.")]

@@ -45,7 +45,7 @@ AllowHost = Annotated[
     list[str] | None,
     option("--allow-host", "Another name it is reached by, as behind a proxy; repeatable.", metavar="NAME"),
 ]
-Control = Annotated[bool, option("--control", "With buttons that pause, resume, drain and stop live runs.")]
+Control = Annotated[bool, option("--control", "With buttons that stop live runs.")]
 Html = Annotated[str, option("--html", "The file to write.", metavar="FILE")]
 PlotOut = Annotated[str, option("--out", "The file to write: .svg or .png.", metavar="FILE")]
 PictureOption = Annotated[

@@ -1,37 +1,25 @@
-"""`passagent pause`, `drain`, `stop`: wishes, told to the processes that work on a run; `note`: on a run."""
+"""`passagent stop`: ask the processes that work on a run to stop."""
 
 from __future__ import annotations
 
 import json
 
-from passagent.search import wishes
+from passagent.search import attendance
 from passagent.search.going_on import resume_command
-from passagent.search.wishes import Wish
-from passagent.store import Store, run_notes, runs
-
-_TOLD = {
-    "pause": "nothing new is begun, what is under way is finished; go on with",
-    "drain": "the episodes under way are finished, then it stops; go on with",
-    "stop": "model calls under way are finished and stored, evaluations only if they end in time; go on with",
-}
+from passagent.store import Store, runs
 
 
-def ask(name: str, what: Wish, runs_dir: str, as_json: bool) -> None:
-    """Ask the processes that work on a run to pause, drain or stop. Raises UsageError if there are none."""
+def stop(name: str, after_episodes: bool, runs_dir: str, as_json: bool) -> None:
+    """Ask a live run to stop. Raises UsageError if no process works on it."""
     with Store.open(runs_dir, create=False) as store:
         run = runs.find_run(store, name)
-        working = wishes.ask(store, run, what)
+        working = attendance.ask_to_stop(store, run, after_episodes)
         if as_json:
             shown = [process._asdict() for process in working]
-            print(json.dumps({"run": run.id, "wanted": what, "was": run.wanted, "processes": shown}))
-        else:
-            print(f"run {run.id}: asked to {what}; {_TOLD[what]} {resume_command(store, run.id)}")
-
-
-def note(name: str, text: str, runs_dir: str, as_json: bool) -> None:
-    """Keep a person's note on a run. Raises UsageError for an empty one."""
-    with Store.open(runs_dir, create=False) as store:
-        run = runs.find_run(store, name)
-        run_notes.add_note(store, run.id, text)
-        count = len(run_notes.notes_of(store, run.id))
-    print(json.dumps({"run": run.id, "notes": count}) if as_json else f"run {run.id}: noted")
+            wanted = runs.get_run(store, run.id).wanted
+            print(json.dumps({"run": run.id, "wanted": wanted, "was": run.wanted, "processes": shown}))
+            return
+        finished = "model calls under way are finished and stored, evaluations only if they end in time"
+        if after_episodes:
+            finished = "the episodes under way are finished first"
+        print(f"run {run.id}: asked to stop; {finished}; go on with {resume_command(store, run.id)}")

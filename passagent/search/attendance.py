@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from passagent.store import participants
+from passagent.errors import UsageError
+from passagent.store import participants, runs
 from passagent.store.database import Store
 from passagent.store.participants import Watch, Worker
 from passagent.store.runs import Run
@@ -45,6 +46,19 @@ class UnderWay(NamedTuple):
 def processes(store: Store, run: Run) -> list[Process]:
     """The processes that work on the run; one of another host counts until somebody found it dead."""
     return _told(store, run)[0]
+
+
+def ask_to_stop(store: Store, run: Run, after_episodes: bool) -> list[Process]:
+    """Ask the processes that work on the run to stop, at once or after the episodes under way.
+
+    Returns these processes. Raises UsageError if there are none.
+    """
+    working = processes(store, run)
+    if not working:
+        state = "interrupted" if run.state == "running" else run.state
+        raise UsageError(f"run {run.id} is {state}: no process works on it; nothing to stop")
+    runs.want(store, run.id, "stop_after_episodes" if after_episodes else "stop")
+    return working
 
 
 def _told(store: Store, run: Run) -> tuple[list[Process], list[Worker]]:

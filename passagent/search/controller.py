@@ -93,9 +93,10 @@ async def _watched(session: Session) -> None:
     """
     work, watch = asyncio.create_task(_work(session)), asyncio.create_task(watch_run(session))
     try:
-        while not (work.done() or watch.done()) and (left_s := session.left_s) > 0:  # a pause adds to it
-            pause_s = min(left_s, POLL_S)
-            await asyncio.wait({work, watch}, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
+        while not (work.done() or watch.done()) and (left_s := session.left_s) > 0:
+            await asyncio.wait(
+                {work, watch}, timeout=min(left_s, POLL_S), return_when=asyncio.FIRST_COMPLETED
+            )
         if not (work.done() or watch.done()):
             session.end(f"{session.config.search.max_time_s:g} s have passed")
             session.events.note("the time is over: what is under way is cut")
@@ -119,8 +120,8 @@ async def _work(session: Session) -> None:
         await measure_again(session)
         await seed(session)
         await _islands(session)
-        if runs.get_run(session.store, session.run.id).wanted == "drain":
-            session.stop("drained by a person", interrupted=True)
+        if runs.get_run(session.store, session.run.id).wanted == "stop_after_episodes":
+            session.stop("stopped by a person, after its episodes", interrupted=True)
         if not session.is_interrupted:
             await _end(session)
     except Stopping as stopping:
@@ -169,7 +170,7 @@ async def _claim(session: Session, island: int) -> Episode | None:
     """
     is_patient = True
     with session.waiting(lambda: _holder(session, island)):
-        while (await session.ready()).wanted != "drain":
+        while session.check().wanted != "stop_after_episodes":
             if is_patient and _has_share(session):
                 is_patient = False
                 await asyncio.sleep(2 * POLL_S)
@@ -199,12 +200,13 @@ def _has_share(session: Session) -> bool:
 async def _wait_for_others(session: Session, episode: Episode) -> None:
     """Return when parent and model may be chosen for `episode`, whichever of the islands is faster.
 
-    Raises Stopping, when the run is drained, too: the island that is waited for may begin nothing any more.
+    Raises Stopping, also when the run stops after its episodes: then the island that is waited for may begin
+    nothing any more.
     """
     with session.waiting(lambda: f"island {episode.island} begins when the other islands are as far"):
         while not is_ready(session.store, session.run, session.config.search, session.model, episode):
-            if session.check().wanted == "drain":
-                raise Stopping("drained by a person")
+            if session.check().wanted == "stop_after_episodes":
+                raise Stopping("stopped by a person, after its episodes")
             await session.changed.wait()
 
 
@@ -252,7 +254,7 @@ async def _listen(session: Session) -> None:
 async def watch_run(session: Session) -> None:
     """Signs of life; the wishes of a person and the doings of other processes, passed on to who waits."""
     store, run_id = session.store, session.run.id
-    seen, beaten, before = None, float("-inf"), "run"
+    seen, beaten = None, float("-inf")
     while True:
         if time.monotonic() - beaten >= participants.BEAT_S:
             beaten = time.monotonic()
@@ -266,14 +268,8 @@ async def watch_run(session: Session) -> None:
         wanted = runs.get_run(store, run_id).wanted
         if wanted == "stop":
             session.stop("stopped by a person", interrupted=True)
-        if wanted == "pause" != before:
-            session.events.note(f"paused by a person; passagent resume {run_id} goes on")
-        before = wanted
         if (state := (wanted, len(others), participants.version_of_data(store))) != seen:
             seen = state
             session.events.look()
             session.notify_all()
         await _listen(session)
-        if wanted == "pause":
-            session.started += POLL_S  # paused time is not time searched
-            session.begun += POLL_S

@@ -48,7 +48,7 @@ async def _claim(session: Session, wanted: int) -> Episode | None:
         return f"{named(owner)} makes the seeds" if owner else ""
 
     with session.waiting(why):
-        while (await session.ready()).wanted != "drain":
+        while session.check().wanted != "stop_after_episodes":
             try:
                 return episodes.claim(session.store, session.run, SEEDS, session.owner, seeds=wanted)
             except episodes.Held:

@@ -51,7 +51,7 @@ class Run:
     owner: str | None
     """The process that has the run for itself, to measure what all rely on."""
     wanted: str
-    """What a person asks of the processes that work on it: `run`, `pause`, `drain` or `stop`."""
+    """What a person asks of the processes that work on it: `run`, `stop_after_episodes` or `stop`."""
     environment: str | None
     """Evaluator version and environment that the nodes' scores are of; None before the first session."""
     cost: float
@@ -230,12 +230,12 @@ def end(store: Store, run_id: str, reason: str) -> str:
         return get_run(store, run_id).stop_reason or reason
 
 
-def want(store: Store, run_id: str, what: Literal["run", "pause", "drain", "stop"]) -> None:
-    """Ask the processes that work on the run to go on, pause, drain or stop; they notice within a second.
+def want(store: Store, run_id: str, what: Literal["run", "stop_after_episodes", "stop"]) -> None:
+    """Ask the processes that work on the run to go on or to stop; they notice within a second.
 
-    `pause`: nothing new is begun until it is `run` again, what is in flight is finished, the processes stay.
-    `drain`: the episodes under way are finished, then all stop. `stop`: all stop where one Ctrl-C would.
-    The next session that begins on a run at rest asks for `run` again.
+    `stop_after_episodes`: the episodes under way are finished, then all stop.
+    `stop`: all stop where one Ctrl-C would. The next session that begins on a run at
+    rest asks for `run` again.
     """
     store.execute("UPDATE runs SET wanted = :what WHERE id = :run", {"what": what, "run": run_id})
 
