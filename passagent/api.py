@@ -344,7 +344,7 @@ def build_dataset(
 ) -> dict[str, Any]:
     """Make tasks of full graphs in GraphNet's layout, and return the data set's record with its funnel.
 
-    The arguments are the options of `passagent dataset build` (docs/dataset.md). The same call again goes on.
+    The arguments are the options of `passagent tasks build` (docs/dataset.md). The same call again goes on.
     Raises UsageError, InfrastructureError.
     """
     from passagent.pipeline.assembling import build, request_of

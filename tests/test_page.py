@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import hashlib
 import itertools
 import json
@@ -21,14 +20,15 @@ from test_hint_library import hint, source
 from test_pass_library import GELU
 
 from passagent.benchmark.results import FILE, Row, look
-from passagent.errors import InfrastructureError, PassagentError, UsageError
+from passagent.commands.run_commands import report
+from passagent.errors import InfrastructureError, UsageError
 from passagent.experience.hint_library import HintLibrary, Lesson
 from passagent.page.app import create_app
 from passagent.page.freshness import Freshness
 from passagent.page.guard import Access
 from passagent.page.one_file import one_file
 from passagent.page.page_server import Request, serve
-from passagent.report import course, run_pictures, tree_layout
+from passagent.report import course, tree_layout
 from passagent.report.course import Made, Point
 from passagent.report.tree import node_row
 from passagent.store import Store, nodes, participants, runs
@@ -370,19 +370,20 @@ def test_one_file_needs_nothing_else(made):
     assert "default-src 'none'" in policy and "unsafe" not in policy
 
 
-@pytest.mark.parametrize("picture", ["best", "islands", "tree"])
-def test_pictures(made, tmp_path, picture):
-    with Store.open(made, create=False) as store:
-        run = newest(store)
-        run_pictures.draw(store, run, picture, tmp_path / "x.svg")
-        assert "<svg" in (tmp_path / "x.svg").read_text()
-        with pytest.raises(UsageError, match=r"\.svg or \.png"):
-            run_pictures.draw(store, run, picture, tmp_path / "x.pdf")
-        (tmp_path / "file").write_text("")
-        with pytest.raises(UsageError, match="cannot be written"):
-            run_pictures.draw(store, run, picture, tmp_path / "file/x.png")
-        with pytest.raises(PassagentError, match="nothing to draw"):
-            run_pictures.draw(store, dataclasses.replace(run, id="none"), picture, tmp_path / "x.png")
+def test_report_writes_page_and_pictures(made, tmp_path, capsys):
+    page, pictures = tmp_path / "run.html", tmp_path / "pictures"
+    report("last", str(page), str(pictures), str(made), True)
+    told = json.loads(capsys.readouterr().out)
+    drawn = {f"{pictures}/{name}.svg" for name in ("best", "islands", "cost", "tree")}
+    assert (
+        told["left_out"] == [] and set(told["files"]) == {str(page), *drawn} and all(told["files"].values())
+    )
+    assert "<svg" in (pictures / "tree.svg").read_text()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot be written"):
+        report("last", None, str(tmp_path / "file" / "below"), str(made), False)
+    with pytest.raises(UsageError, match="--html FILE or --pictures DIR"):
+        report("last", None, None, str(made), False)
 
 
 def candidates_of(scores, parent=None):

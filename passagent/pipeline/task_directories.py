@@ -46,9 +46,7 @@ def record_of(out: Path) -> Path:
     path = out / RECORD
     if not path.is_file():
         what = (
-            "is not finished; the same `dataset build` goes on"
-            if (out / "work").is_dir()
-            else "is no data set"
+            "is not finished; the same `tasks build` goes on" if (out / "work").is_dir() else "is no data set"
         )
         raise UsageError(f"{out}: {what}")
     return path
