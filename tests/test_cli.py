@@ -205,7 +205,7 @@ def test_broken_tasks(call, task, verb, change, told):
 def test_no_command_shows_help(call):
     code, _, err = call()
     assert code == 2
-    assert "Commands:" in err
+    assert "start    optimize" in err
 
 
 def test_json_is_one_object(tmp_path, task):
@@ -323,11 +323,11 @@ def test_output_that_cannot_be_written_is_told_in_a_line(tmp_path, stored):
         return done.returncode, done.stderr
 
     program = f"{sys.executable} -m passagent"
-    for words in ("show last", "prompt last 1", "--help"):
+    for words in ("show last", "show 1 --prompt", "--help"):
         code, err = told(f"{program} {words} > /dev/full")
         assert (code, one_line(err)) == (1, "passagent: error: stdout: the disk is full; free some space")
     assert told(f"{program} runs >&-") == (0, "")
-    code, err = told(f"PYTHONIOENCODING=ascii {program} why 1")
+    code, err = told(f"PYTHONIOENCODING=ascii {program} show 1 --why")
     assert (code, err) == (0, "")
 
 

@@ -11,8 +11,7 @@ from passagent.dataset.writing import MANIFEST, provenance, read_manifest, texts
 from passagent.errors import UsageError
 from passagent.pipeline.task_directories import RECORD
 from passagent.report.evaluation import evaluation_text
-from passagent.report.export_summary import stats_text
-from passagent.report.exported import print_row
+from passagent.report.export_summary import print_row, stats_text
 from passagent.report.run_summary import run_data, run_text
 from passagent.report.text import console, interval, printable
 from passagent.report.trajectory import print_trajectory
