@@ -90,6 +90,15 @@ def test_help_and_version_import_nothing_heavy(call):
     subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)
 
 
+def test_looking_at_runs_imports_no_torch():
+    program = (
+        "import sys\n"
+        "from passagent.commands import exporting, run_commands, showing, task_commands\n"
+        "assert not {'torch', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_the_evaluators_process_has_begun_its_zygote_before_it_imports_what_is_heavy():
     program = (
         "import sys\n"
