@@ -66,9 +66,7 @@ def reward(
     """Judge a pass_dir as PassEnv does, write its reward into `out` and print it. Raises PassagentError."""
     from passagent.rl.verify import write_reward
 
-    task = load_task(task_path)
-    config = load_config(preset, settings).evaluator
-    value, judged = write_reward(task, pass_dir or task.path / "pass_dir", config, Path(out))
+    value, judged = write_reward(task_path, pass_dir, preset, settings, Path(out))
     status, score = (None, None) if isinstance(judged, str) else (judged.status, judged.as_score)
     if as_json:
         print(json.dumps({"reward": value, "status": status, "as_score": score}))

@@ -8,21 +8,22 @@ error, and no reward.txt: Harbor then reports the trial as failed instead of sco
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from passagent.cache import write_whole
-from passagent.config import EvaluatorConfig
+from passagent.config import EvaluatorConfig, load_config
 from passagent.errors import UsageError
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.faults import os_fault
 from passagent.rl.reward import reward_of
 from passagent.rl.shared import close_all, shared
-from passagent.tasks import Task
+from passagent.tasks import Task, load_task
 
 EVALUATION, REWARD = "evaluation.json", "reward.txt"
 
 
 def write_reward(
-    task: Task, pass_dir: str | Path, config: EvaluatorConfig, out: Path
+    task_path: str, pass_dir: str | None, preset: str | None, settings: dict[str, Any], out: Path
 ) -> tuple[float, Evaluation | str]:
     """Judge `pass_dir` and write both files; return the reward, and the evaluation or why there is none.
 
@@ -31,7 +32,8 @@ def write_reward(
     try:
         for name in (EVALUATION, REWARD):
             (out / name).unlink(missing_ok=True)  # an earlier one's, whatever fails below
-        reward, judged = _judge(task, pass_dir, config, out / "runs")
+        task, config = load_task(task_path), load_config(preset, settings).evaluator
+        reward, judged = _judge(task, pass_dir or task.path / "pass_dir", config, out / "runs")
         if isinstance(judged, Evaluation):
             write_whole(out / EVALUATION, judged.model_dump_json() + "\n")
         write_whole(out / REWARD, f"{reward}\n")
