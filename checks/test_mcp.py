@@ -300,6 +300,6 @@ def test_a_coding_agents_command_line_evaluates_a_file(programs, place, tmp_path
             cwd=tmp_path,
         )
     assert '\\"status\\":\\"ok\\"' in json.loads(told)["result"]
-    shown = [*PASSAGENT, "why", "1", "--runs-dir", str(tmp_path / "runs"), "--json"]
+    shown = [*PASSAGENT, "show", "1", "--why", "--runs-dir", str(tmp_path / "runs"), "--json"]
     why = json.loads(subprocess.run(shown, capture_output=True, text=True, check=True).stdout)
     assert why["chain"][0]["episode"]["model"].startswith("mcp/claude-code/2.")

@@ -129,7 +129,7 @@ def resume(
 ) -> Run:
     """Go on with a run where it was left, under its settings and those given; `iters` for more episodes.
 
-    run: a Run, or an id or `last` in `runs_dir`. A live run that is paused goes on in its own processes.
+    run: a Run, or an id or `last` in `runs_dir`.
     Raises as `run`.
     """
     return finished(_resume(run, runs_dir, settings, on_event, dict(options)))
@@ -191,9 +191,7 @@ def _resume(
 
         place, name = (run.runs_dir, run.id) if isinstance(run, Run) else (Path(runs_dir), run)
         with conducting.resumed(place, name, settings_of(options, settings), Parts()) as prepared:
-            if isinstance(prepared, conducting.Prepared):
-                return await _work(prepared, on_event, sessions)
-            return Run(prepared.id, place.absolute())
+            return await _work(prepared, on_event, sessions)
 
     return search
 
@@ -346,7 +344,7 @@ def build_dataset(
 ) -> dict[str, Any]:
     """Make tasks of full graphs in GraphNet's layout, and return the data set's record with its funnel.
 
-    The arguments are the options of `passagent dataset build` (docs/dataset.md). The same call again goes on.
+    The arguments are the options of `passagent tasks build` (docs/dataset.md). The same call again goes on.
     Raises UsageError, InfrastructureError.
     """
     from passagent.pipeline.assembling import build, request_of

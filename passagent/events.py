@@ -224,7 +224,7 @@ KINDS: dict[str, type[Event]] = {
     )
 }  # fmt: skip
 UNSTORED = (EpisodeContinued, EvaluationBegun, Noted)
-"""What `passagent tail` does not have."""
+"""What the database does not hold, and `passagent status --follow` does not show."""
 _READ: dict[str, Callable[[Any], Any]] = {"changes": json.loads, "diagnosis": json.loads, "from_store": bool}
 """What columns of the store are, that it gives as text or as a number."""
 

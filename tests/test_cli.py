@@ -90,6 +90,15 @@ def test_help_and_version_import_nothing_heavy(call):
     subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)
 
 
+def test_looking_at_runs_imports_no_torch():
+    program = (
+        "import sys\n"
+        "from passagent.commands import exporting, run_commands, showing, task_commands\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_the_evaluators_process_has_begun_its_zygote_before_it_imports_what_is_heavy():
     program = (
         "import sys\n"
@@ -205,7 +214,7 @@ def test_broken_tasks(call, task, verb, change, told):
 def test_no_command_shows_help(call):
     code, _, err = call()
     assert code == 2
-    assert "Commands:" in err
+    assert "start    optimize" in err
 
 
 def test_json_is_one_object(tmp_path, task):
@@ -241,7 +250,7 @@ def test_runs_show_and_best(call, stored, recorded, tmp_path):
     best = next(node for node in data["tree"] if node["node"] == data["best"]["node"])
     code, out, _ = call("best", "last", "--out", "won")
     assert code == 0
-    shown = json.loads(call("why", best["node"], "--json")[1])["chain"][-1]["files"]
+    shown = json.loads(call("show", best["node"], "--why", "--json")[1])["chain"][-1]["files"]
     written = {path.name: path.read_text() for path in Path("won").iterdir()}
     assert "as its author wrote it: no plan comes of it" in written.pop("README.md")
     assert shown == written
@@ -323,11 +332,11 @@ def test_output_that_cannot_be_written_is_told_in_a_line(tmp_path, stored):
         return done.returncode, done.stderr
 
     program = f"{sys.executable} -m passagent"
-    for words in ("show last", "prompt last 1", "--help"):
+    for words in ("show last", "show 1 --prompt", "--help"):
         code, err = told(f"{program} {words} > /dev/full")
         assert (code, one_line(err)) == (1, "passagent: error: stdout: the disk is full; free some space")
     assert told(f"{program} runs >&-") == (0, "")
-    code, err = told(f"PYTHONIOENCODING=ascii {program} why 1")
+    code, err = told(f"PYTHONIOENCODING=ascii {program} show 1 --why")
     assert (code, err) == (0, "")
 
 
@@ -355,7 +364,12 @@ def test_progress_that_cannot_be_written_ends_the_search_as_such(call, tmp_path,
 
 def test_numbers_that_no_row_has(call, stored):
     huge = 10**30
-    for words in (("why", huge), ("diff", 1, huge), ("show", "last", huge), ("tail", "last", "-n", huge)):
+    for words in (
+        ("show", huge),
+        ("diff", 1, huge),
+        ("show", "last", huge),
+        ("status", "last", "-f", "-n", huge),
+    ):
         code, _, err = call(*words)
         assert code == 2 and f"{huge}: is too large a number" in one_line(err)
 
@@ -381,7 +395,7 @@ def test_ctrl_c_at_any_moment_is_told(call, stored, monkeypatch):
     monkeypatch.setattr(conducting, "open_session", interrupted)
     code, _, err = call("resume", "last", "--iters", "9")
     assert (code, err.splitlines()[-1][:44]) == (130, "passagent: interrupted; everything is stored")
-    monkeypatch.setattr("passagent.commands.listing_runs.list_runs", interrupted)
+    monkeypatch.setattr("passagent.commands.run_commands.list_runs", interrupted)
     assert call("runs")[::2] == (130, "passagent: interrupted\n")
 
 
@@ -432,6 +446,7 @@ def test_tasks_check(call, tmp_path):
     second.write_text("def forward(:")  # the others are looked at all the same
     code, out, err = call("tasks", "check", task, "--json")
     assert code == 1
-    assert [graph["ok"] for graph in json.loads(out)["graphs"]] == [False, False, True]
+    [checked] = json.loads(out)["tasks"]
+    assert [graph["ok"] for graph in checked["graphs"]] == [False, False, True]
     assert f"{first}:" in out and "undefined" in out and f"{second}:1" in out
     assert "2 of 3 subgraphs are not in order: g0_float32" in one_line(err)

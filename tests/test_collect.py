@@ -632,4 +632,4 @@ def test_failures_and_pairs_of_a_collection_go_out(call, server, tmp_path):
         assert [message["role"] for message in pair["prompt"]] == ["system", "user"]
         assert pair["chosen"][0]["role"] == pair["rejected"][0]["role"] == "assistant"
         assert pair["chosen"] != pair["rejected"]
-    assert call("export", "check", "out", *where)[0] == 0
+    assert call("check", "out", *where)[0] == 0

@@ -1,4 +1,4 @@
-"""`passagent dataset`: whole builds of tiny samples, gone on with, killed, two at once, checked."""
+"""`passagent tasks build`: whole builds of tiny samples, gone on with, killed, two at once, checked."""
 
 import json
 import os
@@ -17,12 +17,24 @@ from passagent.tasks.constraints import check_task
 
 pytestmark = pytest.mark.long
 
-BUILD = ["build", "samples", "--out", "data", "--shapes", "2", "--parallel", "2", "--most-refused", "1"]
+BUILD = [
+    "tasks",
+    "build",
+    "samples",
+    "--out",
+    "data",
+    "--shapes",
+    "2",
+    "--parallel",
+    "2",
+    "--most-refused",
+    "1",
+]
 
 
 def command(cwd: Path, *words: str, **more):
     return subprocess.run(
-        [sys.executable, "-m", "passagent", "dataset", *words],
+        [sys.executable, "-m", "passagent", *words],
         cwd=cwd, capture_output=True, text=True, check=False, **more,
     )  # fmt: skip
 
@@ -67,16 +79,19 @@ def test_a_build_makes_tasks_of_each_kind_that_are_in_order(built):
 def test_looking_at_a_data_set(built, tmp_path):
     data, _ = built
     assert "share nothing" in command(data, "check", ".").stdout
-    stats = command(data, "stats", ".").stdout
+    stats = command(data, "show", ".").stdout
     assert "validate" in stats and "train_single" in stats
     name = next((data / "tasks/classical").iterdir()).name
-    assert "class GraphModule" in command(data, "show", ".", f"classical/{name}").stdout
-    told = command(data, "show", ".", "no_such")
-    assert told.returncode == 2 and "0 tasks named no_such" in told.stderr
-    leaks = command(data, "leak-check", "lists/train_single.txt", "lists/train_single.txt")
+    shown = command(data, "show", f"tasks/classical/{name}").stdout
+    assert "class GraphModule" in shown and "from sample samples/" in shown
+    told = command(data, "show", ".", "1")
+    assert told.returncode == 2 and "has no rows" in told.stderr
+    check = ("tasks", "check", "lists/train_single.txt", "--against")
+    leaks = command(data, *check, "lists/train_single.txt")
     assert leaks.returncode == 1 and "has the operator sequence of" in leaks.stdout
-    apart = command(data, "leak-check", "lists/train_single.txt", "example:quick_gelu")
+    apart = command(data, *check, "example:quick_gelu")
     assert apart.returncode == 0, apart.stderr
+    assert command(data, "check", ".", "--against", "lists/train_single.txt").returncode == 1
     other = shutil.copytree(data, tmp_path / "copy")
     file = next((other / "tasks/single").glob("*/*/graph_hash.txt"))
     file.write_text("1:0\n")
@@ -97,7 +112,7 @@ def test_the_same_again_computes_nothing_and_changes_nothing(built):
 
 def test_a_killed_build_goes_on_and_a_second_one_is_told_of_the_first(samples, built, tmp_path):
     shutil.copytree(samples / "samples", tmp_path / "samples")
-    words = [sys.executable, "-m", "passagent", "dataset", *BUILD]
+    words = [sys.executable, "-m", "passagent", *BUILD]
     first = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.DEVNULL, start_new_session=True)
     while not list((tmp_path / "data/work").glob("validated/*.json")):
         assert first.poll() is None

@@ -45,7 +45,7 @@ def test_the_docs_list_them_all():
     assert found == {kind: (one.__name__, names(kind)) for kind, one in KINDS.items()}
 
 
-def test_a_file_of_events_holds_what_tail_tells(tmp_path, monkeypatch, capsys):
+def test_file_of_events_holds_what_status_follow_prints(tmp_path, monkeypatch, capsys):
     task = tiny_search.write_task(tmp_path / "task")
     settings, file = tiny_search.settings(6, 2, 1), tmp_path / "events.jsonl"
     runs_dir, parts = str(tmp_path / "runs"), tiny_search.parts()
@@ -53,7 +53,7 @@ def test_a_file_of_events_holds_what_tail_tells(tmp_path, monkeypatch, capsys):
     told = [json.loads(line) for line in file.read_text().splitlines()]
     capsys.readouterr()
     monkeypatch.setattr(
-        sys, "argv", ["passagent", "tail", "last", "-n", "9999", "--json", "--runs-dir", runs_dir]
+        sys, "argv", ["passagent", "status", "last", "-f", "-n", "9999", "--json", "--runs-dir", runs_dir]
     )
     with pytest.raises(SystemExit):
         cli.main()

@@ -1,4 +1,4 @@
-"""`passagent expert coverage`: what the expert takes, what stays with eager and why, on real tasks."""
+"""`passagent tasks check --coverage`: what the expert takes, what stays with eager and why, on real tasks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TASKS = sorted(path.parent for path in EXAMPLES.glob("*/graph_list.txt"))
 
 
 def command(monkeypatch, capsys, *words):
-    monkeypatch.setattr(sys, "argv", ["passagent", "expert", "coverage", *map(str, words)])
+    monkeypatch.setattr(sys, "argv", ["passagent", "tasks", "check", "--coverage", *map(str, words)])
     with pytest.raises(SystemExit) as exit_:
         cli.main()
     out, err = capsys.readouterr()
@@ -117,5 +117,5 @@ def test_command_as_json_and_a_task_that_cannot_be_read(monkeypatch, capsys, tmp
 
 
 def test_an_unknown_target_is_a_mistake(monkeypatch, capsys):
-    code, _, err = command(monkeypatch, capsys, EXAMPLES / "quick_gelu", "--target", "tpu")
-    assert (code, err) == (2, "passagent: error: --target tpu: write cpu or cuda\n")
+    code, _, err = command(monkeypatch, capsys, EXAMPLES / "quick_gelu", "--device", "tpu")
+    assert (code, err) == (2, "passagent: error: --device tpu: write cpu or cuda\n")

@@ -94,13 +94,13 @@ def test_what_is_written_says_where_it_comes_from_and_is_what_was_stored(call, h
         assert row["run"] and row["episode"] and row["model"] and row["evaluator_version"] and row["device"]
     card = (tmp_path / "out/README.md").read_text()
     assert f"passagent export --format {form}" in card and "openai/m-1" in card and "(50%)" in card
-    code, out, _ = call("export", "check", "out", "--db", home / "passagent.db")
+    code, out, _ = call("check", "out", "--db", home / "passagent.db")
     assert (code, "hashes, secrets, database" in out) == (0, True)
-    code, out, _ = call("export", "stats", "out")
+    code, out, _ = call("show", "out")
     assert code == 0 and "anthropic/m-4" in out
-    code, out, _ = call("export", "show", "out", 1)
+    code, out, _ = call("show", "out", 1)
     assert code == 0 and "file_editor" in out
-    code, _, err = call("export", "show", "out", 1000)
+    code, _, err = call("show", "out", 1000)
     assert code == 2 and "has no row 1000; it has 1 to" in err
 
 
@@ -281,11 +281,11 @@ def test_a_key_in_an_exported_file_is_found(call, home, tmp_path, form):
     row = json.loads(first) | {"note": KEY}
     changed = json.dumps(row)
     data.write_text(changed + newline + rest)
-    code, _, err = call("export", "check", "out")
+    code, _, err = call("check", "out")
     assert code == 1 and "not the row that was written" in err
     origin[0]["sha256"] = hashlib.sha256(changed.encode()).hexdigest()
     path.write_text("".join(json.dumps(one) + "\n" for one in origin))
-    code, _, err = call("export", "check", "out")
+    code, _, err = call("check", "out")
     assert code == 1 and "a Hugging Face token" in err and KEY not in err
 
 
@@ -325,7 +325,7 @@ def test_a_tampered_node_does_not_go_out(call, runs, tmp_path, how):
     code, _, err = call("export", "--format", "trl", "--out", "out", "--runs-dir", runs)
     assert code == 1 and "is not as it was measured" in err and err.count("\n") == 1
     assert nothing_is_left(tmp_path)
-    code, _, err = call("export", "check", "before", "--runs-dir", runs)
+    code, _, err = call("check", "before", "--runs-dir", runs)
     assert code == 1 and err.count("\n") == 1
 
 
@@ -342,10 +342,10 @@ def test_a_row_too_many_and_one_too_few_are_found(call, home, tmp_path):
     data = tmp_path / "out/train.jsonl"
     text = data.read_text()
     data.write_text(text + text.partition("\n")[0] + "\n")
-    assert f"has {EPISODES + 1} rows, {EPISODES} were written" in call("export", "check", "out")[2]
+    assert f"has {EPISODES + 1} rows, {EPISODES} were written" in call("check", "out")[2]
     data.write_text(text[: text.rindex("\n", 0, -1) + 1])
-    assert "not the row that was written" in call("export", "check", "out")[2]
-    code, _, err = call("export", "check", tmp_path)
+    assert "not the row that was written" in call("check", "out")[2]
+    code, _, err = call("check", tmp_path)
     assert code == 2 and "not an export of passagent" in err
 
 
@@ -380,9 +380,9 @@ def test_a_set_that_shares_something_with_the_evaluation_is_refused(call, home, 
     assert code == 1 and said in err
     assert nothing_is_left(tmp_path)
     assert call("export", *words, "--out", "out")[0] == 0
-    code, _, err = call("export", "check", "out", "--against", "evaluation")
+    code, _, err = call("check", "out", "--against", "evaluation")
     assert code == 1 and said in err
-    code, out, _ = call("export", "check", "out", "--against", "example:add_rms_norm")
+    code, out, _ = call("check", "out", "--against", "example:add_rms_norm")
     assert code == 0 and "overlap" in out
 
 

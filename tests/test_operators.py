@@ -1,4 +1,4 @@
-"""Operators: what `passagent why`, `diff`, `tail`, ... say of runs, and what they do to them."""
+"""Operators: what `passagent show --why`, `diff`, `status -f`, ... say of runs, and what they do to them."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from passagent.commands.tidying import size_of
 from passagent.errors import PassagentError
 from passagent.evaluator.hardware import health
 from passagent.events import KINDS
-from passagent.report.tail import event_text
+from passagent.report.event_lines import event_text
 from passagent.report.tree import tree_text
 from passagent.store import Store, confirmations, episodes, evaluations, files, nodes, runs, sessions
 
 
 @pytest.fixture
 def call(monkeypatch, capsys, place):
-    """`call("why", ...)` gives exit code, stdout, stderr of `passagent why ...` where `place` is."""
+    """X where `place` is."""
     monkeypatch.chdir(place)
     for name in [
         name
@@ -97,7 +97,7 @@ def test_why_tells_the_whole_chain(call, place):
         shown = store.rows("SELECT episode_id, hint_id FROM hint_uses ORDER BY episode_id, place")
     assert depths[deepest] > 3 and migrated, "the run is too plain to test with"
 
-    code, out, _ = call("why", deepest, "--json")
+    code, out, _ = call("show", deepest, "--why", "--json")
     data = json.loads(out)
     assert (code, data["run"], data["node"]) == (0, run.id, deepest)
     chain = data["chain"]
@@ -115,7 +115,7 @@ def test_why_tells_the_whole_chain(call, place):
     ]
     assert {(c["file"], c["added"], c["removed"]) for c in chain[1]["changed"]} == {("Fused.py", 2, 2)}
 
-    code, text, _ = call("why", deepest)
+    code, text, _ = call("show", deepest, "--why")
     assert code == 0
     for step in chain:
         assert f"node {step['node']} {step['status']}, AS {step['as_score']:.3f}" in text
@@ -126,8 +126,8 @@ def test_why_tells_the_whole_chain(call, place):
     assert len(text.splitlines()) < 12 + 8 * len(chain)  # at a glance
 
     migrant = next(node for node in found.values() if node.episode_id == migrated[0]["episode_id"])
-    assert f"migration: {migrated[0]['reason']}" in call("why", migrant.id)[1]
-    code, _, err = call("why", 10**6)
+    assert f"migration: {migrated[0]['reason']}" in call("show", migrant.id, "--why")[1]
+    code, _, err = call("show", 10**6, "--why")
     assert code == 2 and "1000000: no such node" in one_line(err)
 
 
@@ -148,7 +148,7 @@ def test_a_change_is_told_only_between_two_correct_candidates(call, place):
     assert {(True, False), (False, True), (True, True)} <= kinds, "the run is too plain to test with"
 
     told = set()
-    for event in call("tail", "last", "-n", 1000, "--json")[1].splitlines():
+    for event in call("status", "last", "-f", "-n", 1000, "--json")[1].splitlines():
         data = json.loads(event)
         fields = {key: value for key, value in data.items() if key != "event"}
         line = event_text(KINDS[data["event"]](**fields), {0: "a", 1: "b"})
@@ -167,7 +167,7 @@ def test_a_change_is_told_only_between_two_correct_candidates(call, place):
     assert sum("against the parent's" in text for text in results) == right
 
     for node in found.values():
-        for line in call("why", node.id)[1].splitlines():
+        for line in call("show", node.id, "--why")[1].splitlines():
             if change_of.search(line) and "against node" in line:
                 here, *_, other = re.findall(r"node (\d+)", line)
                 assert both_right(int(here), int(other)), line
@@ -193,7 +193,7 @@ def test_diff_shows_files_and_scores(call, place):
     assert graph["separate"] is None  # this evaluator knows no intervals
     text = call("diff", one.id, other.id)[1]
     for sign, node in (("-", one), ("+", other)):
-        shown = json.loads(call("why", node.id, "--json")[1])["chain"][-1]["files"]["Fused.py"]
+        shown = json.loads(call("show", node.id, "--why", "--json")[1])["chain"][-1]["files"]["Fused.py"]
         assert {f"{sign}{line}" for line in shown.splitlines()} - {sign} <= set(text.splitlines())
     assert f"{graph['ratio']:.3f}" in text
     assert "\x1b" not in text  # no colours where stdout is no terminal
@@ -280,7 +280,7 @@ def made(runs_dir: Path) -> dict[str, int]:
         return row
 
 
-def test_pause_resume_drain(call, start, tmp_path):
+def test_stop_after_episodes_finishes_those_under_way(call, start, tmp_path):
     runs_dir = tmp_path / "runs"
     at = ("--runs-dir", runs_dir)
     process = start(1000, 0.1)
@@ -299,36 +299,15 @@ def test_pause_resume_drain(call, start, tmp_path):
     seconds = data["budget"]["seconds"]["used"]
     assert seconds >= sessions.SAVE_S or (data["eta_s"], data["per_hour"]["episodes"]) == (None, None)
 
-    code, out, _ = call("pause", "last", *at)
-    assert code == 0 and "asked to pause" in out
-    seen = []  # what is under way is finished, then nothing more happens: in a second ten calls would begin
-
-    def is_quiet() -> bool:
-        seen.append(made(runs_dir))
-        return len(seen) > 20 and all(one == seen[-1] and not one["asking"] for one in seen[-20:])
-
-    wait_for(is_quiet)
-    before = made(runs_dir)
-    assert process.poll() is None
-    doing = json.loads(call("status", "last", "--json", *at)[1])["under_way"]
-    assert {of["doing"] for of in doing} <= {"paused"}
-    code, out, _ = call("status", *at)
-    assert "paused" in out and f"process {process.pid} on" in out and "passagent resume" in out
-    code, _, err = call("resume", "last", "--iters", 2000, *at)
-    assert code == 2 and "is paused and its process keeps its settings" in one_line(err)
-
-    code, out, _ = call("resume", "last", *at)
-    assert code == 0 and "the pause is over" in out
-    wait_for(lambda: made(runs_dir)["nodes"] >= before["nodes"] + 2)
-
-    assert json.loads(call("drain", "last", "--json", *at)[1])["wanted"] == "drain"
+    asked = json.loads(call("stop", "last", "--after-episodes", "--json", *at)[1])
+    assert (asked["wanted"], asked["was"]) == ("stop_after_episodes", "run")
     process.communicate(timeout=120)
     with Store.open(runs_dir) as store:
         run = runs.find_run(store, "last")
         assert (run.state, sessions.is_driven(store, run.id)) == ("stopped", False)
         assert store.rows("SELECT 1 FROM episodes WHERE state != 'done' AND model IS NOT NULL") == []
-    code, _, err = call("pause", "last", *at)
-    assert code == 2 and "no process works on it; nothing to pause" in one_line(err)
+    code, _, err = call("stop", "last", *at)
+    assert code == 2 and "no process works on it; nothing to stop" in one_line(err)
     doing = json.loads(call("status", "last", "--json", *at)[1])["under_way"]
     assert all(of["doing"] == "at rest" for of in doing)
 
@@ -362,7 +341,7 @@ def test_stop_leaves_what_can_be_gone_on_with(call, start, tmp_path, capsys):
 def test_tail_follows_another_process(call, start, tmp_path):
     runs_dir = tmp_path / "runs"
     process = start(6, 0.1)
-    words = ["tail", "last", "-f", "-n", "1000", "--json", "--runs-dir", str(runs_dir)]
+    words = ["status", "last", "-f", "-n", "1000", "--json", "--runs-dir", str(runs_dir)]
     follower = subprocess.Popen(
         [sys.executable, "-m", "passagent", *words], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -392,11 +371,14 @@ def test_tail_follows_another_process(call, start, tmp_path):
                 by_node[event["node"]].as_score,
             )
 
-    at_rest = call("tail", "last", "-n", 1000, "--json", "--runs-dir", runs_dir)[1].splitlines()
+    at_rest = call("status", "last", "-f", "-n", 1000, "--json", "--runs-dir", runs_dir)[1].splitlines()
     assert sorted(at_rest) == sorted(out.splitlines())
-    assert call("tail", "last", "-n", 3, "--json", "--runs-dir", runs_dir)[1].splitlines() == at_rest[-3:]
-    assert call("tail", "last", "-n", 0, "--runs-dir", runs_dir)[1] == ""
-    text = call("tail", "last", "-f", "--runs-dir", runs_dir)[1].splitlines()
+    assert (
+        call("status", "last", "-f", "-n", 3, "--json", "--runs-dir", runs_dir)[1].splitlines()
+        == at_rest[-3:]
+    )
+    assert call("status", "last", "-f", "-n", 0, "--json", "--runs-dir", runs_dir)[1] == ""
+    text = call("status", "last", "-f", "--runs-dir", runs_dir)[1].splitlines()
     assert len(text) == 21 and text[-1].endswith("is finished: all 6 episodes are done")
 
 
@@ -695,18 +677,18 @@ def test_fork_starts_a_run_from_a_node(call, copy, place, capsys):
     assert {row["parent_id"] for row in first} == {seed.id}  # every island begins from it
 
     child = next(one for one in made if one.parent_id == seed.id)
-    chain = json.loads(call("why", child.id, "--json", "--runs-dir", copy)[1])["chain"]
-    origin = json.loads(call("why", node.id, "--json", "--runs-dir", copy)[1])["chain"]
+    chain = json.loads(call("show", child.id, "--why", "--json", "--runs-dir", copy)[1])["chain"]
+    origin = json.loads(call("show", node.id, "--why", "--json", "--runs-dir", copy)[1])["chain"]
     assert [step["node"] for step in chain] == [*(step["node"] for step in origin), seed.id, child.id]
     assert chain[-2]["changed"] == []
-    text = call("why", child.id, "--runs-dir", copy)[1]
+    text = call("show", child.id, "--why", "--runs-dir", copy)[1]
     assert f", from node {node.id} of run {old.id}" in text
     assert f"episode {origin[0]['episode']['episode']} of run {old.id}" in text
-    code, _, err = call("prompt", new, seed.id, "--runs-dir", copy)
+    code, _, err = call("show", seed.id, "--prompt", "--runs-dir", copy)
     assert code == 2 and f"it is node {node.id} of run {old.id}" in one_line(err)
 
     assert call("runs", "rm", old.id, "-y", "--runs-dir", copy)[0] == 0
-    text = call("why", child.id, "--runs-dir", copy)[1]
+    text = call("show", child.id, "--why", "--runs-dir", copy)[1]
     assert f", from node {node.id} of run {old.id}" in text
     assert call("show", new, "0", "--runs-dir", copy)[0] == 0
     code, _, err = call("fork", new, "--from", node.id, "--runs-dir", copy)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import hashlib
 import itertools
 import json
@@ -20,19 +19,19 @@ from starlette.testclient import TestClient
 from test_pass_library import GELU
 
 from passagent.benchmark.results import FILE, Row, look
-from passagent.errors import InfrastructureError, PassagentError, UsageError
+from passagent.commands.run_commands import report
+from passagent.errors import InfrastructureError, UsageError
 from passagent.page.app import create_app
 from passagent.page.freshness import Freshness
 from passagent.page.guard import Access
 from passagent.page.one_file import one_file
 from passagent.page.page_server import Request, serve
-from passagent.report import course, run_pictures, tree_layout
+from passagent.report import course, tree_layout
 from passagent.report.course import Made, Point
 from passagent.report.tree import node_row
 from passagent.store import Store, nodes, runs, sessions
 from passagent.store.pass_library import PassLibrary
 from passagent.store.profiles import keep_profile
-from passagent.store.run_notes import notes_of
 
 ORIGIN = "http://127.0.0.1:8640"
 
@@ -309,35 +308,27 @@ def test_a_token_is_asked_for_and_leaves_the_address(made):
     assert page.get("/").status_code == 200  # by the cookie
 
 
-def test_buttons_do_what_the_commands_do(copy):
+def test_stop_buttons_ask_a_live_run_and_nobody_else(copy):
     access = Access()
     page, own = client(copy, access, control=True), {"Origin": ORIGIN}
     with Store.open(copy) as store:
         run = newest(store).id
 
-        def ask(what, headers=own, csrf=access.csrf, of=page, text=""):
-            data = {"what": what, "csrf": csrf, "text": text}
-            answer = of.post(f"/run/{run}", data=data, headers=headers)
+        def ask(what, headers=own, csrf=access.csrf, of=page):
+            answer = of.post(f"/run/{run}", data={"what": what, "csrf": csrf}, headers=headers)
             return answer.status_code, runs.get_run(store, run).wanted
 
-        assert ask("pause") == (409, "run")  # no process works on it
-        assert ask("note") == (409, "run")  # it says nothing
-        assert ask("note", text="Größer <b>now</b>") == (303, "run")
-        assert [note.text for note in notes_of(store, run)] == ["Größer <b>now</b>"]
-        assert "Größer &lt;b&gt;now" in client(copy).get(f"/run/{run}").text
+        assert ask("stop") == (409, "run")  # no process works on it
         lock = sessions.lock_run(store, run)
         sessions.begin(store, run)
         assert "<button name" in page.get(f"/run/{run}/now").text
         assert "<button name" not in client(copy).get(f"/run/{run}/now").text
-        assert ask("pause", of=client(copy, access)) == (403, "run")
-        assert ask("pause", headers={}) == (403, "run")
-        assert ask("pause", headers={"Origin": "https://evil.example"}) == (403, "run")
-        assert ask("pause", csrf="guessed") == (403, "run")
+        assert ask("stop", of=client(copy, access)) == (403, "run")
+        assert ask("stop", headers={}) == (403, "run")
+        assert ask("stop", headers={"Origin": "https://evil.example"}) == (403, "run")
+        assert ask("stop", csrf="guessed") == (403, "run")
         assert ask("sleep") == (409, "run")
-        assert ask("resume") == (409, "run")
-        assert ask("pause") == (303, "pause")
-        assert ask("resume") == (303, "run")
-        assert ask("drain") == (303, "drain")
+        assert ask("stop_after_episodes") == (303, "stop_after_episodes")
         assert ask("stop") == (303, "stop")
         os.close(lock)
 
@@ -374,19 +365,20 @@ def test_one_file_needs_nothing_else(made):
     assert "default-src 'none'" in policy and "unsafe" not in policy
 
 
-@pytest.mark.parametrize("picture", ["best", "islands", "tree"])
-def test_pictures(made, tmp_path, picture):
-    with Store.open(made, create=False) as store:
-        run = newest(store)
-        run_pictures.draw(store, run, picture, tmp_path / "x.svg")
-        assert "<svg" in (tmp_path / "x.svg").read_text()
-        with pytest.raises(UsageError, match=r"\.svg or \.png"):
-            run_pictures.draw(store, run, picture, tmp_path / "x.pdf")
-        (tmp_path / "file").write_text("")
-        with pytest.raises(UsageError, match="cannot be written"):
-            run_pictures.draw(store, run, picture, tmp_path / "file/x.png")
-        with pytest.raises(PassagentError, match="nothing to draw"):
-            run_pictures.draw(store, dataclasses.replace(run, id="none"), picture, tmp_path / "x.png")
+def test_report_writes_page_and_pictures(made, tmp_path, capsys):
+    page, pictures = tmp_path / "run.html", tmp_path / "pictures"
+    report("last", str(page), str(pictures), str(made), True)
+    told = json.loads(capsys.readouterr().out)
+    drawn = {f"{pictures}/{name}.svg" for name in ("best", "islands", "cost", "tree")}
+    assert (
+        told["left_out"] == [] and set(told["files"]) == {str(page), *drawn} and all(told["files"].values())
+    )
+    assert "<svg" in (pictures / "tree.svg").read_text()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot be written"):
+        report("last", None, str(tmp_path / "file" / "below"), str(made), False)
+    with pytest.raises(UsageError, match="--html FILE or --pictures DIR"):
+        report("last", None, None, str(made), False)
 
 
 def candidates_of(scores, parent=None):

@@ -103,7 +103,7 @@ def test_who_waits_for_a_device_that_another_process_holds_ends_when_asked(tmp_p
 
 
 @pytest.mark.long
-def test_a_person_pauses_drains_and_stops_from_elsewhere(tmp_path: Path) -> None:
+def test_person_stops_all_processes_of_a_run(tmp_path: Path) -> None:
     there = Runs(tmp_path, iters=48)
     there.gate.hold()
     process = there.start(seconds=0.05)
@@ -114,26 +114,11 @@ def test_a_person_pauses_drains_and_stops_from_elsewhere(tmp_path: Path) -> None
         with Store.open(there.dir) as store:
             runs.want(store, there.run(store).id, what)
 
-    ask("pause")
-    seen: list[tuple[int, int]] = []  # what is in flight is finished, then nothing more happens
-
-    def is_quiet(store: Store) -> bool:
-        asking = store.row("SELECT count(*) AS n FROM calls WHERE state = 'started'")
-        seen.append((steps_of(store), asking["n"]))
-        return len(seen) > 30 and seen[-30:] == [(seen[-1][0], 0)] * 30
-
-    there.wait(is_quiet)
-    before = there.steps()
-    time.sleep(0.6)
-    assert there.steps() == before
-    assert process.exitcode is None
-    ask("run")
-    there.wait(lambda store: steps_of(store) > before)
-    ask("drain")
+    ask("stop_after_episodes")
     finish(process, there, code=130)
     with Store.open(there.dir) as store:
         run = there.run(store)
-        assert (run.state, run.stop_reason) == ("stopped", "drained by a person")
+        assert (run.state, run.stop_reason) == ("stopped", "stopped by a person, after its episodes")
         assert store.rows("SELECT * FROM episodes WHERE state != 'done' AND model IS NOT NULL") == []
         assert 0 < len(store.rows("SELECT * FROM episodes")) < there.iters
     process = there.start("resume", seconds=0.05)

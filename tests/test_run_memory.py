@@ -91,7 +91,8 @@ def test_a_draft_is_shown_five_passes_of_other_tasks(tmp_path, path):
     searched(tmp_path, task, path)
     with PassLibrary.open(path) as library:
         (kept,) = library.all()
-        library.remove([kept])
+        with library.transaction():
+            library.run("DELETE FROM exemplars")
         for letter in "abcdefg":
             files = json.dumps(kept.sources | {"note.py": f"# {letter}"})
             hashes = {"instance": "1:" + letter * 64, "structure": "1:" + letter * 64}

@@ -10,10 +10,12 @@ import subprocess
 import sys
 
 import pytest
+import typer
 from test_cli import call, one_line, stored, task  # noqa: F401 (fixtures)
 
 from passagent import settings
 from passagent.benchmark.summary import summarise
+from passagent.cli import GROUPS, app
 from passagent.collection.collection_figures import Summary as Collected
 from passagent.config import load_config
 from passagent.evaluator.result import Evaluation, GraphResult, Speedup
@@ -109,6 +111,14 @@ def test_runs_of_long_names_have_one_line_each_at_80_columns(call, monkeypatch, 
     assert len(lines) == 3 and max(map(len, lines)) <= 80
 
 
+def test_pictures_of_a_run_without_candidates_are_left_out_with_a_reason(call, tmp_path):  # noqa: F811
+    with Store.open(tmp_path / "runs") as store:
+        runs.create_run(store, roles=["general"], operators=[], task="x", **RUN)
+    code, out, _ = call("report", "last", "--pictures", "pictures")
+    assert code == 0 and len(out.splitlines()) == 4 and not (tmp_path / "pictures").exists()
+    assert "not drawn: tree: run " in out and "has no candidate yet" in out
+
+
 def test_every_table_of_a_run_fits_80_columns(call, stored, monkeypatch):  # noqa: F811
     monkeypatch.setenv("COLUMNS", "80")
     whole = ("runs", "doctor", "models")  # the others have sentences, too, which the terminal folds
@@ -120,7 +130,7 @@ def test_every_table_of_a_run_fits_80_columns(call, stored, monkeypatch):  # noq
 
 def test_no_color_leaves_no_escape_codes(stored, tmp_path):  # noqa: F811
     """Rich takes NO_COLOR for colours alone: bold and dim stayed."""
-    every = ["why 1", "diff 1 2", "show last 1"]
+    every = ["show 1 --why", "diff 1 2", "show last 1"]
     for shown in on_a_terminal(every, TERM="xterm", NO_COLOR="").split(BETWEEN)[:-1]:
         assert "\x1b[1m" in shown
     assert "\x1b" not in on_a_terminal(every, TERM="xterm", NO_COLOR="1")
@@ -133,8 +143,8 @@ def test_a_mistyped_name_is_answered_with_the_nearest(call, stored, task):  # no
     for words, told in (
         (["show", typed], f"did you mean '{name}'?"),
         (["show", "lsat"], "did you mean 'last'?"),
-        (["why", 99], "no such node"),
-        (["why", 99], "the nearest: 12"),
+        (["show", 99], "no such node"),
+        (["show", 99, "--why"], "the nearest: 12"),
         (["diff", 1, 0], "the nearest: 1"),
         (["run", "tsak"], "did you mean 'task'?"),
         (["run", "quick_gleu"], "did you mean 'example:quick_gelu'?"),
@@ -159,6 +169,20 @@ def test_help_shows_every_default(call):  # noqa: F811
         default = getattr(getattr(config, section), field)
         if default not in (None, [], False) and name != "library":
             assert re.search(rf"PASSAGENT_{name.upper()}; default: \({default}[,)]", shown), name
+
+
+def test_help_lists_every_command_on_one_screen(call, monkeypatch):  # noqa: F811
+    """Each in one line, whose sentence is whole; the three commands of a first day first."""
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = call("--help")[1].splitlines()
+    assert len(lines) <= 40 and max(map(len, lines)) <= 80 and not any("..." in line for line in lines[1:])
+    listed = [name for names in GROUPS.values() for name in names]
+    root = typer.main.get_command(app)
+    assert listed[:3] == ["optimize", "run", "eval"] and sorted(listed) == sorted(root.commands)
+    leaves = [sub for command in root.commands.values() for sub in getattr(command, "commands", {"": None})]
+    assert len(leaves) + 1 <= 40  # `runs` is a command and a group
+    shown = [line[9:20].strip() for line in lines if line[9:20].strip() in listed]
+    assert shown == listed
 
 
 def test_cpu_build_of_torch_is_said_where_a_gpu_is_asked_for(call, task, monkeypatch):  # noqa: F811
@@ -190,7 +214,7 @@ def test_the_shell_completes_commands_and_options():
 def test_a_directory_that_cannot_be_written_can_be_looked_at(stored, tmp_path):  # noqa: F811
     """On a file system that is mounted read-only, which binds root as well; with a live log and without."""
     ways = {
-        "no log": ["runs", "show last", "show last 1", "why 2", "diff 1 2", "best last --out out"],
+        "no log": ["runs", "show last", "show last 1", "show 2 --why", "diff 1 2", "best last --out out"],
         "a log": ["show last"],
     }
     for log, commands in ways.items():

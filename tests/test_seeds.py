@@ -15,13 +15,12 @@ from test_search import finish, open_tiny, shape, store, task  # noqa: F401 (fix
 from passagent.benchmark.searched import best_of_search
 from passagent.commands import running, searching
 from passagent.commands.delivering import best as write_best
-from passagent.commands.listing_runs import list_runs
+from passagent.commands.run_commands import list_runs
 from passagent.config import load_config
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.result import Candidate, Speedup
 from passagent.expert.expert_model import ExpertModel
-from passagent.report.run_list import run_row
-from passagent.report.run_summary import run_text
+from passagent.report.run_summary import run_row, run_text
 from passagent.report.tree import tree_text
 from passagent.report.why import why_data
 from passagent.search.beginning import Parts

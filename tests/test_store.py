@@ -347,15 +347,15 @@ def test_a_reading_sees_one_state_and_writes_nothing(store):
     with Store.open(store.runs_dir) as another:
         with store.reading():
             assert runs.get_run(store, run.id).wanted == "run"
-            runs.want(another, run.id, "pause")
+            runs.want(another, run.id, "stop")
             assert runs.get_run(store, run.id).wanted == "run"
             with pytest.raises(AssertionError), store.transaction():
                 pass
-        assert runs.get_run(store, run.id).wanted == "pause"
+        assert runs.get_run(store, run.id).wanted == "stop"
     with store.transaction(), store.reading():  # which sees what the transaction wrote
-        runs.want(store, run.id, "drain")
-        assert runs.get_run(store, run.id).wanted == "drain"
-    assert runs.get_run(store, run.id).wanted == "drain"
+        runs.want(store, run.id, "stop_after_episodes")
+        assert runs.get_run(store, run.id).wanted == "stop_after_episodes"
+    assert runs.get_run(store, run.id).wanted == "stop_after_episodes"
 
 
 def test_equal_programs_and_candidates_are_found_by_an_index(store, monkeypatch):

@@ -1,11 +1,8 @@
 """The structural hash: equal under renaming, reformatting and reordering, else different."""
 
 import ast
-import json
 import operator
 import random
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -216,23 +213,3 @@ def test_each_literal_of_real_tasks_matters():
                     assert structural_hash(graph, inputs).instance != own, (task.name, node, position)
                     node.args, count = kept, count + 1
     assert count > 20
-
-
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "passagent", "tasks", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-@pytest.mark.long
-def test_the_commands(tmp_path):
-    for name, size in (("first", 4), ("again", 4), ("other", 8)):
-        write(tmp_path / name, "y = torch.relu(x)\nreturn (y,)", f"x float32 [{size}]")
-    shown = run("hash", str(tmp_path / "first"), "--json")
-    assert shown.returncode == 0, shown.stderr
-    (one,) = json.loads(shown.stdout)["subgraphs"]
-    assert one["structure"].startswith("1:") and len(one["instance"]) == 66
-    done = run("dedup", str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    assert "3 subgraphs, 2 of them different" in done.stdout
-    assert "3 subgraphs, 1 of them different" in run("dedup", str(tmp_path), "--level", "structure").stdout
-    assert "no such directory" in run("hash", str(tmp_path / "nothing")).stderr

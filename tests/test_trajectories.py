@@ -15,7 +15,7 @@ import tiny_search
 from typer.testing import CliRunner
 
 from passagent.cli import app
-from passagent.commands import prompting, running, searching, showing
+from passagent.commands import running, showing
 from passagent.config import load_config
 from passagent.errors import UsageError
 from passagent.models import open_model
@@ -24,7 +24,7 @@ from passagent.models.scripted import ScriptedModel, calling
 from passagent.models.types import LENGTH, Message, Reply, Usage, assistant
 from passagent.redaction import redact, redacted
 from passagent.search import beginning
-from passagent.store import Store, bests, files, nodes, runs
+from passagent.store import Store, files, nodes, runs
 from passagent.store.trajectories import (
     FORMAT,
     Call,
@@ -53,7 +53,7 @@ def searched(tmp_path: Path, model: Any = None, settings: dict[str, Any] = SETTI
 
 def shown(runs_dir: Path, number: int, capsys: pytest.CaptureFixture[str]) -> str:
     capsys.readouterr()
-    showing.show_episode("last", number, str(runs_dir), True)
+    showing.show("last", number, None, str(runs_dir), True)
     return capsys.readouterr().out
 
 
@@ -91,7 +91,7 @@ def test_an_episode_is_shown_whole(tmp_path: Path, capsys: pytest.CaptureFixture
         with pytest.raises(UsageError, match="has no episode 9; it has 1 to 4"):
             find_episode(store, run, 9)
 
-    showing.show_episode("last", 3, str(runs_dir), False)
+    showing.show("last", 3, None, str(runs_dir), False)
     text = capsys.readouterr().out
     assert "-> file_editor command=create path=Fused.py" in text
     assert f"=> node {found.nodes[0].node}: {found.nodes[0].status}, AS" in text
@@ -105,7 +105,7 @@ def test_what_a_model_writes_cannot_command_the_terminal(
     evil = "\x1b[2J[bold red]not markup[/] \x9b31m"
     runs_dir = searched(tmp_path, ScriptedModel(lambda messages, tools: evil), tiny_search.settings(1, 1, 0))
     capsys.readouterr()
-    showing.show_episode("last", 1, str(runs_dir), False)
+    showing.show("last", 1, None, str(runs_dir), False)
     text = capsys.readouterr().out
     assert "\x1b" not in text and "\x9b" not in text
     assert "[bold red]not markup[/]" in text
@@ -171,7 +171,7 @@ def test_no_secret_is_in_a_trajectory(
 
     runs_dir = searched(tmp_path, ScriptedModel(gossip), tiny_search.settings(1, 1, 0))
     text = shown(runs_dir, 1, capsys)
-    showing.show_episode("last", 1, str(runs_dir), False)
+    showing.show("last", 1, None, str(runs_dir), False)
     text += capsys.readouterr().out
     kept = [path.read_bytes() for path in runs_dir.rglob("*") if path.is_file()]
     for secret in (
@@ -236,40 +236,17 @@ def test_a_prompt_is_printed_as_it_was(tmp_path: Path, capsys: pytest.CaptureFix
             call[:2] for call in model.calls if f"Episode seed: {_seed(store, node)}" in call[1]["content"]
         )
     capsys.readouterr()
-    prompting.prompt("last", node.id, str(runs_dir), False, True)
+    showing.show(str(node.id), None, "prompt", str(runs_dir), True)
     assert json.loads(capsys.readouterr().out)["messages"] == seen
-    prompting.prompt("last", node.id, str(runs_dir), False, False)
+    showing.show(str(node.id), None, "prompt", str(runs_dir), False)
     text = capsys.readouterr().out
     assert seen[0]["content"] in text and seen[1]["content"] in text
-    with pytest.raises(UsageError, match="has no node 99"):
-        prompting.prompt("last", 99, str(runs_dir), False, False)
+    with pytest.raises(UsageError, match="99: no such node"):
+        showing.show("99", None, "prompt", str(runs_dir), False)
 
 
 def _seed(store: Store, node: nodes.Node) -> int:
     return store.rows("SELECT seed FROM episodes WHERE id = :id", {"id": node.episode_id})[0]["seed"]
-
-
-def test_a_prompt_is_printed_as_it_would_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = tiny_search.settings(2, 1, 0) | {"search.policy": "greedy", "agent.siblings": 1}
-    runs_dir = searched(tmp_path, settings=settings)
-    with Store.open(runs_dir) as store:
-        run = runs.find_run(store, "last")
-        made = nodes.of_run(store, run.id)
-        parent = bests.best_of_island(store, run.id, 0, 1)[0]
-    capsys.readouterr()
-    prompting.prompt("last", parent.id, str(runs_dir), True, True)
-    system, task = json.loads(capsys.readouterr().out)["messages"]
-    assert system["role"] == "system"
-    assert f"the files of node {parent.id}: status ok" in task["content"]
-    assert "(measured here)" in task["content"]
-    model = tiny_search.PacedModel()
-    parts = beginning.Parts(model, tiny_search.FastEvaluator(), tiny_search.diagnose)
-    searching.resume("last", {"search.iters": 3}, str(runs_dir), True, parts)
-    told = model.calls[0][1]["content"]
-    unmeasured = [line for line in told.split("\n") if "measured" not in line]
-    assert unmeasured == [line for line in task["content"].split("\n") if "measured" not in line]
-    assert len(made) == 4
-    assert "earlier attempts not shown" in task["content"]
 
 
 def test_the_commands(tmp_path: Path) -> None:
@@ -283,8 +260,30 @@ def test_the_commands(tmp_path: Path) -> None:
     assert Trajectory.model_validate_json(said("show", "last", "2", "--json")).episode == 2
     assert "episode 2: " in said("show", "last", "2")
     node = json.loads(said("show", "last", "--json"))["tree"][0]["node"]
-    assert "===== user =====\n# Task task" in said("prompt", "last", str(node))
-    assert json.loads(said("prompt", "last", str(node), "--json"))["node"] == node
+    shown = json.loads(said("show", str(node), "--json"))
+    assert (shown["node"], shown["evaluation"]["status"]) == (node, shown["status"])
+    assert set(shown["files"]) == {"Fused.py", "sorted_output_pass_rule_names.json"}
+    assert f"node {node} of run " in said("show", str(node)) and "--- Fused.py" in said("show", str(node))
+    episode = said("show", str(node), "--conversation", "--json")
+    assert episode == said("show", "last", str(shown["episode"]), "--json")
+    prompt = said("show", str(node), "--prompt")
+    assert "===== user =====\n# Task task" in prompt
+    assert prompt == said("show", "last", str(shown["episode"]), "--prompt")
+    best = json.loads(said("show", "last", "--json"))["best"]["node"]
+    assert said("show", "last", "--why", "--json") == said("show", str(best), "--why", "--json")
+
+
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        (["1", "--why", "--prompt"], "exclude each other"),
+        (["example:quick_gelu", "--why"], "is of a node, an episode or a run"),
+        (["example:quick_gelu", "1"], "has no rows"),
+    ],
+)
+def test_show_refuses_a_part_that_is_not_there(tmp_path: Path, words: list[str], refusal: str) -> None:
+    done = CliRunner().invoke(app, ["show", *words, "--runs-dir", str(tmp_path)], standalone_mode=False)
+    assert done.exception is not None and refusal in str(done.exception)
 
 
 def test_the_documentation_names_every_field() -> None:

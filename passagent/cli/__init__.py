@@ -7,42 +7,54 @@ import io
 import os
 import sys
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from passagent import __version__
-from passagent.cli import (
-    cluster_verbs,
-    collect_verbs,
-    dataset_verbs,
-    export_verbs,
-    judge_verbs,
-    library_verbs,
-    look_verbs,
-    mcp_verb,
-    model_verbs,
-    operate_verbs,
-    search_verbs,
-)
+from passagent.cli import data_verbs, judge_verbs, look_verbs, model_verbs, search_verbs, service_verbs
 from passagent.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, PassagentError
 from passagent.faults import machine_fault
 
+GROUPS = {
+    "start": ("optimize", "run", "eval"),
+    "search": ("resume", "fork", "stop"),
+    "look": ("runs", "status", "show", "diff", "doctor", "view", "report"),
+    "judge": ("check", "plan", "profile", "bench"),
+    "deploy": ("extract", "package", "explain", "measure", "best", "library"),
+    "data": ("collect", "export", "tasks"),
+    "serve": ("worker", "mcp"),
+    "more": ("models", "hints", "gc"),
+}
+"""The commands as `--help` shows them; what a first day needs comes first."""
+
+
+class GroupedHelp(TyperGroup):
+    """The root command: its help fits one screen of 80 columns and 40 lines."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write a line for each command, by GROUPS, then the options' names in one line."""
+        formatter.write("\n")
+        for group, names in GROUPS.items():
+            for place, name in enumerate(names):
+                help = self.commands[name].get_short_help_str(formatter.width - 20)
+                formatter.write(f"{'' if place else group:<8} {name:<10} {help}\n")
+        options = ", ".join(option.opts[0] for option in self.get_params(ctx))
+        formatter.write(f"\nOptions: {options}\n")
+
+
 app = typer.Typer(
     name="passagent",
+    cls=GroupedHelp,
     help="Search for correct, honest and fast PyTorch compiler passes with an LLM.",
     no_args_is_help=True,
     add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for group in (
-    search_verbs, look_verbs, operate_verbs, judge_verbs, model_verbs, collect_verbs, export_verbs,
-    cluster_verbs, mcp_verb, dataset_verbs,
-):  # fmt: skip
-    app.add_typer(group.commands)
-app.add_typer(judge_verbs.expert_app, name="expert")
-app.add_typer(library_verbs.library_app, name="library")
+for verbs in (search_verbs, look_verbs, judge_verbs, model_verbs, data_verbs, service_verbs):
+    app.add_typer(verbs.commands)
 
 
 @app.callback(invoke_without_command=True)

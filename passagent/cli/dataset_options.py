@@ -1,4 +1,4 @@
-"""Arguments and options of what makes tasks: the dataset pipeline, other suites, hashes."""
+"""Arguments and options of tasks that are made and checked, and of data sets for trainers."""
 
 from __future__ import annotations
 
@@ -24,21 +24,28 @@ class Computing(enum.StrEnum):
     library_only = "library-only"
 
 
-class HashLevel(enum.StrEnum):
-    """What a structural hash covers."""
+class By(enum.StrEnum):
+    """What an example of a data set is."""
 
-    instance = "instance"
-    structure = "structure"
+    episode = "episode"
+    step = "step"
+
+
+class FormatName(enum.StrEnum):
+    """The forms of docs/formats.md."""
+
+    passagent = "passagent"
+    trl = "trl"
+    openai = "openai"
+    llamafactory = "llamafactory"
+    axolotl = "axolotl"
+    atif = "atif"
 
 
 # Of the dataset pipeline
 SamplesArgument = Annotated[
     list[str], argument("SAMPLES...", "Directories of full graphs in GraphNet's layout.")
 ]
-DatasetArgument = Annotated[str, argument("DIR", "What `dataset build` wrote.")]
-FirstTasks = Annotated[str, argument("A", "A list of tasks or a directory.")]
-OtherTasks = Annotated[str, argument("B", "A list of tasks or a directory.")]
-ListedTask = Annotated[str, argument("TASK", "As a list names it, or a part of its name.")]
 DatasetOut = Annotated[str, option("--out", "The directory to write, or to go on with.", metavar="DIR")]
 Shapes = Annotated[int, option("--shapes", "Of each subgraph, the recorded one included.", min=1, max=10)]
 EvaluationSequences = Annotated[
@@ -54,12 +61,12 @@ MostRefused = Annotated[
     float,
     option("--most-refused", "Exit with 1 if a larger share is refused.", min=0, max=1),
 ]
-DatasetPlots = Annotated[
-    str | None,
-    option("--plots", "Draw operators, sizes and the funnel (needs passagent[report]).", metavar="DIR"),
-]
-Level = Annotated[
-    HashLevel, option("--level", "instance: with sizes and dtypes; structure: for all of them.")
+Coverage = Annotated[
+    bool,
+    option(
+        "--coverage",
+        "Say what the expert lowers of each task for --device, and why not the rest; nothing is run.",
+    ),
 ]
 
 # Of other people's problems
@@ -86,3 +93,38 @@ ComputeOps = Annotated[
     Computing, option("--compute-ops", "Whether a pass may replace matrix products and convolutions.")
 ]
 ImportJobs = Annotated[int, option("--jobs", "Problems at a time.", "-j", min=1)]
+
+# Of data sets for trainers
+WrittenArgument = Annotated[str, argument("DIR", "A directory that export or tasks build wrote.")]
+Format = Annotated[FormatName, option("--format", "Who is to read it.")]
+ExportOut = Annotated[str, option("--out", "The directory to write; a new one.", metavar="DIR")]
+Keep = Annotated[
+    str | None,
+    option("--keep", "Which examples, such as 'as_score > 0.1 and steps <= 50'.", metavar="CONDITION"),
+]
+ByOption = Annotated[By, option("--by", "An example is a whole episode, or a step that gained.")]
+BestOf = Annotated[int | None, option("--best-of", "At most so many of a task, the best.", min=1)]
+PerSequence = Annotated[
+    int | None,
+    option("--per-sequence", "At most so many of an operator sequence, the best.", min=1),
+]
+Failures = Annotated[bool, option("--failures", "Write failed episodes, too: failures_*.")]
+Pairs = Annotated[bool, option("--pairs", "Write pairs (better, worse): preferences.jsonl.")]
+Parquet = Annotated[bool, option("--parquet", "Write tables as parquet, too.")]
+Against = Annotated[
+    list[str] | None,
+    option(
+        "--against",
+        "Evaluation tasks, or a list of them, that nothing may be shared with.",
+        metavar="TASKS",
+    ),
+]
+Tokenizer = Annotated[
+    str | None,
+    option("--tokenizer", "A tokenizer.json that lengths are counted with.", metavar="FILE"),
+]
+Database = Annotated[str | None, option("--db", "A passagent.db, in place of --runs-dir.", metavar="FILE")]
+CameFrom = Annotated[
+    str | None,
+    option("--runs-dir", "Where the runs are stored that it came from.", env="PASSAGENT_CHECK_RUNS_DIR"),
+]

@@ -1,4 +1,4 @@
-"""Commands that look at runs and change nothing."""
+"""Commands that look at runs: `runs`, `status`, `show`, `diff`, `doctor`, `view` and `report`."""
 
 from __future__ import annotations
 
@@ -6,104 +6,76 @@ import typer
 
 from passagent.cli import model_options as own
 from passagent.cli import options as opt
-from passagent.cli import result_options as of_result
 from passagent.cli import server_options as serve
+from passagent.errors import UsageError
 
 commands = typer.Typer()
+runs_app = typer.Typer(rich_markup_mode=None)
+commands.add_typer(runs_app, name="runs")
+
+
+@runs_app.callback(invoke_without_command=True)
+def runs(context: typer.Context, runs_dir: opt.RunsDir = "runs", json: opt.Json = False) -> None:
+    """List the runs, newest first. `passagent runs rm RUN...` removes some."""
+    from passagent.commands import run_commands
+
+    if context.invoked_subcommand is None:
+        run_commands.list_runs(runs_dir, json)
+        return
+    given = [context.get_parameter_source(name) for name in ("runs_dir", "json")]
+    if any(source is not None and source.name == "COMMANDLINE" for source in given):
+        raise UsageError(f"write options after the command: passagent runs {context.invoked_subcommand} ...")
+
+
+@runs_app.command("rm")
+def runs_rm(
+    names: opt.RunsArgument, yes: opt.Yes = False, runs_dir: opt.RunsDir = "runs", json: opt.Json = False
+) -> None:
+    """Remove runs at rest, with all that is theirs alone."""
+    from passagent.commands import run_commands
+
+    run_commands.remove_runs(names, yes, runs_dir, json)
 
 
 @commands.command()
-def status(run: opt.LiveRunArgument = None, runs_dir: opt.RunsDir = "runs", json: opt.Json = False) -> None:
-    """Show the state of RUN: workers, budgets, pace, best so far."""
-    from passagent.commands import surveying
-
-    surveying.status(run, runs_dir, json)
-
-
-@commands.command()
-def tail(
-    run: opt.RunArgument,
+def status(
+    run: opt.LiveRunArgument = None,
     follow: opt.Follow = False,
     lines: opt.Lines = 20,
     runs_dir: opt.RunsDir = "runs",
-    json: opt.JsonLines = False,
+    json: opt.Json = False,
 ) -> None:
-    """Print the events of RUN. With -f, go on with new ones, of every process."""
-    from passagent.commands import tailing
+    """Show the state of RUN. Processes, budgets, pace, best so far; with -f, its events as they happen."""
+    from passagent.commands import run_commands
 
-    tailing.tail(run, lines, follow, runs_dir, json)
+    if follow:
+        run_commands.follow(run or "last", lines, runs_dir, json)
+    else:
+        run_commands.status(run, runs_dir, json)
 
 
 @commands.command(context_settings={"ignore_unknown_options": True})  # -1 is an episode: a seed's
 def show(
-    run: opt.RunArgument,
-    episode: opt.EpisodeArgument = None,
+    what: opt.ShownArgument,
+    number: opt.ShownNumber = None,
+    why: opt.Why = False,
+    prompt: opt.Prompt = False,
+    conversation: opt.Conversation = False,
     runs_dir: opt.RunsDir = "runs",
     json: opt.Json = False,
 ) -> None:
-    """Show the tree and summary of RUN, or one EPISODE of it. An episode is shown by its messages."""
+    """Show a node, run, episode, task, data set or row of one.
+
+    What it is; and of a node, how it came to be."""
     from passagent.commands import showing
 
-    if episode is None:
-        showing.show(run, runs_dir, json)
-    else:
-        showing.show_episode(run, episode, runs_dir, json)
-
-
-@commands.command()
-def prompt(
-    run: opt.RunArgument,
-    node: opt.NodeArgument,
-    next_: opt.Next = False,
-    runs_dir: opt.RunsDir = "runs",
-    json: opt.Json = False,
-) -> None:
-    """Print the prompt of the episode that made NODE."""
-    from passagent.commands import prompting
-
-    prompting.prompt(run, node, runs_dir, next_, json)
-
-
-@commands.command()
-def best(
-    run: opt.RunArgument,
-    out: opt.BestOut,
-    force: opt.Force = False,
-    measure: opt.Measure = True,
-    standalone: opt.Standalone = False,
-    format_: of_result.BestFormatOption = of_result.BestFormat.review,
-    runs_dir: opt.RunsDir = "runs",
-    json: opt.Json = False,
-) -> None:
-    """Write RUN's best pass to a directory that a person can review: with a test, a README and its plan."""
-    from passagent.commands import delivering
-
-    if format_ is of_result.BestFormat.review:
-        delivering.best(run, out, runs_dir, force, measure, json, standalone)
-    else:
-        delivering.best_for_suite(run, out, runs_dir, force, measure, json, format_.value)
-
-
-@commands.command()
-def plan(
-    pass_dir: opt.PassDirArgument,
-    task: opt.TaskArgument,
-    device: opt.PlanDevice = None,
-    ir: opt.InternalFormOption = None,
-    json: opt.Json = False,
-) -> None:
-    """Show what a pass does on TASK in each call. Allocations, launches with their arguments, bytes moved."""
-    from passagent.commands import planning
-
-    planning.plan(pass_dir, task, device, ir.value if ir else None, json)
-
-
-@commands.command()
-def why(node: opt.NodeArgument, runs_dir: opt.RunsDir = "runs", json: opt.Json = False) -> None:
-    """Explain how NODE came to be. Its ancestors up to the task: what each changed and gained."""
-    from passagent.commands import explaining
-
-    explaining.why(node, runs_dir, json)
+    parts: list[showing.Part] = []
+    parts += ["why"] if why else []
+    parts += ["prompt"] if prompt else []
+    parts += ["conversation"] if conversation else []
+    if len(parts) > 1:
+        raise typer.BadParameter(f"--{parts[0]} and --{parts[1]} exclude each other")
+    showing.show(what, number, parts[0] if parts else None, runs_dir, json)
 
 
 @commands.command()
@@ -113,26 +85,18 @@ def diff(
     runs_dir: opt.RunsDir = "runs",
     json: opt.Json = False,
 ) -> None:
-    """Compare nodes A and B: files, and the speedup of each subgraph."""
-    from passagent.commands import comparing
+    """Compare nodes A and B. Their files, and the speedup of each subgraph."""
+    from passagent.commands import run_commands
 
-    comparing.diff(first, second, runs_dir, json)
+    run_commands.diff(first, second, runs_dir, json)
 
 
 @commands.command()
 def doctor(run: opt.RunArgument, runs_dir: opt.RunsDir = "runs", json: opt.Json = False) -> None:
     """Check that the mechanisms of RUN work. Gives figures and advice; exit code 1 if a check failed."""
-    from passagent.commands import examining
+    from passagent.commands import run_commands
 
-    examining.doctor(run, runs_dir, json)
-
-
-@commands.command()
-def hints(runs_dir: opt.RunsDir = "runs", json: opt.Json = False) -> None:
-    """List curated and learned hints: where they come from, and what showing learned ones gains."""
-    from passagent.commands import learned_hints
-
-    learned_hints.list_hints(runs_dir, json)
+    run_commands.doctor(run, runs_dir, json)
 
 
 @commands.command()
@@ -148,33 +112,25 @@ def view(
     """Serve a page to look at runs in a browser, live. Needs passagent[web]; Ctrl-C ends it."""
     from pathlib import Path
 
-    from passagent.commands import viewing
     from passagent.page.page_server import Request
+    from passagent.page.page_server import serve as serve_page
     from passagent.store.library import library_path
 
     place = Path(runs_dir)
-    viewing.view(Request(place, host, port, token, allow_host or (), control, library_path(library, place)))
+    serve_page(Request(place, host, port, token, allow_host or (), control, library_path(library, place)))
 
 
 @commands.command()
 def report(
-    run: opt.RunArgument, html: serve.Html, runs_dir: opt.RunsDir = "runs", json: opt.Json = False
-) -> None:
-    """Write RUN as one HTML file that opens from disk. For an issue, an e-mail, a supplement."""
-    from passagent.commands import reporting
-
-    reporting.report(run, html, runs_dir, json)
-
-
-@commands.command()
-def plot(
     run: opt.RunArgument,
-    out: serve.PlotOut,
-    picture: serve.PictureOption = serve.Picture.best,
+    html: serve.Html = None,
+    pictures: serve.Pictures = None,
     runs_dir: opt.RunsDir = "runs",
     json: opt.Json = False,
 ) -> None:
-    """Draw a picture of RUN as SVG or PNG. Needs passagent[report]."""
-    from passagent.commands import plotting
+    """Write RUN as one HTML file, which opens from disk.
 
-    plotting.plot(run, picture.value, out, runs_dir, json)
+    With --pictures, draw it as SVG files, too."""
+    from passagent.commands import run_commands
+
+    run_commands.report(run, html, pictures, runs_dir, json)

@@ -78,4 +78,3 @@ KeptArgument = Annotated[str, argument("HASH", "The beginning of a region's hash
 KeptArguments = Annotated[
     list[str] | None, argument("[HASH...]", "Beginnings of regions' hashes; without any, all of this device.")
 ]
-OtherTorch = Annotated[bool, option("--other-torch", "Also those of other versions of torch.")]

@@ -1,4 +1,4 @@
-"""`passagent optimize`, `extract`, `package`, `explain` and `measure`."""
+"""`passagent extract`, `optimize`, `package`, `explain`, `measure`, `best` and `library`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,15 @@ import typer
 
 from passagent.cli import model_options as own
 from passagent.cli import options as opt
+from passagent.cli import result_options as of_result
 
 commands = typer.Typer()
+library_app = typer.Typer(
+    help="List, show and verify passes found for earlier models.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+commands.add_typer(library_app, name="library")
 
 
 @commands.command()
@@ -28,7 +35,7 @@ def optimize(
     set_: opt.Set = None,
     json: opt.Json = False,
 ) -> None:
-    """Make your model faster: search its regions for passes, package those that pay on the whole model.
+    """Make your model faster. Searches its regions for passes, and packages those that pay on the whole.
 
     Ctrl-C stops cleanly; the same command again goes on.
     """
@@ -81,7 +88,7 @@ def explain(
     dynamic: own.Dynamic = False,
     json: opt.Json = False,
 ) -> None:
-    """Say which pass of a package fits where in your model, which does not, and why."""
+    """Say where passes of a package fit in your model. Which pass does not fit, and why."""
     from passagent.commands import deploying
 
     deploying.explain(passes, factory, inputs, dynamic, json)
@@ -96,7 +103,56 @@ def measure(
     out: own.MeasureOut = None,
     json: opt.Json = False,
 ) -> None:
-    """Time your model in eager, with Inductor, and with Inductor and a package of passes."""
+    """Time your model with a package of passes. Beside it: eager, and Inductor alone."""
     from passagent.commands import deploying
 
     deploying.measure(factory, inputs, passes, mode or [], out, json)
+
+
+@commands.command()
+def best(
+    run: opt.RunArgument,
+    out: opt.BestOut,
+    force: opt.Force = False,
+    measure: opt.Measure = True,
+    standalone: opt.Standalone = False,
+    format_: of_result.BestFormatOption = of_result.BestFormat.review,
+    runs_dir: opt.RunsDir = "runs",
+    json: opt.Json = False,
+) -> None:
+    """Write RUN's best pass to a directory for review. With a test, a README and its plan."""
+    from passagent.commands import delivering
+
+    if format_ is of_result.BestFormat.review:
+        delivering.best(run, out, runs_dir, force, measure, json, standalone)
+    else:
+        delivering.best_for_suite(run, out, runs_dir, force, measure, json, format_.value)
+
+
+@library_app.command("list")
+def library_list(library: own.Library = None, json: opt.Json = False) -> None:
+    """List the passes that are kept, the fastest first."""
+    from passagent.commands import library_of_passes
+
+    library_of_passes.list_passes(library, json)
+
+
+@library_app.command("show")
+def library_show(kept: own.KeptArgument, library: own.Library = None, json: opt.Json = False) -> None:
+    """Show a pass: where it comes from, how it was measured, its text."""
+    from passagent.commands import library_of_passes
+
+    library_of_passes.show(kept, library, json)
+
+
+@library_app.command("verify")
+def library_verify(
+    kept: own.KeptArguments = None,
+    library: own.Library = None,
+    device: opt.Device = None,
+    json: opt.Json = False,
+) -> None:
+    """Evaluate passes again. One that does not hold is used no more; exit code 1."""
+    from passagent.commands import library_of_passes
+
+    library_of_passes.verify(kept or [], library, device or "cpu", json)

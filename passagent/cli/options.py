@@ -40,24 +40,6 @@ class InternalForm(enum.StrEnum):
     ttir = "ttir"
 
 
-class By(enum.StrEnum):
-    """What an example of a data set is."""
-
-    episode = "episode"
-    step = "step"
-
-
-class FormatName(enum.StrEnum):
-    """The forms of docs/formats.md."""
-
-    passagent = "passagent"
-    trl = "trl"
-    openai = "openai"
-    llamafactory = "llamafactory"
-    axolotl = "axolotl"
-    atif = "atif"
-
-
 def _seconds(text: str) -> float:
     """`90`, `90s`, `30m` and `2h` in seconds."""
     number, unit = (text[:-1], text[-1]) if text[-1:] in ("s", "m", "h") else (text, "s")
@@ -86,26 +68,19 @@ TaskArgument = Annotated[
     ),
 ]
 TasksArgument = Annotated[list[str], argument("TASKS...", f"{_TASKS}, example:NAME.")]
-TasksOnDiskArgument = Annotated[list[str], argument("TASKS...", f"{_TASKS}.")]
 CollectArgument = Annotated[
     list[str], argument("TASKS...", f"{_TASKS}, example:NAME. With --merge: runs directories.")
 ]
 RunArgument = Annotated[str, argument("RUN", _A_RUN)]
 LiveRunArgument = Annotated[str | None, argument("[RUN]", _A_RUN, show_default="live runs")]
-NoteArgument = Annotated[str, argument("TEXT", "The note, in quotes.")]
 RunsArgument = Annotated[list[str], argument("RUN...", "Ids of runs, unique prefixes, or 'last'.")]
-EpisodeArgument = Annotated[int | None, argument("EPISODE", "An episode's number (a seed's: 0, -1, ...).")]
-NodeArgument = Annotated[int, argument("NODE", "A node's number.")]
 FirstNodeArgument = Annotated[int, argument("A", "A node's number.")]
 SecondNodeArgument = Annotated[int, argument("B", "Another node's.")]
 PassDirArgument = Annotated[str, argument("PASS_DIR", "The candidate.")]
-ExportArgument = Annotated[str, argument("DIR", "A directory that export wrote.")]
-RowArgument = Annotated[int, argument("N", "The row's number, from 1.")]
 
 # Of most commands
 RunsDir = Annotated[str, option("--runs-dir", "Where runs are stored.")]
 Json = Annotated[bool, option("--json", "One JSON object on stdout, all else on stderr.")]
-JsonLines = Annotated[bool, option("--json", "A JSON object for each event.")]
 _CONFIG = "A preset's name or a YAML file."
 Config = Annotated[str | None, option("--config", _CONFIG, show_default="default")]
 CollectConfig = Annotated[str | None, option("--config", _CONFIG, show_default="teacher")]
@@ -145,7 +120,6 @@ DispatchOption = Annotated[
 ]
 _CANDIDATE = "The candidate."
 PassDir = Annotated[str | None, option("--pass-dir", _CANDIDATE, show_default="TASK/pass_dir")]
-GivenPassDir = Annotated[str, option("--pass-dir", _CANDIDATE)]
 Deep = Annotated[
     bool, option("--deep", "Read hardware counters with ncu, in a run of its own of up to 60 s (GPU).")
 ]
@@ -161,11 +135,14 @@ Validator = Annotated[
         metavar="MODEL",
     ),
 ]
+Reward = Annotated[
+    str | None,
+    option("--reward", "Write the reward of PassEnv here: reward.txt and evaluation.json.", metavar="DIR"),
+]
 Fresh = Annotated[bool, option("--fresh", "Measure, whatever the store knows of it.")]
 InternalFormOption = Annotated[
     InternalForm | None, option("--ir", "Also print what each Triton kernel became.")
 ]
-Target = Annotated[str, option("--target", "cpu or cuda.")]
 
 # Of models
 Model = Annotated[
@@ -322,12 +299,24 @@ Wheel = Annotated[
         show_default="the released version",
     ),
 ]
-RewardOut = Annotated[str, option("--out", "Where reward.txt and evaluation.json go.", metavar="DIR")]
 
 # Of what is looked at, delivered or removed
-Follow = Annotated[bool, option("--follow", "Go on until RUN is at rest.", "-f")]
-Lines = Annotated[int, option("--lines", "Events to begin with.", "-n", min=0)]
-Next = Annotated[bool, option("--next", "As if an episode started from NODE now.")]
+Follow = Annotated[bool, option("--follow", "Print the events of RUN until it is at rest.", "-f")]
+Lines = Annotated[int, option("--lines", "With --follow: past events to begin with.", "-n", min=0)]
+ShownArgument = Annotated[
+    str,
+    argument(
+        "WHAT",
+        "A node's number; a run's id or 'last'; a task; a directory that export or tasks build wrote.",
+    ),
+]
+ShownNumber = Annotated[
+    int | None, argument("[N]", "An episode of the run (a seed's: 0, -1, ...), or a row of the export.")
+]
+Why = Annotated[bool, option("--why", "How the node came to be: what each ancestor changed and gained.")]
+Prompt = Annotated[bool, option("--prompt", "What the model was shown when the node's episode began.")]
+Conversation = Annotated[bool, option("--conversation", "The episode that made the node, by its messages.")]
+AfterEpisodes = Annotated[bool, option("--after-episodes", "Finish the episodes under way first.")]
 BestOut = Annotated[str, option("--out", "The directory to write.")]
 Force = Annotated[bool, option("--force", "Replace the pass files in it.")]
 Measure = Annotated[
@@ -340,40 +329,6 @@ Measure = Annotated[
 Standalone = Annotated[bool, option("--standalone", "Write it so that it runs without passagent.")]
 Yes = Annotated[bool, option("--yes", "Do not ask.", "-y")]
 DryRun = Annotated[bool, option("--dry-run", "Say what would go, remove nothing.")]
-
-# Of data sets
-Format = Annotated[FormatName | None, option("--format", "Who is to read it.")]
-ExportOut = Annotated[str | None, option("--out", "The directory to write; a new one.", metavar="DIR")]
-Keep = Annotated[
-    str | None,
-    option("--keep", "Which examples, such as 'as_score > 0.1 and steps <= 50'.", metavar="CONDITION"),
-]
-ByOption = Annotated[By, option("--by", "An example is a whole episode, or a step that gained.")]
-BestOf = Annotated[int | None, option("--best-of", "At most so many of a task, the best.", min=1)]
-PerSequence = Annotated[
-    int | None,
-    option("--per-sequence", "At most so many of an operator sequence, the best.", min=1),
-]
-Failures = Annotated[bool, option("--failures", "Write failed episodes, too: failures_*.")]
-Pairs = Annotated[bool, option("--pairs", "Write pairs (better, worse): preferences.jsonl.")]
-Parquet = Annotated[bool, option("--parquet", "Write tables as parquet, too.")]
-Against = Annotated[
-    list[str] | None,
-    option(
-        "--against",
-        "Evaluation tasks, or a list of them, that nothing may be shared with.",
-        metavar="TASKS",
-    ),
-]
-Tokenizer = Annotated[
-    str | None,
-    option("--tokenizer", "A tokenizer.json that lengths are counted with.", metavar="FILE"),
-]
-Database = Annotated[str | None, option("--db", "A passagent.db, in place of --runs-dir.", metavar="FILE")]
-CameFrom = Annotated[
-    str | None,
-    option("--runs-dir", "Where the runs are stored that it came from.", env="PASSAGENT_CHECK_RUNS_DIR"),
-]
 
 
 def share_of(text: str | None) -> float | None:

@@ -1,4 +1,4 @@
-"""`passagent run`, `resume`, `fork` and `models`."""
+"""`passagent run`, `resume`, `fork` and `stop`."""
 
 from __future__ import annotations
 
@@ -103,16 +103,13 @@ def fork(
 
 
 @commands.command()
-def models(
-    model: opt.Model = None,
-    base_url: opt.BaseUrl = None,
-    check: opt.Check = False,
-    price: opt.Price = None,
-    config: opt.Config = None,
-    set_: opt.Set = None,
+def stop(
+    run: opt.RunArgument,
+    after_episodes: opt.AfterEpisodes = False,
+    runs_dir: opt.RunsDir = "runs",
     json: opt.Json = False,
 ) -> None:
-    """List models with their addresses, keys and prices. Exit code 1 if one fails --check."""
-    from passagent.commands import model_check as command
+    """Stop a live RUN, as Ctrl-C does. Model calls under way are finished and stored."""
+    from passagent.commands import run_commands
 
-    command.models(config, opt.settings_of(set_, locals()), check, json)
+    run_commands.stop(run, after_episodes, runs_dir, json)

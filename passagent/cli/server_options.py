@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-import enum
 from typing import Annotated
 
 from passagent.cli.options import argument, option
-
-
-class Picture(enum.StrEnum):
-    """Of a run."""
-
-    best = "best"
-    islands = "islands"
-    cost = "cost"
-    tree = "tree"
-
 
 # Of a worker
 SshArgument = Annotated[
@@ -45,14 +34,14 @@ AllowHost = Annotated[
     list[str] | None,
     option("--allow-host", "Another name it is reached by, as behind a proxy; repeatable.", metavar="NAME"),
 ]
-Control = Annotated[bool, option("--control", "With buttons that pause, resume, drain and stop live runs.")]
-Html = Annotated[str, option("--html", "The file to write.", metavar="FILE")]
-PlotOut = Annotated[str, option("--out", "The file to write: .svg or .png.", metavar="FILE")]
-PictureOption = Annotated[
-    Picture,
+Control = Annotated[bool, option("--control", "With buttons that stop live runs.")]
+Html = Annotated[str | None, option("--html", "The page to write.", metavar="FILE")]
+Pictures = Annotated[
+    str | None,
     option(
-        "--picture",
-        "best: the best so far, on a log axis; islands: of each; cost: tokens and money; tree: the nodes.",
+        "--pictures",
+        "Draw the best so far, the islands, the cost and the tree as SVG (needs passagent[report]).",
+        metavar="DIR",
     ),
 ]
 # Of coding agents

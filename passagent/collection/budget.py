@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -100,10 +100,10 @@ class CollectionBudget:
             rules.append(stop.evaluations(limits.max_evaluations))
         return stop.any_of(rules)(self.progress()) if rules else None
 
-    async def admit(self, want: Want, ready: Callable[[], Awaitable[object]]) -> Callable[[], None]:
+    async def admit(self, want: Want, check: Callable[[], object]) -> Callable[[], None]:
         """See search.session.Budget. Without room, and with nothing under way to wait for, it ends."""
         while True:
-            await ready()
+            check()
             if not stop.is_limited(self.limits, want):
                 return lambda: None
             reason = stop.lack(self.limits, self.progress(), want, stop.total(self._wants))

@@ -1,10 +1,11 @@
-"""`passagent eval`: judge a pass directory on a task."""
+"""`passagent eval`: judge a pass directory on a task, and write its reward."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from passagent.agent import validator
@@ -52,6 +53,27 @@ def evaluate(
             print(f"measured {found.measured_at}, from the store; --fresh measures again")
     if evaluation.status != "ok":
         raise PassagentError(f"{evaluation.task}: the pass is judged {evaluation.status}, not ok")
+
+
+def reward(
+    task_path: str,
+    pass_dir: str | None,
+    preset: str | None,
+    settings: dict[str, Any],
+    out: str,
+    as_json: bool,
+) -> None:
+    """Judge a pass_dir as PassEnv does, write its reward into `out` and print it. Raises PassagentError."""
+    from passagent.rl.verify import write_reward
+
+    value, judged = write_reward(task_path, pass_dir, preset, settings, Path(out))
+    status, score = (None, None) if isinstance(judged, str) else (judged.status, judged.as_score)
+    if as_json:
+        print(json.dumps({"reward": value, "status": status, "as_score": score}))
+    elif isinstance(judged, str):
+        print(f"reward {value}: {judged}")
+    else:
+        print(f"reward {value}: {status}, AS {'none' if score is None else f'{score:.4f}'}")
 
 
 async def _evaluate(

@@ -1,21 +1,18 @@
-"""`passagent export`, and `check`, `stats` and `show`, which read what it wrote: one file for the four."""
+"""`passagent export`, and `check`, which reads what it or `tasks build` wrote."""
 
 from __future__ import annotations
 
 import json
 import shlex
 import sys
-from collections.abc import Iterable
-from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from passagent.dataset.checking import check_directory
 from passagent.dataset.making import Request, evaluation_tasks, make
-from passagent.dataset.writing import provenance, read_manifest, texts
-from passagent.errors import UsageError
-from passagent.report.export_summary import stats_text, summary_text
-from passagent.report.text import console, counted
+from passagent.errors import PassagentError, UsageError
+from passagent.pipeline.task_directories import RECORD
+from passagent.report.export_summary import summary_text
+from passagent.report.text import counted
 from passagent.store import Store
 from passagent.store.database import DATABASE
 
@@ -39,7 +36,13 @@ def export(request: Request, as_json: bool) -> None:
 
 
 def check(directory: str, against: list[str], runs_dir: str | None, as_json: bool) -> None:
-    """Hold an export against its provenance, evaluation tasks and its database. Raises PassagentError."""
+    """Compare what `export` or `tasks build` wrote with its record, evaluation tasks and its database.
+
+    Raises PassagentError where something is not in order, UsageError for another directory.
+    """
+    if (Path(directory) / RECORD).is_file():
+        _check_built(directory, against, runs_dir, as_json)
+        return
     apart = evaluation_tasks(against)
     if runs_dir is None:
         rows = check_directory(Path(directory), apart, None)
@@ -53,27 +56,17 @@ def check(directory: str, against: list[str], runs_dir: str | None, as_json: boo
         print(f"{directory}: {counted(rows, 'row')} in order ({', '.join(with_what)})")
 
 
-def stats(directory: str, as_json: bool) -> None:
-    """Print what an export holds. Raises UsageError."""
-    manifest = read_manifest(Path(directory))
-    print(json.dumps(manifest) if as_json else stats_text(directory, manifest, provenance(Path(directory))))
+def _check_built(directory: str, against: list[str], runs_dir: str | None, as_json: bool) -> None:
+    """Check tasks that `tasks build` wrote: as recorded, and nothing of evaluation in training."""
+    from passagent.pipeline import inspection
 
-
-def show(directory: str, number: int, as_json: bool) -> None:
-    """Print row `number` (from 1) as a person reads it. Raises UsageError."""
-    from passagent.report.exported import print_row
-
-    path = Path(directory)
-    manifest = read_manifest(path)
-    found = _nth(texts(path, provenance(path)), number)
-    if found is None or found[1] is None:
-        raise UsageError(f"{directory}: has no row {number}; it has 1 to {manifest['rows']}")
-    row, text = found
+    if runs_dir is not None:
+        raise UsageError(f"{directory}: tasks build made it of no runs; leave out --runs-dir and --db")
+    problems = inspection.check(Path(directory))
+    problems += inspection.leaks([directory], against) if against else []
     if as_json:
-        print(json.dumps({"provenance": row, "row": json.loads(text)}))
+        print(json.dumps({"directory": directory, "ok": not problems, "problems": problems}))
     else:
-        print_row(row, json.loads(text), console(soft_wrap=True))
-
-
-def _nth(rows: Iterable[Any], number: int) -> Any:
-    return next(islice(rows, number - 1, None), None) if number > 0 else None
+        print("\n".join(problems) or f"{directory}: in order; training and evaluation share nothing")
+    if problems:
+        raise PassagentError(f"{directory}: {counted(len(problems), 'problem')}: {problems[0]}")

@@ -89,25 +89,6 @@ def verify(words: Sequence[str], path: str | None, device: str, as_json: bool) -
         raise PassagentError(f"{wrong[0]['operators']}: does not hold any more: {wrong[0]['why']}")
 
 
-def prune(path: str | None, other_torch: bool, as_json: bool) -> None:
-    """Remove passes that failed when they were verified, and those of other versions of torch."""
-    here = version("torch")
-    with PassLibrary.open(path, create=False) as library:
-        gone = [
-            one
-            for one in library.all()
-            if one.status != "ok" or (other_torch and one.torch.partition("+")[0] != here.partition("+")[0])
-        ]
-        library.remove(gone)
-        left = len(library.all())
-    if as_json:
-        print(json.dumps({"removed": [one.instance for one in gone], "left": left}))
-        return
-    for one in gone:
-        print(f"removed {_short(one)} {one.operators}: {one.status}, torch {one.torch}")
-    print(f"{len(gone)} removed, {left} left")
-
-
 def _evaluated(one: KeptPass, evaluator: Evaluator) -> tuple[str, str]:
     with tempfile.TemporaryDirectory() as place:
         result = evaluator.evaluate(one.write_task(Path(place)), one.sources, fresh=True)

@@ -1,4 +1,4 @@
-"""`passagent extract`, `passagent tasks hash` and `passagent tasks dedup`."""
+"""`passagent extract`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from passagent.errors import PassagentError
 
 if TYPE_CHECKING:
     from passagent.extraction.extracting import Extracted
-    from passagent.extraction.structural_hash import Level
 
 
 def extract(spec: str, inputs: str | None, dynamic: bool, out: str, as_json: bool) -> None:
@@ -25,43 +24,6 @@ def extract(spec: str, inputs: str | None, dynamic: bool, out: str, as_json: boo
         print(_text(extracted))
     if not extracted.ok:
         raise PassagentError(f"{out}: {extracted.problems[0]}")
-
-
-def hash_tasks(words: list[str], as_json: bool) -> None:
-    """Print the structural hashes of each subgraph. Raises PassagentError."""
-    from passagent.extraction import task_hashes
-    from passagent.report.text import table
-    from passagent.tasks.tasklist import find_tasks
-
-    found = list(task_hashes.hash_tasks(find_tasks(words)))
-    if as_json:
-        data = [{"task": str(t), "subgraph": one.name, **hashes._asdict()} for t, one, hashes in found]
-        print(json.dumps({"subgraphs": data}))
-        return
-    rows = [[one.name, _short(hashes.structure), _short(hashes.instance)] for _, one, hashes in found]
-    print(table(["subgraph", "structure", "instance"], rows))
-
-
-def dedup_tasks(words: list[str], level: Level, as_json: bool) -> None:
-    """Print which subgraphs are the same, and how many are left. Raises PassagentError."""
-    from passagent.extraction import task_hashes
-    from passagent.tasks.tasklist import find_tasks
-
-    groups = task_hashes.same(task_hashes.hash_tasks(find_tasks(words)), level)
-    places = [[str(one.subgraph.path) for one in group] for group in groups]
-    count = sum(map(len, places))
-    if as_json:
-        print(json.dumps({"level": level, "subgraphs": count, "unique": len(places), "groups": places}))
-        return
-    for first, *others in places:
-        for other in others:
-            print(f"{other}: the same as {first}")
-    print(f"{count} subgraphs, {len(places)} of them different")
-
-
-def _short(text: str) -> str:
-    version, _, digest = text.partition(":")
-    return f"{version}:{digest[:12]}"
 
 
 def extract_regions(spec: str, inputs: str | None, out: str, as_json: bool) -> None:

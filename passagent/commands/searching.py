@@ -74,17 +74,9 @@ def _appended(path: str | None) -> Iterator[OnEvent | None]:
 def resume(
     name: str, settings: dict[str, Any], runs_dir: str, as_json: bool, parts: Parts | None = None
 ) -> None:
-    """Go on with a run where it was left; of a live one, lift the pause.
-
-    Raises PassagentError; Interrupted after Ctrl-C.
-    """
+    """Go on with a run where it was left. Raises PassagentError; Interrupted after Ctrl-C."""
     with conducting.resumed(runs_dir, name, settings, parts or Parts()) as prepared:
-        if isinstance(prepared, Prepared):
-            search_run(prepared, as_json)
-        elif as_json:
-            print(json.dumps({"run": prepared.id, "wanted": "run", "was": "pause"}))
-        else:
-            print(f"run {prepared.id}: the pause is over, its process goes on")
+        search_run(prepared, as_json)
 
 
 def fork(

@@ -54,7 +54,7 @@ def card(form: Format, summary: Summary, asked: dict[str, Any], tasks: dict[str,
                 [
                     "`provenance.jsonl` has a line for each row: its file and line, sha256, run, episode, "
                     "model, evaluator version, device, the scores of its candidates. "
-                    "`passagent export check` holds the data against it.",
+                    "`passagent check` holds the data against it.",
                 ],
             ),
         ]

@@ -56,7 +56,7 @@ class TaskCoverage:
 def cover(task: Path, target: str) -> TaskCoverage:
     """What the expert's first pass takes of a task. Raises UsageError for an unknown target."""
     if target not in CHOICES:
-        raise UsageError(f"--target {target}: write {' or '.join(CHOICES)}")
+        raise UsageError(f"--device {target}: write {' or '.join(CHOICES)}")
     name = task.resolve().name
     try:
         captured = graphs(str(task))

@@ -25,7 +25,7 @@ from passagent.page.freshness import Freshness
 from passagent.page.guard import Access, Guard
 from passagent.page.rendering import HERE, Relative, environment
 from passagent.search import wishes
-from passagent.store import Store, nodes, run_notes, runs
+from passagent.store import Store, nodes, runs
 
 View = Callable[..., dict[str, Any]]
 
@@ -112,7 +112,7 @@ class Site:
         return self.templates.get_template(template).render(context).encode()
 
     async def ask(self, request: Request) -> Response:
-        """POST of a button: pause, resume, drain or stop a live run, or a note on one, as the commands do."""
+        """POST of a button: stop a live run, as the command does."""
         form = {
             key: value[0] for key, value in parse_qs((await request.body()).decode(errors="replace")).items()
         }
@@ -122,23 +122,16 @@ class Site:
             return PlainTextResponse("the form is of another start of passagent view: load it again", 403)
         what, name = form.get("what", ""), request.path_params["name"]
         try:
-            await run_in_threadpool(self._ask, name, what, form.get("text", ""))
+            await run_in_threadpool(self._ask, name, what)
         except UsageError as error:
             return PlainTextResponse(str(error), 409)
         return RedirectResponse(f"./{name}", 303)
 
-    def _ask(self, name: str, what: str, text: str) -> None:
+    def _ask(self, name: str, what: str) -> None:
+        if what not in ("stop", "stop_after_episodes"):
+            raise UsageError(f"{what:.40}: not something that a run can be asked")
         with Store.open(self.runs_dir, create=False) as store:
-            run = runs.get_run(store, name)
-            if what == "note":
-                run_notes.add_note(store, run.id, text)
-            elif what == "resume":
-                if not wishes.lift_pause(store, run):
-                    raise UsageError(f"run {name} is not paused; go on with passagent resume {name}")
-            elif what in ("pause", "drain", "stop"):
-                wishes.ask(store, run, what)  # type: ignore[arg-type]
-            else:
-                raise UsageError(f"{what:.40}: not something that a run can be asked")
+            wishes.ask_to_stop(store, runs.get_run(store, name), after_episodes=what != "stop")
 
     async def file(self, request: Request) -> Response:
         """A candidate's file as it is, for one that a page cuts."""

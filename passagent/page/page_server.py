@@ -7,6 +7,7 @@ import secrets
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from passagent.errors import UsageError
@@ -29,7 +30,15 @@ class Request:
 
 
 def serve(request: Request) -> None:
-    """Serve the page until a signal ends it; its address is printed once it answers. Raises UsageError."""
+    """Serve the page until a signal ends it; its address is printed once it answers.
+
+    Raises UsageError where what it needs is not installed, or the port is taken.
+    """
+    missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"view needs {' and '.join(missing)}, not installed here; run: pip install 'passagent[web]'"
+        )
     import uvicorn
 
     from passagent.page.app import create_app

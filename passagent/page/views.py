@@ -8,9 +8,9 @@ from typing import Any
 from passagent.agent.prompt import plain_note, short_note
 from passagent.errors import TaskError, UsageError
 from passagent.page import charts
-from passagent.report import course, difference, run_list, spending, status, why
+from passagent.report import course, difference, spending, status, why
 from passagent.report.evaluation import failure_lines, figure_notes, graph_cells
-from passagent.report.run_summary import finalists_data, finalists_text, found_since_text
+from passagent.report.run_summary import finalists_data, finalists_text, found_since_text, run_row
 from passagent.report.tree import node_row
 from passagent.report.tree_layout import layout
 from passagent.search.changes import unified
@@ -32,7 +32,7 @@ NEWEST = 10
 def all_runs(store: Store, first: str = "0") -> dict[str, Any]:
     """The runs, the newest first."""
     found, start = runs.list_runs(store), _number(first)
-    rows = [run_list.run_row(store, run) for run in found[start : start + PAGE]]
+    rows = [run_row(store, run) for run in found[start : start + PAGE]]
     more = start + PAGE if start + PAGE < len(found) else None
     return {"runs": rows, "first": start, "count": len(found), "more": more}
 
@@ -231,7 +231,7 @@ def task(store: Store, key: str) -> dict[str, Any]:
             missing = f"{found[0].task_path}: was changed since; what is there now is shown"
     except (UsageError, TaskError) as error:
         missing = str(error)
-    rows = [run_list.run_row(store, one) for one in found[:PAGE]]
+    rows = [run_row(store, one) for one in found[:PAGE]]
     rows.sort(key=lambda row: -(row["best_as"] or 0.0))
     return {
         "run": found[0],

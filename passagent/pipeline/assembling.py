@@ -1,4 +1,4 @@
-"""From samples to a data set: each step's units, and what came of them (`passagent dataset build`)."""
+"""From samples to a data set: each step's units, and what came of them (`passagent tasks build`)."""
 
 from __future__ import annotations
 

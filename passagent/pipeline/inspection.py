@@ -63,26 +63,24 @@ def shared(one: Iterable[Member], other: Iterable[Member]) -> list[str]:
     return found
 
 
-def leaks(one: str, other: str) -> list[str]:
-    """What two sets of tasks (lists, directories) share. Raises UsageError, TaskError."""
-    return shared(*([member_of(path) for path in find_tasks([word])] for word in (one, other)))
+def leaks(words: list[str], against: list[str]) -> list[str]:
+    """Name the tasks of `words` that share something with one of `against`. Raises UsageError, TaskError."""
+    return shared(*([member_of(path) for path in find_tasks(names)] for names in (words, against)))
 
 
 def stats(out: Path) -> dict[str, Any]:
-    """The funnel, and of each list the tasks, subgraphs, operators, dtypes and elements of inputs."""
+    """The funnel, and of each list the tasks, subgraphs, operators and dtypes."""
     record = json.loads(record_of(out).read_text(encoding="utf-8"))
     lists = []
     for name in record["tasks"]:
         lines = (out / LISTS / f"{name}.txt").read_text(encoding="utf-8").split()
         tasks = [load_task(out / LISTS / line) for line in lines]
         graphs = [one for task in tasks for one in task.subgraphs]
-        elements = [sum(meta.numel for meta in one.inputs) for one in graphs]
         lists.append({
             "list": name,
             "tasks": len(tasks),
             "subgraphs": len(graphs),
             "operators": sorted(len(task.operators) for task in tasks),
             "dtypes": dict(Counter(one.dtype for one in graphs).most_common()),
-            "elements": sorted(elements),
         })  # fmt: skip
     return {"funnel": record["funnel"], "lists": lists}

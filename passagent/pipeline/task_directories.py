@@ -7,12 +7,12 @@ import re
 import shutil
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from passagent.errors import UsageError
-from passagent.extraction.sample import whole_directory, write_files, write_list
-from passagent.pipeline.buckets import Group
-from passagent.pipeline.generalisation import instance
+
+if TYPE_CHECKING:
+    from passagent.pipeline.buckets import Group
 
 TASKS, LISTS, RECORD = "tasks", "lists", "dataset.json"
 _NAMED = 40
@@ -28,6 +28,9 @@ def task_name(group: Group, instances: list[str]) -> str:
 
 def written_task(out: Path, name: str, subgraphs: list[dict[str, Any]]) -> None:
     """Write a task that is not there yet."""
+    from passagent.extraction.sample import whole_directory, write_files, write_list
+    from passagent.pipeline.generalisation import instance
+
     if (out / name).is_dir():
         return
     with whole_directory(out / name) as place:
@@ -46,9 +49,7 @@ def record_of(out: Path) -> Path:
     path = out / RECORD
     if not path.is_file():
         what = (
-            "is not finished; the same `dataset build` goes on"
-            if (out / "work").is_dir()
-            else "is no data set"
+            "is not finished; the same `tasks build` goes on" if (out / "work").is_dir() else "is no data set"
         )
         raise UsageError(f"{out}: {what}")
     return path

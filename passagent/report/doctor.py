@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from passagent.report import machine_checks, search_checks
-from passagent.report.finding import Finding
+from passagent.report.machine_checks import Finding
 from passagent.report.text import table
 from passagent.search.setup import stored_config
 from passagent.store import Store

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal, NamedTuple
+
 from passagent.config import Config
 from passagent.evaluator.hardware.health import orphaned_workers
 from passagent.report import run_figures
-from passagent.report.finding import Finding
 from passagent.report.text import clock, counted, number, printable
 from passagent.search.device_report import devices_of
 from passagent.store import Store, sessions
 from passagent.store.runs import Run
 
+Verdict = Literal["ok", "warn", "fail"]
+
 IDLE = 0.1
 """Share of the time searched that a device may be without an evaluation."""
 ERRORS = 0.1
 """Share of requests to models that may fail."""
+
+
+class Finding(NamedTuple):
+    """What a check found."""
+
+    check: str
+    verdict: Verdict
+    said: str
+    advice: str
+    """What to do; empty where nothing is."""
+    figures: dict[str, Any]
 
 
 def models(store: Store, run: Run, config: Config) -> Finding:

@@ -1,4 +1,4 @@
-"""Single pictures of a run as SVG or PNG (`passagent plot`). They need matplotlib (`passagent[report]`)."""
+"""Pictures of a run as SVG (`passagent report --pictures`). They need matplotlib (`passagent[report]`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from passagent.errors import PassagentError, UsageError
+from passagent.errors import PassagentError
 from passagent.report import course, tree_layout
 from passagent.report.curves import COLOURS, STYLE, check_matplotlib, save
 from passagent.report.run_summary import finalists_data
@@ -20,27 +20,38 @@ if TYPE_CHECKING:
 
     from passagent.report.course import Point
 
-SUFFIXES = (".svg", ".png")
+
+class NothingToDraw(PassagentError):
+    """The run has nothing yet that this picture shows."""
 
 
-def draw(store: Store, run: Run, picture: str, path: Path) -> None:
-    """Draw one of PICTURES. Raises UsageError, and PassagentError where there is nothing to draw."""
-    if path.suffix not in SUFFIXES:
-        raise UsageError(f"--out {path}: give a file that ends in {' or '.join(SUFFIXES)}")
-    check_matplotlib("plot")
+def draw_all(store: Store, run: Run, directory: Path) -> tuple[list[Path], list[str]]:
+    """Write best.svg, islands.svg, cost.svg and tree.svg into `directory`.
+
+    Returns their paths, and why some were left out. Raises UsageError if a file cannot be written.
+    """
+    check_matplotlib("--pictures")
     import matplotlib
     from matplotlib.figure import Figure
 
+    written, left_out = list[Path](), list[str]()
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(8.0, 4.4), layout="constrained")
-        PICTURES[picture](figure, store, run)
-        save(figure, path, "--out")
+        for name, draw in PICTURES.items():
+            figure = Figure(figsize=(8.0, 4.4), layout="constrained")
+            try:
+                draw(figure, store, run)
+            except NothingToDraw as error:
+                left_out.append(f"{name}: {error}")
+                continue
+            written.append(directory / f"{name}.svg")
+            save(figure, written[-1], "--pictures")
+    return written, left_out
 
 
 def _course(store: Store, run: Run) -> course.Course:
     found = course.course(course.made(store, run.id))
     if not found.best:
-        raise PassagentError(f"run {run.id}: nothing correct was timed yet; there is nothing to draw")
+        raise NothingToDraw(f"run {run.id}: nothing correct was timed yet")
     return found
 
 
@@ -95,7 +106,7 @@ def _cost(figure: Figure, store: Store, run: Run) -> None:
     """Tokens and money over time."""
     spent = course.spending(store, run.id)
     if not spent or not spent[-1].tokens:
-        raise PassagentError(f"run {run.id}: no model was paid; there is nothing to draw")
+        raise NothingToDraw(f"run {run.id}: no model was paid")
     axes = figure.subplots()
     times = [datetime.fromtimestamp(one.at, UTC) for one in spent]
     axes.step(times, [one.tokens for one in spent], where="post", color=COLOURS[0])  # type: ignore[arg-type]
@@ -113,7 +124,7 @@ def _tree(figure: Figure, store: Store, run: Run) -> None:
     best = confirmations.winner(store, run.id)
     found = tree_layout.layout(course.made(store, run.id), best.id if best else None)
     if not found.placed:
-        raise PassagentError(f"run {run.id}: has no candidate yet; there is nothing to draw")
+        raise NothingToDraw(f"run {run.id}: has no candidate yet")
     axes = figure.subplots()
     for one in found.placed:
         x, y = (one.parent.x, -one.parent.depth) if one.parent else (0.5, 0)
@@ -133,4 +144,4 @@ PICTURES: dict[str, Callable[[Figure, Store, Run], None]] = {
     "cost": _cost,
     "tree": _tree,
 }
-"""By the name that --picture has for each."""
+"""By the name of the file."""

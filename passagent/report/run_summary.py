@@ -17,7 +17,7 @@ from passagent.search.going_on import resume_command, runs_dir_flag
 from passagent.search.migration import why_none
 from passagent.search.pairing import confirmed_evaluation, standing
 from passagent.search.planting import author_of, seed_origins
-from passagent.store import Store, confirmations, migrations, nodes, runs, sessions
+from passagent.store import Store, bests, confirmations, migrations, nodes, runs, sessions
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS, Run
 
@@ -238,3 +238,23 @@ def island_table(islands: list[dict[str, Any]]) -> str:
 
 def _statuses(counts: dict[str, int]) -> str:
     return ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+
+
+def run_row(store: Store, run: Run) -> dict[str, Any]:
+    """A run in a line: the best that its model made, and what it began with."""
+    best = confirmations.winner(store, run.id, own=True)
+    seed = next(iter(bests.best_of_island(store, run.id, SEEDS, 1)), None)
+    return {
+        "run": run.id,
+        "task": run.task,
+        "model": run.model,
+        "device": run.device,
+        "state": shown_state(store, run),
+        "episodes": sum(island.episodes for island in runs.islands(store, run.id)),
+        "iters": run.limit,
+        "best_as": confirmations.score_of(store, best) if best else None,
+        "seed": None if seed is None else confirmations.score_of(store, seed),
+        "seed_from": None if seed is None else author_of(store, run, seed),
+        "created_at": run.created_at,
+        "elapsed_s": round(run.elapsed_s, 3),
+    }

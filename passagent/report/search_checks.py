@@ -6,7 +6,7 @@ import math
 
 from passagent.config import Config
 from passagent.report import run_figures
-from passagent.report.finding import Finding
+from passagent.report.machine_checks import Finding
 from passagent.report.text import percent
 from passagent.search.migration import why_none
 from passagent.search.policies import policy_of
@@ -29,7 +29,11 @@ def islands(store: Store, run: Run, config: Config) -> Finding:
         return Finding("islands", "ok", f"one island, {done[0]} episodes", "", shown)
     if min(done) == 0 and max(done) > 1:
         return Finding(
-            "islands", "fail", said, "an island never finished an episode: passagent tail RUN says why", shown
+            "islands",
+            "fail",
+            said,
+            "an island finished no episode: passagent status RUN --follow says why",
+            shown,
         )
     if max(done) - min(done) > max(1, 0.25 * max(done)):
         advice = "an island is much slower: look at its model's latency (passagent show RUN)"
@@ -99,7 +103,7 @@ def duplicates(store: Store, run: Run, config: Config) -> Finding:
 _ADVICE = {
     "refused": "see which rules in passagent show RUN; a role prompt may tempt the model",
     "mismatch": "patterns do not match: a stronger model, or more steps (agent.max_steps)",
-    "wrong_result": "numerics: add the role numerics, or look at passagent why NODE of some",
+    "wrong_result": "numerics: add the role numerics, or look at passagent show NODE --why of some",
     "infrastructure": "the machine fails evaluations: see run.log",
 }
 
@@ -116,7 +120,7 @@ def candidates(store: Store, run: Run, config: Config) -> Finding:
     )
     said = f"{total} nodes: {said}" if total else "none yet"
     worst = max((s for s in counts if s != "ok"), key=lambda s: counts[s], default="")
-    advice = _ADVICE.get(worst, "passagent why NODE shows a failed one")
+    advice = _ADVICE.get(worst, "passagent show NODE shows a failed one")
     if counts.get("infrastructure"):
         return Finding("candidates", "warn", said, _ADVICE["infrastructure"], counts)
     if total >= 10 and not right:
@@ -145,7 +149,7 @@ def finalists(store: Store, run: Run, config: Config) -> Finding:
     said = f"{len(found)} measured again, on average {percent(mean)} against the first time"
     if failed:
         said += f"; node {', '.join(map(str, failed))} was not right the second time"
-        return Finding("finalists", "warn", said, "passagent why NODE tells what failed", shown)
+        return Finding("finalists", "warn", said, "passagent show NODE tells what failed", shown)
     if mean is not None and mean < -FLATTERY:
         advice = "first measurements flatter: raise evaluator.budget_s or evaluator.trials"
         return Finding("finalists", "warn", said, advice, shown)

@@ -11,11 +11,10 @@ from passagent.report.run_summary import (
     found_since_text,
     shown_state,
 )
-from passagent.report.text import clock, interval, number, printable, table, thousands
+from passagent.report.text import clock, interval, number, table, thousands
 from passagent.search.device_report import are_worth_a_line, devices_of
 from passagent.search.going_on import resume_command
 from passagent.store import Store, confirmations, nodes, runs, sessions
-from passagent.store.run_notes import notes_of
 from passagent.store.runs import Run
 
 
@@ -33,7 +32,7 @@ def live_data(store: Store, run: Run) -> dict[str, Any]:
     islands = runs.islands(store, run.id)
     episodes = sum(island.episodes for island in islands)
     is_driven, driver = sessions.is_driven(store, run.id), sessions.driver(store, run.id)
-    state = "paused" if is_driven and run.wanted == "pause" else shown_state(store, run)
+    state = shown_state(store, run)
     count, best = len(sessions.of_run(store, run.id)), confirmations.winner(store, run.id)
     # a process notes now and then how long it has searched, and nothing at first
     paced_s = run.elapsed_s if not is_driven or run.elapsed_s >= sessions.SAVE_S else 0.0
@@ -75,7 +74,6 @@ def live_data(store: Store, run: Run) -> dict[str, Any]:
         "per_hour": _rates({name: now for name, (now, _) in used.items()}, paced_s),
         "eta_s": _eta_s(used, paced_s) if is_driven else None,
         "best": best_data(store, best, None) if best else None,
-        "notes": [note.data() for note in notes_of(store, run.id)],
     }
 
 
@@ -117,12 +115,10 @@ def _under_way(store: Store, run_id: str) -> list[UnderWay]:
 
 def _doing(episode: UnderWay, state: str) -> str:
     """What an episode waits for, in a word."""
-    if state not in ("running", "paused"):
+    if state != "running":
         return "at rest"
     if episode.asked_at is not None:
         return "thinking"
-    if state == "paused":
-        return "paused"
     return "evaluating" if episode.evaluating is not None else "waiting"
 
 
@@ -151,8 +147,8 @@ def status_text(store: Store, data: dict[str, Any]) -> str:
     who = who if data["is_driven"] else "no process works on it"
     told = f" ({data['reason']})" if data["reason"] else ""
     asked = ""
-    if data["is_driven"] and data["wanted"] in ("drain", "stop"):
-        asked = f", asked to {data['wanted']}"
+    if data["is_driven"] and data["wanted"] != "run":
+        asked = f", asked to {data['wanted'].replace('_', ' ')}"
     lines = [
         f"run {name}: {data['task']}, {data['model']}, {data['device']}: {data['state']}{told}{asked}; {who}"
     ]
@@ -171,15 +167,11 @@ def status_text(store: Store, data: dict[str, Any]) -> str:
         lines.append(f"per hour: {', '.join(rates)}")
     if data["eta_s"] is not None:
         lines.append(f"at this pace it ends in {clock(data['eta_s'])}")
-    lines += [
-        f"note of {note['at'][:16].replace('T', ' ')} UTC: {printable(note['text'])}"
-        for note in data["notes"]
-    ]
     lines.append(_island_table(data))
     if are_worth_a_line(data["devices"]):
         lines.append(_device_table(data["devices"]))
         lines += sorted({_versions_text(one["versions"]) for one in data["devices"] if "versions" in one})
-    if data["state"] == "paused" or not data["is_driven"]:
+    if not data["is_driven"]:
         lines.append(f"go on: {resume_command(store, name)}")
     return "\n".join(lines)
 

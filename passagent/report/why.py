@@ -163,8 +163,8 @@ def why_text(store: Store, data: dict[str, Any]) -> Text:
     for profile in data["profiles"][:1]:
         text.append("\nits profile: ", "bold")
         text.append(f"{printable(profile['text'])}\n")
-    text.append(f"\nthe prompt:       passagent prompt {data['run']} {data['node']}{flag}\n", "dim")
-    text.append(f"the conversation: passagent show {data['run']} {last['episode']['episode']}{flag}", "dim")
+    text.append(f"\nthe prompt:       passagent show {data['node']} --prompt{flag}\n", "dim")
+    text.append(f"the conversation: passagent show {data['node']} --conversation{flag}", "dim")
     if last["parent"] is not None:
         text.append(f"\nthe change:       passagent diff {last['parent']} {data['node']}{flag}", "dim")
     return text

@@ -169,6 +169,6 @@ def _test_script(shared: Export) -> str:
 set -eu
 root="${{PASSAGENT_ROOT:-}}"
 mkdir -p "$root{LOGS}"
-exec passagent tasks reward "$root{APP}/task" --pass-dir "$root{APP}/pass_dir" \\
-    --out "$root{LOGS}" --device {shared.device}{settings}
+exec passagent eval "$root{APP}/task" --pass-dir "$root{APP}/pass_dir" \\
+    --reward "$root{LOGS}" --device {shared.device}{settings}
 """

@@ -1,4 +1,4 @@
-"""`passagent tasks reward`, which a Harbor task's test.sh runs: the reward of a pass directory, in a file.
+"""The reward of a pass directory in a file: `eval --reward DIR`, which a Harbor task's test.sh runs.
 
 Writes `evaluation.json`, then `reward.txt`, into DIR: the reward that PassEnv gives for the files as one
 candidate. A directory without a readable pass is worth 0. Where the machine or the task fails, there is an
@@ -8,50 +8,50 @@ error, and no reward.txt: Harbor then reports the trial as failed instead of sco
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from passagent.cache import write_whole
-from passagent.config import load_config
+from passagent.config import EvaluatorConfig, load_config
 from passagent.errors import UsageError
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.faults import os_fault
 from passagent.rl.reward import reward_of
 from passagent.rl.shared import close_all, shared
-from passagent.settings import parse_set
-from passagent.tasks import load_task
+from passagent.tasks import Task, load_task
 
 EVALUATION, REWARD = "evaluation.json", "reward.txt"
 
 
-def verify(task_path: str, pass_dir: str, device: str, settings: list[str], out: Path) -> None:
-    """Judge `pass_dir` and write both files. Raises PassagentError."""
+def write_reward(
+    task_path: str, pass_dir: str | None, preset: str | None, settings: dict[str, Any], out: Path
+) -> tuple[float, Evaluation | str]:
+    """Judge `pass_dir` and write both files; return the reward, and the evaluation or why there is none.
+
+    Raises PassagentError.
+    """
     try:
         for name in (EVALUATION, REWARD):
             (out / name).unlink(missing_ok=True)  # an earlier one's, whatever fails below
-        reward, evaluation = judge(task_path, pass_dir, device, settings, out / "runs")
-        if evaluation is not None:
-            write_whole(out / EVALUATION, evaluation.model_dump_json() + "\n")
+        task, config = load_task(task_path), load_config(preset, settings).evaluator
+        reward, judged = _judge(task, pass_dir or task.path / "pass_dir", config, out / "runs")
+        if isinstance(judged, Evaluation):
+            write_whole(out / EVALUATION, judged.model_dump_json() + "\n")
         write_whole(out / REWARD, f"{reward}\n")
     except OSError as error:
-        raise os_fault(error, out, "--out") from error
+        raise os_fault(error, out, "--reward") from error
+    return reward, judged
 
 
-def judge(
-    task_path: str, pass_dir: str, device: str, settings: list[str], runs_dir: Path
-) -> tuple[float, Evaluation | None]:
-    """The reward, which is printed, and the evaluation if there is a pass. Raises PassagentError."""
-    config = load_config(None, parse_set(settings) | {"evaluator.device": device}).evaluator
-    task = load_task(task_path)
+def _judge(
+    task: Task, pass_dir: str | Path, config: EvaluatorConfig, runs_dir: Path
+) -> tuple[float, Evaluation | str]:
     try:
         candidate = Candidate.from_dir(pass_dir)
     except UsageError as error:
-        print(f"reward 0: {error}")
-        return 0.0, None
+        return 0.0, str(error)
     evaluator = shared(config, str(runs_dir))
     try:
         evaluation = evaluator.run(evaluator.evaluate(task, candidate))
     finally:
         close_all()
-    reward = reward_of(evaluation)
-    score = "none" if evaluation.as_score is None else f"{evaluation.as_score:.4f}"
-    print(f"reward {reward}: {evaluation.status}, AS {score}")
-    return reward, evaluation
+    return reward_of(evaluation), evaluation

@@ -39,7 +39,7 @@ from passagent.search.setup import (
     stored_config,
     stored_task,
 )
-from passagent.search.wishes import driven, lift_pause
+from passagent.search.wishes import driven
 from passagent.store import Store, confirmations, nodes, runs, sessions
 from passagent.store.runs import Run
 from passagent.tasks import Task
@@ -82,25 +82,19 @@ def started(runs_dir: str | Path, task: Task, config: Config, new: bool, parts: 
 
 
 @contextmanager
-def resumed(
-    runs_dir: str | Path, name: str, settings: dict[str, Any], parts: Parts
-) -> Iterator[Prepared | Run]:
-    """The run `name` with `settings` changed; the bare Run where it was paused and its own process goes on.
+def resumed(runs_dir: str | Path, name: str, settings: dict[str, Any], parts: Parts) -> Iterator[Prepared]:
+    """Open the run `name` with `settings` changed, to go on with it.
 
     Raises UsageError for a run that is not there, and for a setting that is fixed for a run's life.
     """
     with Store.open(runs_dir, create=False) as store:
         run = runs.find_run(store, name)
-        before = stored_config(run)
         for key in FIXED:
             if key in settings:
                 raise UsageError(
                     f"{key}: is fixed for a run's life; passagent fork starts a new one from a node"
                 )
-        config = override(before, settings)
-        if _lift_pause(store, run, config != before):
-            yield run
-            return
+        config = override(stored_config(run), settings)
         if run.is_served:
             raise UsageError(
                 f"run {run.id} has the candidates of clients: {resume_command(store, run.id)} goes on with "
@@ -109,16 +103,6 @@ def resumed(
         task = stored_task(run)
         with begin(config, task, parts) as begun:
             yield Prepared(store, run, task, config, _model(config, begun), begun, True)
-
-
-def _lift_pause(store: Store, run: Run, is_changed: bool) -> bool:
-    """Whether the run is live and paused: then its own process goes on, under the settings that it has."""
-    if is_changed and run.wanted == "pause" and sessions.is_driven(store, run.id):
-        raise UsageError(
-            f"run {run.id} is paused and its process keeps its settings: lift the pause with "
-            f"{resume_command(store, run.id)}, or stop it first"
-        )
-    return lift_pause(store, run)
 
 
 @contextmanager

@@ -77,9 +77,10 @@ async def _watched(session: Session) -> None:
     """Do the session's work with an eye on a person's wishes and on the time, at whose end it is cut."""
     work, watch = asyncio.create_task(_work(session)), asyncio.create_task(watch_run(session))
     try:
-        while not (work.done() or watch.done()) and (left_s := session.left_s) > 0:  # a pause adds to it
-            pause_s = min(left_s, POLL_S)
-            await asyncio.wait({work, watch}, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
+        while not (work.done() or watch.done()) and (left_s := session.left_s) > 0:
+            await asyncio.wait(
+                {work, watch}, timeout=min(left_s, POLL_S), return_when=asyncio.FIRST_COMPLETED
+            )
         if not (work.done() or watch.done()):
             session.stop(f"{session.config.search.max_time_s:g} s have passed")
             session.events.note("the time is over: what is under way is cut")
@@ -100,8 +101,8 @@ async def _work(session: Session) -> None:
         await measure_again(session)
         await seed(session)
         await _islands(session)
-        if runs.get_run(session.store, session.run.id).wanted == "drain":
-            session.stop("drained by a person", interrupted=True)
+        if runs.get_run(session.store, session.run.id).wanted == "stop_after_episodes":
+            session.stop("stopped by a person, after its episodes", interrupted=True)
         if not session.is_interrupted:
             await _end(session)
     except Stopping as stopping:
@@ -143,7 +144,7 @@ async def _island(session: Session, island: int) -> None:
 async def _next_episode(session: Session, island: int) -> Episode | None:
     """The island's next episode, once it is known whether there is one. Raises Stopping."""
     with session.waiting(lambda: f"island {island} may be left what other islands do not need"):
-        while (await session.ready()).wanted != "drain":
+        while session.check().wanted != "stop_after_episodes":
             try:
                 return episodes.next_episode(session.store, session.run, island)
             except episodes.NotYet:
@@ -173,12 +174,7 @@ async def watch_run(session: Session) -> None:
         wanted = runs.get_run(store, run_id).wanted
         if wanted == "stop":
             session.stop("stopped by a person", interrupted=True)
-        if wanted == "pause" != before:
-            session.events.note(f"paused by a person; passagent resume {run_id} goes on")
         if wanted != before:
             before = wanted
             session.notify()
         await asyncio.sleep(POLL_S)
-        if wanted == "pause":
-            session.started += POLL_S  # paused time is not time searched
-            session.begun += POLL_S

@@ -30,7 +30,7 @@ async def seed(session: Session) -> None:
     """
     wanted = 0 if EXPERT in model_names(session.model) else session.config.search.expert_seeds
     try:
-        while (await session.ready()).wanted != "drain":
+        while session.check().wanted != "stop_after_episodes":
             episode = episodes.next_episode(session.store, session.run, SEEDS, wanted)
             if episode is None:
                 return

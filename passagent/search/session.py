@@ -6,7 +6,7 @@ import asyncio
 import functools
 import math
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,7 +72,7 @@ class Budget(Protocol):
     limits: SearchConfig
     """Of which `max_tokens`, `max_cost`, `max_time_s` and `max_evaluations` count."""
 
-    async def admit(self, want: Want, ready: Callable[[], Awaitable[object]]) -> Callable[[], None]:
+    async def admit(self, want: Want, check: Callable[[], object]) -> Callable[[], None]:
         """Wait until there is room for `want`, and hold it until the returned function is called.
 
         `ready` is awaited first. It raises Stopping where the session is to stop; so does this, without room.
@@ -222,12 +222,6 @@ class Session:
         finally:
             timer.cancel()
 
-    async def ready(self) -> Standing:
-        """The run, once something new may be begun: not while it is paused. Raises Stopping."""
-        while (now := self.check()).wanted == "pause":
-            await self.changed.wait()
-        return now
-
     async def admit(self, want: Want, is_last: bool = False) -> Callable[[], None]:
         """Wait until the budgets have room for `want`, and hold it until the returned function is called.
 
@@ -236,12 +230,12 @@ class Session:
         has ended does before it is over.
         """
         if self.budget is not None:
-            return await self.budget.admit(want, self.ready)
+            return await self.budget.admit(want, self.check)
         reason: str | None = None
         with self.waiting(lambda: f"{reason}, unless what is under way takes less" if reason else ""):
             while True:
                 if not is_last:
-                    await self.ready()
+                    self.check()
                 if not is_limited(self.config.search, want):
                     return lambda: None
                 now = runs.standing(self.store, self.run.id)

@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from passagent.errors import UsageError
 from passagent.search.going_on import runs_dir_flag
 from passagent.store import Store, runs, sessions
 from passagent.store.runs import Run
 from passagent.store.sessions import Driver
 
-Wish = Literal["pause", "drain", "stop"]
 
+def ask_to_stop(store: Store, run: Run, after_episodes: bool) -> Driver | None:
+    """Ask the process that drives the run to stop, at once or after the episodes under way.
 
-def ask(store: Store, run: Run, what: Wish) -> Driver | None:
-    """Ask the process that drives the run to pause, drain or stop; which one it is, if it has begun.
-
-    Raises UsageError if there is none.
+    Returns which process that is, if it has begun. Raises UsageError if there is none.
     """
     if not sessions.is_driven(store, run.id):
         state = "interrupted" if run.state == "running" else run.state
-        raise UsageError(f"run {run.id} is {state}: no process works on it; nothing to {what}")
-    runs.want(store, run.id, what)
+        raise UsageError(f"run {run.id} is {state}: no process works on it; nothing to stop")
+    runs.want(store, run.id, "stop_after_episodes" if after_episodes else "stop")
     return sessions.driver(store, run.id)
-
-
-def lift_pause(store: Store, run: Run) -> bool:
-    """Let a live run that is paused go on in its own process; False if it is not one."""
-    if run.wanted != "pause" or not sessions.is_driven(store, run.id):
-        return False
-    runs.want(store, run.id, "run")
-    return True
 
 
 def driven(store: Store, run_id: str) -> UsageError:

@@ -7,7 +7,6 @@ torch and what it was measured against; of two for the same the faster stays.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -123,12 +122,6 @@ class PassLibrary(Library):
             f"UPDATE exemplars SET status = :status, verified_at = :at WHERE {_KEY} AND plan = :plan",
             {"status": status, "at": now(), **self._key(kept), "plan": kept.plan},
         )
-
-    def remove(self, passes: Sequence[KeptPass]) -> None:
-        """Remove passes."""
-        with self.transaction():
-            for one in passes:
-                self.run(f"DELETE FROM exemplars WHERE {_KEY}", self._key(one))
 
     def _key(self, kept: KeptPass) -> dict[str, str]:
         return {name: getattr(kept, name) for name in ("instance", "device", "torch", "reference")}

@@ -48,7 +48,7 @@ class Run:
     evaluations: int
     """Candidates evaluated; answers from the store are not counted."""
     wanted: str
-    """What a person asks of the process that drives it: `run`, `pause`, `drain` or `stop`."""
+    """What a person asks of the process that drives it: `run`, `stop_after_episodes` or `stop`."""
     environment: str | None
     """Evaluator version and environment that the nodes' scores are of; None before the first session."""
     cost: float
@@ -216,12 +216,11 @@ def get_island(store: Store, run_id: str, island: int) -> Island:
     return found
 
 
-def want(store: Store, run_id: str, what: Literal["run", "pause", "drain", "stop"]) -> None:
-    """Ask the process that drives the run to go on, pause, drain or stop; it notices within a second.
+def want(store: Store, run_id: str, what: Literal["run", "stop_after_episodes", "stop"]) -> None:
+    """Ask the process that drives the run to go on or to stop; it notices within a second.
 
-    `pause`: nothing new is begun until it is `run` again, what is in flight is finished, the process stays.
-    `drain`: the episodes under way are finished, then it stops. `stop`: it stops where one Ctrl-C would.
-    The next session that begins on a run at rest asks for `run` again.
+    `stop_after_episodes`: the episodes under way are finished, then it stops. `stop`: it stops where one
+    Ctrl-C would. The next session that begins on a run at rest asks for `run` again.
     """
     store.execute("UPDATE runs SET wanted = :what WHERE id = :run", {"what": what, "run": run_id})
 

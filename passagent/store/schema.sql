@@ -22,7 +22,7 @@ CREATE TABLE runs (
     input_tokens INTEGER NOT NULL DEFAULT 0,
     output_tokens INTEGER NOT NULL DEFAULT 0,
     evaluations INTEGER NOT NULL DEFAULT 0,
-    wanted TEXT NOT NULL DEFAULT 'run' CHECK (wanted IN ('run', 'pause', 'drain', 'stop')),
+    wanted TEXT NOT NULL DEFAULT 'run' CHECK (wanted IN ('run', 'stop_after_episodes', 'stop')),
     environment TEXT,
     cost REAL NOT NULL DEFAULT 0,
     forked_run TEXT,
@@ -268,11 +268,3 @@ CREATE TABLE profiles (
     PRIMARY KEY (node_id, deep)
 ) WITHOUT ROWID;
 CREATE INDEX profiles_of_run ON profiles (run_id);
-
-CREATE TABLE run_notes (
-    id INTEGER PRIMARY KEY,
-    run_id TEXT NOT NULL REFERENCES runs (id),
-    text TEXT NOT NULL,
-    created_at TEXT NOT NULL
-);
-CREATE INDEX run_notes_of_run ON run_notes (run_id);

@@ -15,8 +15,8 @@ passagent collect "${tasks[@]}" "${quick[@]}" --model expert
 
 echo "== export: what left a correct pass with AS > 0.1"
 passagent export --format trl --keep 'as_score > 0.1' --out data
-passagent export check data --runs-dir runs
-passagent export stats data
+passagent check data --runs-dir runs
+passagent show data
 
 echo "== train: a Qwen3 of two layers, random at first"
 export OMP_WAIT_POLICY=passive # threads that wait spin otherwise: ten times slower where others use the cores
