@@ -118,7 +118,7 @@ def main() -> None:
             page = f"{at}/run/{run.id}"
 
             def commit() -> None:
-                store.execute("UPDATE workers SET beats = beats + 1 WHERE run_id = :run", {"run": run.id})
+                store.execute("UPDATE runs SET elapsed_s = elapsed_s + 1 WHERE id = :run", {"run": run.id})
 
             found = {"load": os.getloadavg()}
             for name, address in (
