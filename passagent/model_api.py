@@ -11,10 +11,10 @@ from passagent.errors import UsageError
 if TYPE_CHECKING:
     from torch.fx import GraphModule
 
-    from passagent.deployment.explanation import Explanation
     from passagent.deployment.loading import Passes
     from passagent.deployment.model_timing import Measurement
     from passagent.deployment.package_writing import Packed
+    from passagent.deployment.rewriting import Rewriting
     from passagent.extraction.extracting import Extracted
     from passagent.extraction.region_tasks import Regions
     from passagent.optimization.optimized import Optimized
@@ -160,13 +160,13 @@ def apply(graph_module: GraphModule, passes: Passes) -> GraphModule:
     return graph_module
 
 
-def explain(model: Callable[..., Any], *inputs: Any, passes: Passes, dynamic: bool = False) -> Explanation:
+def explain(model: Callable[..., Any], *inputs: Any, passes: Passes, dynamic: bool = False) -> Rewriting:
     """Say which pass fits where in `model(*inputs)`, which does not and why. Nothing is compiled.
 
     Raises UsageError, PassagentError.
     """
-    from passagent.deployment.explanation import explain_model
     from passagent.deployment.loading import load_packages
+    from passagent.deployment.rewriting import explain_model
     from passagent.extraction.factories import Model
 
     return explain_model(Model(_name(model), model, inputs), load_packages(passes), dynamic)

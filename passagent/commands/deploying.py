@@ -49,8 +49,8 @@ def measure(
 
 def explain(passes: str, spec: str, inputs: str | None, dynamic: bool, as_json: bool) -> None:
     """Print which pass fits where in a model, and which does not and why. Raises PassagentError."""
-    from passagent.deployment.explanation import explain_model
     from passagent.deployment.loading import load_packages
+    from passagent.deployment.rewriting import explain_model
     from passagent.extraction.factories import load_model
 
     found = explain_model(load_model(spec, inputs), load_packages(passes), dynamic)

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 import torch.utils._pytree as pytree
 
-from passagent.deployment.explanation import Explanation, explain_model
 from passagent.deployment.inductor_pass import inductor_options
 from passagent.deployment.loading import Package
 from passagent.deployment.model_outputs import find_difference, outputs_in_float64, read_outputs
+from passagent.deployment.rewriting import Rewriting, explain_model
 from passagent.errors import PassagentError
 from passagent.evaluator.hardware.devices import find_device
 from passagent.evaluator.hardware.leases import DeviceLease
@@ -174,7 +174,7 @@ def _beside(mode: str) -> str:
     return f"{mode} + passes"
 
 
-def _with_passes(model: Model, mode: str, packages: Sequence[Package]) -> tuple[Call, Explanation]:
+def _with_passes(model: Model, mode: str, packages: Sequence[Package]) -> tuple[Call, Rewriting]:
     """The side with passes, compiled, and what they do."""
     explained = explain_model(model, packages)
     return _compiled(model, mode, packages), explained

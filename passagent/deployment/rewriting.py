@@ -18,6 +18,8 @@ from passagent.evaluator.matching.effects import Memory
 from passagent.evaluator.matching.matcher import Match, explain, match
 from passagent.evaluator.matching.rewrite import replace_match
 from passagent.evaluator.matching.unify import same_literal
+from passagent.extraction.factories import Model
+from passagent.extraction.model_capture import capture_model
 
 Copies = dict[int, tuple[torch.Tensor, list[int], list[int]]]
 """Of outputs, by number: what the operator gives, the order of dimensions in eager's memory, the inverse."""
@@ -47,10 +49,37 @@ class Refused:
 
 @dataclass
 class Rewriting:
-    """What was done to a graph."""
+    """What was done to a graph, or to those of a model."""
 
     replaced: list[Replaced] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
+    breaks: list[str] = field(default_factory=list)
+    """Where Dynamo breaks the model's graph: `FILE:LINE: reason`."""
+
+    def __str__(self) -> str:
+        lines = []
+        for one in self.replaced:
+            copied = f", with {', '.join(one.laid_out)} as contiguous copies" if one.laid_out else ""
+            lines.append(f"{one.name}: replaces {', '.join(one.nodes)}{copied}")
+        for left in self.refused:
+            where = f"leaves {', '.join(left.nodes)}" if left.nodes else "matches nothing"
+            lines.append(f"{left.name}: {where}: {left.reason}")
+        lines += [f"graph break at {one}" for one in self.breaks]
+        lines.append(f"{len(self.replaced)} places replaced")
+        return "\n".join(lines)
+
+
+def explain_model(model: Model, packages: Iterable[Package], dynamic: bool = False) -> Rewriting:
+    """Capture the model and rewrite its graphs, without compiling them. Raises PassagentError."""
+    packages, captured = list(packages), capture_model(model, dynamic)
+    whole = Rewriting(breaks=captured.breaks)
+    for piece in captured.pieces:
+        done = rewrite(piece.graph_module.graph, packages, explains=True)
+        whole.replaced.extend(done.replaced)
+        whole.refused.extend(done.refused)
+    matched = {one.name for one in whole.replaced} | {one.name for one in whole.refused if one.nodes}
+    whole.refused[:] = [one for one in whole.refused if one.nodes or one.name not in matched]
+    return whole
 
 
 def rewrite(graph: fx.Graph, packages: Iterable[Package], explains: bool = False) -> Rewriting:
