@@ -108,13 +108,11 @@ def test_shards_of_two_machines_are_one_benchmark(call, tmp_path):
     for name, other in (("first", first), ("third", first.model_copy(update={"identity": {"cpu": "b"}}))):
         Path(name).mkdir()
         Path(name, FILE).write_text(other.model_dump_json() + "\n")
-    code, out, _ = call("bench", "first", "second", "--merge", "--out", "both", "--plots", "curves", "--json")
+    code, out, _ = call("bench", "first", "second", "--plots", "curves", "--json")
     assert any(Path("curves").iterdir())
     assert code == 0 and json.loads(out)["compilers"][0]["tasks"] == 2, out
-    assert {one.task for one in look(Path("both"))} == {"task1", "task2"}
-    code, _, err = call("bench", "first", "second", "--merge", "--out", "both")
-    assert code == 2 and "both: holds results" in one_line(err)
-    code, _, err = call("bench", "first", "third", "--merge", "--out", "new")
+    assert json.loads(out)["results_files"] == ["first/results.jsonl", "second/results.jsonl"]
+    code, _, err = call("bench", "first", "third")
     assert code == 2 and "under other conditions" in one_line(err)
 
 
@@ -145,8 +143,6 @@ def test_shards_of_two_machines_are_one_benchmark(call, tmp_path):
         (["task1", "--set", "evaluator.trails=10"], "did you mean 'evaluator.trials'?"),
         (["task1", "--out", "list.txt/x"], "cannot be written"),
         (["task1", "--shard", "2/2"], "--shard 2/2: write I/N with I from 0 to N-1"),
-        (["task1", "--merge"], "--merge: name a new directory with --out"),
-        (["task1", "--merge", "--out", "new"], "results.jsonl"),
     ],
 )
 def test_usage_mistakes(call, tmp_path, words, told):

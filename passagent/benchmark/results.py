@@ -149,22 +149,19 @@ def look(directory: Path) -> list[Row]:
     return list({row.key: row for row in rows}.values())
 
 
-def merge(places: Sequence[Path], out: Path) -> list[Row]:
-    """Write the results in several directories as one new file in `out`: alike hosts share a benchmark.
+def read_directories(places: Sequence[Path]) -> list[Row]:
+    """Return the rows of several directories, of equal keys the last: alike hosts share a benchmark.
 
-    Raises UsageError where they differ in more than the host's name, and where `out` holds results.
+    Raises UsageError where they differ in more than the host's name.
     """
-    found = [(place, row) for place in places for row in look(place)]
-    same = found[0][1].identity if found else {}
-    for place, row in found:
-        _check_same(place / FILE, row.identity, same | {"host": row.identity.get("host")})
-    rows = list({row.key: row for _, row in found}.values())
-    if (out / FILE).exists():
-        raise UsageError(f"{out}: holds results; give a new --out")
-    with open_results(out, same) as results:
-        for row in rows:
-            results.add(row)
-    return rows
+    rows: dict[Key, Row] = {}
+    same: dict[str, Any] = {}
+    for place in places:
+        for row in look(place):
+            same = same or row.identity
+            _check_same(place / FILE, row.identity, same | {"host": row.identity.get("host")})
+            rows[row.key] = row
+    return list(rows.values())
 
 
 def _read(path: Path, same: dict[str, Any]) -> Iterator[Row]:

@@ -12,7 +12,7 @@ commands = typer.Typer()
 
 @commands.command()
 def collect(
-    tasks: opt.CollectArgument,
+    tasks: opt.TasksArgument,
     model: opt.Model = None,
     trials: opt.Trials = 2,
     max_steps: opt.MaxSteps = None,
@@ -35,15 +35,11 @@ def collect(
     runs_dir: opt.RunsDir = "runs",
     config: opt.CollectConfig = None,
     set_: opt.Set = None,
-    merge: opt.Merge = False,
     json: opt.Json = False,
 ) -> None:
     """Collect conversations on many tasks in one database. The same command again goes on."""
     from passagent.commands import collecting
 
-    if merge:
-        collecting.merge(tasks, runs_dir, json)
-        return
     settings = opt.settings_of(set_, locals())
     request = collecting.Request(
         tasks, settings, config, root, trials, parallel, shuffle, shard, max_steps, runs_dir

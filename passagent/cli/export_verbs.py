@@ -25,8 +25,7 @@ def export(
     parquet: opt.Parquet = False,
     against: opt.Against = None,
     tokenizer: opt.Tokenizer = None,
-    runs_dir: opt.RunsDir = "runs",
-    db: opt.Database = None,
+    runs_dir: opt.ExportedRuns = None,
     json: opt.Json = False,
 ) -> None:
     """Write a data set for a trainer, checked and with a card."""
@@ -42,7 +41,7 @@ def export(
         form=form.value,
         out=out,
         selection=Selection(keep, by.value, best_of, per_sequence),
-        runs_dir=exporting.runs_dir_of(runs_dir, db),
+        runs_dirs=runs_dir or ["runs"],
         against=against or [],
         with_failures=failures,
         with_pairs=pairs,
@@ -57,14 +56,12 @@ def check(
     directory: opt.ExportArgument,
     against: opt.Against = None,
     runs_dir: opt.CameFrom = None,
-    db: opt.Database = None,
     json: opt.Json = False,
 ) -> None:
     """Compare DIR with its record, evaluation tasks and its runs."""
     from passagent.commands import exporting
 
-    place = exporting.runs_dir_of(runs_dir or "runs", db) if runs_dir or db else None
-    exporting.check(directory, against or [], place, json)
+    exporting.check(directory, against or [], runs_dir or [], json)
 
 
 @group.command()

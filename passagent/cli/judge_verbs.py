@@ -82,7 +82,6 @@ def bench(
     suite: of_result.SuiteTable = None,
     explain: of_result.Explain = False,
     shard: of_result.BenchShard = None,
-    merge: of_result.BenchMerge = False,
     plots: opt.Plots = None,
     config: opt.Config = None,
     set_: opt.Set = None,
@@ -113,10 +112,7 @@ def bench(
         shard,
     )
     form = benching.form_of(json=json, csv=csv, markdown=markdown)
-    if merge:
-        benching.merge(request, plots, form)
-    else:
-        benching.bench(request, plots, form)
+    benching.bench(request, plots, form)
 
 
 @tasks_app.command("check")

@@ -87,9 +87,6 @@ TaskArgument = Annotated[
 ]
 TasksArgument = Annotated[list[str], argument("TASKS...", f"{_TASKS}, example:NAME.")]
 TasksOnDiskArgument = Annotated[list[str], argument("TASKS...", f"{_TASKS}.")]
-CollectArgument = Annotated[
-    list[str], argument("TASKS...", f"{_TASKS}, example:NAME. With --merge: runs directories.")
-]
 RunArgument = Annotated[str, argument("RUN", _A_RUN)]
 LiveRunArgument = Annotated[str | None, argument("[RUN]", _A_RUN, show_default="live runs")]
 NoteArgument = Annotated[str, argument("TEXT", "The note, in quotes.")]
@@ -308,10 +305,6 @@ Shard = Annotated[
 FirstSeed = Annotated[
     int | None, option("--seed", "Seed of the first trial; the others' follow.", show_default="0")
 ]
-Merge = Annotated[
-    bool,
-    option("--merge", "Write the databases in the directories TASKS as one new one to --runs-dir."),
-]
 Harbor = Annotated[str, option("--harbor", "Write Harbor tasks into DIR, a new one.", metavar="DIR")]
 Wheel = Annotated[
     str | None,
@@ -369,9 +362,12 @@ Tokenizer = Annotated[
     str | None,
     option("--tokenizer", "A tokenizer.json that lengths are counted with.", metavar="FILE"),
 ]
-Database = Annotated[str | None, option("--db", "A passagent.db, in place of --runs-dir.", metavar="FILE")]
+ExportedRuns = Annotated[
+    list[str] | None,
+    option("--runs-dir", "Where runs are stored. Give it again for more.", show_default="runs"),
+]
 CameFrom = Annotated[
-    str | None,
+    list[str] | None,
     option("--runs-dir", "Where the runs are stored that it came from.", env="PASSAGENT_CHECK_RUNS_DIR"),
 ]
 

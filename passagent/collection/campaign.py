@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from passagent.cluster.opening import check_devices, open_pool
-from passagent.collection import merging, trial_list, trials
+from passagent.collection import trial_list, trials
 from passagent.collection.collection_figures import Summary, summarise
-from passagent.collection.lock import alone, is_held
+from passagent.collection.lock import alone
 from passagent.collection.trial_list import Listing, Pair
 from passagent.collection.work import Collection, Watch
 from passagent.config import Config, load_config
@@ -93,8 +93,6 @@ class Collected:
     """Directory of each task that could not be loaded or judged, and why."""
     too_broken: PassagentError | None = None
     """What to raise where more than MOST_BROKEN of the tasks are."""
-    merged: dict[str, int] = field(default_factory=dict)
-    """How many runs came from each directory, where it is a merged one."""
 
 
 @contextmanager
@@ -160,16 +158,6 @@ async def work(prepared: Prepared, watch: Watch, begun: Callable[[Collection], o
         broken=prepared.listing.broken | collection.unfit,
         too_broken=_too_broken(prepared.listing, collection.unfit),
     )
-
-
-def merge(directories: Sequence[str], runs_dir: str) -> Collected:
-    """Write a new database of those in `directories`. Raises UsageError, see merging."""
-    for directory in directories:
-        if is_held(Path(directory)):
-            raise UsageError(f"{directory}: a process collects here; merge it when that has ended")
-    counts = merging.merge([Path(one) for one in directories], Path(runs_dir))
-    with Store.open(runs_dir, create=False) as store:
-        return Collected(Path(runs_dir), summarise(trials.outcomes(store)), merged=counts)
 
 
 def _unfinished(prepared: Prepared, collection: Collection) -> list[dict[str, Any]]:

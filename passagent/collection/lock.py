@@ -37,21 +37,6 @@ def alone(runs_dir: Path) -> Iterator[None]:
         os.close(file)
 
 
-def is_held(runs_dir: Path) -> bool:
-    """Whether a process collects into the database there."""
-    try:
-        file = os.open(runs_dir / LOCK, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(file)
-
-
 def _holder(path: Path) -> str:
     owner = path.read_text(errors="replace")
     return named(owner) if owner.count(":") >= 2 else "another process"

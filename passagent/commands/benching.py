@@ -10,7 +10,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from passagent.benchmark import sweep
 from passagent.benchmark.measure import NO_PASSES, PASS_DIR, Watch
 from passagent.benchmark.sweep import Measured, Planned, Request, run
 from passagent.commands.signals import Interrupted
@@ -47,13 +46,6 @@ def bench(request: Request, plots: str | None, form: Form) -> None:
             f"{len(measured.failed)} not measured, such as {first['task']}: {first['reason']}; "
             "the same command tries them again"
         )
-
-
-def merge(request: Request, plots: str | None, form: Form) -> None:
-    """Put the results of several machines into one new directory, and show them. Raises UsageError."""
-    _check(plots)
-    merged = sweep.merge(request.tasks, request.out, request.suite, request.root)
-    _show(merged, plots, form, _stream(form))
 
 
 def _check(plots: str | None) -> None:
@@ -128,7 +120,11 @@ def _print(form: Form, found: Measured, stream: Any) -> None:
                 shown["suite"] = bench_more.suite_data(found.suite)
             if found.losses:
                 shown["losses"] = [asdict(one) for one in found.losses]
-            shown |= {"failed": found.failed, "identity": found.identity, "results_file": str(found.path)}
+            shown |= {
+                "failed": found.failed,
+                "identity": found.identity,
+                "results_files": [*map(str, found.paths)],
+            }
             print(json.dumps(shown))
         case "csv":
             sys.stdout.write(bench_table.csv_text(found.summaries))

@@ -11,23 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from passagent.dataset.checking import check_directory
-from passagent.dataset.making import Request, evaluation_tasks, make
+from passagent.dataset.making import Request, evaluation_tasks, make, reading_stores
 from passagent.dataset.writing import provenance, read_manifest, texts
 from passagent.errors import UsageError
 from passagent.report.export_summary import stats_text, summary_text
 from passagent.report.text import console, counted
-from passagent.store import Store
-from passagent.store.database import DATABASE
-
-
-def runs_dir_of(runs_dir: str, database: str | None) -> str:
-    """The runs directory that is meant. Raises UsageError."""
-    if database is None:
-        return runs_dir
-    path = Path(database)
-    if path.name != DATABASE:
-        raise UsageError(f"{path}: a database of passagent is a file named {DATABASE}")
-    return str(path.parent)
 
 
 def export(request: Request, as_json: bool) -> None:
@@ -38,15 +26,12 @@ def export(request: Request, as_json: bool) -> None:
     )
 
 
-def check(directory: str, against: list[str], runs_dir: str | None, as_json: bool) -> None:
-    """Hold an export against its provenance, evaluation tasks and its database. Raises PassagentError."""
+def check(directory: str, against: list[str], runs_dirs: list[str], as_json: bool) -> None:
+    """Hold an export against its provenance, evaluation tasks and its databases. Raises PassagentError."""
     apart = evaluation_tasks(against)
-    if runs_dir is None:
-        rows = check_directory(Path(directory), apart, None)
-    else:
-        with Store.open(runs_dir, create=False) as store, store.reading():
-            rows = check_directory(Path(directory), apart, store)
-    with_what = ["hashes", "secrets", *(["overlap"] if against else []), *(["database"] if runs_dir else [])]
+    with reading_stores(runs_dirs) as stores:
+        rows = check_directory(Path(directory), apart, stores)
+    with_what = ["hashes", "secrets", *(["overlap"] if against else []), *(["database"] if runs_dirs else [])]
     if as_json:
         print(json.dumps({"directory": directory, "rows": rows, "checked": with_what}))
     else:
