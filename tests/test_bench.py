@@ -495,7 +495,7 @@ def test_one_process_at_a_time(call, tmp_path):
     with open_results(tmp_path / "kept", {}):
         code, _, err = call("bench", "task1", "--compiler", "pass_dir", *QUICK, "--out", "kept")
     assert code == 2
-    assert "another passagent bench works here" in one_line(err)
+    assert "works here; wait until it ends, or choose another place with --out" in one_line(err)
 
 
 def test_rows_come_back_as_they_were(tmp_path):

@@ -12,13 +12,13 @@ from typing import Any
 from passagent.cluster.opening import check_devices, open_pool
 from passagent.collection import trial_list, trials
 from passagent.collection.collection_figures import Summary, summarise
-from passagent.collection.lock import alone
 from passagent.collection.trial_list import Listing, Pair
 from passagent.collection.work import Collection, Watch
 from passagent.config import Config, load_config
 from passagent.errors import PassagentError, UsageError
 from passagent.models import open_model
 from passagent.models.types import Model
+from passagent.resumable import locked
 from passagent.search.beginning import Parts
 from passagent.search.runlog import run_log
 from passagent.search.setup import check_money, check_roles
@@ -119,7 +119,7 @@ def prepared(request: Request, parts: Parts | None = None) -> Iterator[Prepared]
         raise _too_broken(listing, {}) or no_trial
     with (
         Store.open(request.runs_dir) as store,
-        alone(store.runs_dir),
+        locked(store.runs_dir, "collect.lock"),
         run_log(store.runs_dir / "collect") as path,
     ):
         done = trial_list.finished(store, pairs, config)

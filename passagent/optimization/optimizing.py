@@ -18,7 +18,6 @@ from typing import Any, Protocol
 import torch
 
 from passagent.cache import write_whole
-from passagent.collection.lock import alone
 from passagent.config import load_config
 from passagent.confine.environment import device_name
 from passagent.deployment.loading import load_package
@@ -38,6 +37,7 @@ from passagent.kernels.toolchain import compiler
 from passagent.optimization.optimized import DROPPED, FAILED, KEPT, LEFT, NOTHING, Optimized, RegionOutcome
 from passagent.optimization.potential import SpeedOfLight
 from passagent.optimization.region_searches import RegionSearches, Wanted, best_run, finished_run
+from passagent.resumable import locked
 from passagent.search import planting
 from passagent.search.apart import Stoppable, finished
 from passagent.search.pairing import confirmed_evaluation
@@ -143,11 +143,7 @@ def _check_free(out: Path) -> None:
 @contextmanager
 def _state(place: Path) -> Iterator[Path]:
     """The state directory, for this process alone. Raises UsageError."""
-    try:
-        (place / "runs").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise os_fault(error, place, "--state") from error
-    with alone(place / "runs"):
+    with locked(place / "runs", "optimize.lock", "--state"):
         yield place
 
 
