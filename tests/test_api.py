@@ -170,7 +170,7 @@ def test_every_command_has_its_name_in_python_or_a_reason():
 @pytest.mark.parametrize(
     ("name", "in_a_terminal_only"),
     [
-        ("bench", {"csv", "json", "markdown", "plots"}),
+        ("bench", {"json", "markdown", "plots"}),
         ("collect", {"json"}),
         ("export", {"json"}),
     ],

@@ -86,7 +86,6 @@ def bench(
     config: opt.Config = None,
     set_: opt.Set = None,
     json: opt.Json = False,
-    csv: opt.Csv = False,
     markdown: opt.Markdown = False,
 ) -> None:
     """Measure compilers and passes on many tasks: PassNet's table. The same command again goes on."""
@@ -111,7 +110,7 @@ def bench(
         explain,
         shard,
     )
-    form = benching.form_of(json=json, csv=csv, markdown=markdown)
+    form = benching.form_of(json=json, markdown=markdown)
     benching.bench(request, plots, form)
 
 

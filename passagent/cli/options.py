@@ -282,7 +282,6 @@ Plots = Annotated[
     str | None,
     option("--plots", "Draw ES(t), S(t) and the speedups (needs passagent[report]).", metavar="DIR"),
 ]
-Csv = Annotated[bool, option("--csv", "The table as CSV on stdout.")]
 Markdown = Annotated[bool, option("--markdown", "The table as Markdown on stdout.")]
 Trials = Annotated[int, option("--trials", "Conversations on each task.", min=1)]
 MaxSteps = Annotated[

@@ -17,18 +17,14 @@ from passagent.errors import PassagentError, UsageError
 from passagent.report import bench_more, bench_table
 from passagent.report.bench_progress import BenchProgress
 
-Form = Literal["table", "json", "csv", "markdown"]
+Form = Literal["table", "json", "markdown"]
 
 
-def form_of(*, json: bool, csv: bool, markdown: bool) -> Form:
+def form_of(*, json: bool, markdown: bool) -> Form:
     """The form that was asked for. Raises UsageError for more than one."""
-    flags: dict[Form, bool] = {"json": json, "csv": csv, "markdown": markdown}
-    chosen = [form for form, flag in flags.items() if flag]
-    if len(chosen) > 1:
-        raise UsageError(
-            f"--{chosen[0]} and --{chosen[1]}: one form at a time; the same command prints the other"
-        )
-    return chosen[0] if chosen else "table"
+    if json and markdown:
+        raise UsageError("--json and --markdown: one form at a time; the same command prints the other")
+    return "json" if json else "markdown" if markdown else "table"
 
 
 def bench(request: Request, plots: str | None, form: Form) -> None:
@@ -126,8 +122,6 @@ def _print(form: Form, found: Measured, stream: Any) -> None:
                 "results_files": [*map(str, found.paths)],
             }
             print(json.dumps(shown))
-        case "csv":
-            sys.stdout.write(bench_table.csv_text(found.summaries))
         case "markdown":
             sys.stdout.write(bench_table.markdown(found.summaries))
         case "table":
