@@ -48,6 +48,7 @@ from passagent.commands import collecting, running
 from passagent.errors import InfrastructureError, TaskError
 from passagent.report.collect_table import status_line
 from passagent.report.text import width
+from passagent.resumable import locked
 from passagent.store import Store, runs
 
 
@@ -452,6 +453,13 @@ def test_ctrl_c_a_second_collector_and_a_single_stop(tmp_path):
             assert process.exitcode == 0
         assert check_ledger(tmp_path / "runs", server) == 0
     assert len(pairs_in(tmp_path / "runs")) == 5  # three of the five are the first three again
+
+
+def test_a_second_collection_into_a_database_is_refused_with_its_holder(call, server, tmp_path):
+    write_tasks(tmp_path / "tasks", 1)
+    with locked(Path("runs"), "collect.lock"):
+        code, _, err = call("collect", "tasks", *QUICK)
+    assert code == 2 and re.search(rf"runs: pid {os.getpid()} on .* works here; wait until it ends", err)
 
 
 # What becomes of it
