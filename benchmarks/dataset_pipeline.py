@@ -41,9 +41,9 @@ from passagent.evaluator.captures import graph_of
 from passagent.extraction.graph_text import model_text
 from passagent.extraction.structural_hash import structural_hash
 from passagent.pipeline import assembling, folding
+from passagent.pipeline.assembling import find_samples, validation
 from passagent.pipeline.buckets import dimension_bucket
 from passagent.pipeline.cutting import metas_of
-from passagent.pipeline.full_graphs import find_samples, validation
 from passagent.pipeline.partition import select
 from passagent.pipeline.plateaus import fusible_ranges
 from passagent.pipeline.units import Done, computing

@@ -125,18 +125,17 @@ def told(
     work: Path, places: list[Path], kind: str, out: Path | None, facts: Row, earlier: Path | None
 ) -> None:
     """Put the shards together, print the table and keep it."""
-    whole = work / f"all-{time.time_ns()}"
-    shards = [str(place) for place in places if (place / "results.jsonl").exists()]
-    ends = ["--merge", "--suite", "kernelbench", "--root", str(work / "tasks"), "--out", str(whole), "--json"]
-    command = [sys.executable, "-m", "passagent", "bench", *shards, *ends]
-    merged = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    print(merged.stderr)
-    table = json.loads(merged.stdout)["suite"]
+    files = [place / "results.jsonl" for place in places if (place / "results.jsonl").exists()]
+    ends = ["--suite", "kernelbench", "--root", str(work / "tasks"), "--json"]
+    command = [sys.executable, "-m", "passagent", "bench", *[str(file.parent) for file in files], *ends]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    print(printed.stderr)
+    table = json.loads(printed.stdout)["suite"]
     for line in table:
         mean, fast = line["gmean"]["value"], line["fast"]["1"]["value"]
         of = f"{line['compiler']} / {line['base']}, {line['level']}, {line['problems']} problems"
         print(f"{of}: {mean if mean is None else format(mean, '.3f')}, fast_1 {fast:.2f}")
-    rows = [json.loads(line) for line in (whole / "results.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     data = {"identity": {key: value for key, value in rows[0]["identity"].items() if key != "host"}}
     brief_rows = [*map(brief, rows)]
     data |= facts | {"table": table, "by_device": by_device(brief_rows), "rows": brief_rows}

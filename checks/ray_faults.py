@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -113,34 +114,30 @@ def gpus() -> dict[str, Any]:
 
     from passagent.cluster import ray_fleet
     from passagent.cluster.opening import open_pool
-    from passagent.cluster.ray_seats import Seat
+    from passagent.cluster.remote_owner import Silent
     from passagent.config import EvaluatorConfig
 
     made, _ = cluster(1, num_gpus=4)
     ray_fleet.make_host = stub_worker.make_host
-    ray_fleet.TOLD_AFTER_S = 1.0
-    told: list[str] = []
+    ray_fleet.ANSWER_S = 3.0
 
     async def work() -> dict[str, Any]:
-        pool = open_pool(EvaluatorConfig(pool=f"ray://{made.address}", device="cuda"), told.append)
+        pool = open_pool(EvaluatorConfig(pool=f"ray://{made.address}", device="cuda"), lambda _: None)
         fleet: Any = pool._fleet
-        there = fleet._cluster
-        four = sorted(seat.hello["visible"] for seat in there.seats)
-        fifth = Seat(4, "cuda", stub_worker.make_host)
-        fifth.take(None)
-        there.seats.append(fifth)
-        attending = asyncio.create_task(fleet.attend(lambda owner: None))
-        while not any(line.startswith("waiting") for line in told):
-            await asyncio.sleep(0.1)
-        waited = not fifth.look()
-        there.seats.pop(0).leave()
-        while not fifth.look():
-            await asyncio.sleep(0.1)
-        attending.cancel()
-        assert fifth.hello is not None
-        found = {"four": four, "fifth_waited": waited, "fifth": fifth.hello["visible"], "told": told}
+        links = fleet.cluster.links
+        answers = [await link.call("hello", {}) for link in links]
+        fifth = ray_fleet.RayLink(4, "cuda", None)
+        with suppress(Silent):
+            await fifth.call("hello", {})
+        waited = not fifth.has_answered
+        links[0].leave()
+        while not fifth.has_answered:
+            with suppress(Silent):
+                answer = await fifth.call("hello", {})
+        fifth.leave()
         await pool.close()
-        return found
+        four = sorted(one["host"] for one in answers)
+        return {"owners": len(fleet.owners), "four": four, "fifth_waited": waited, "fifth": answer["host"]}
 
     found = asyncio.run(asyncio.wait_for(work(), PATIENCE_S))
     made.shutdown()

@@ -115,9 +115,9 @@ def test_a_killed_driver_leaves_no_actor_and_is_gone_on_with(task, tmp_path, loc
 
 def test_four_gpus_are_four_devices_and_a_fifth_waits():
     found = on_ray("gpus")
+    assert found["owners"] == 4
     assert found["four"] == ["0", "1", "2", "3"]
     assert found["fifth_waited"] and found["fifth"] in found["four"]
-    assert "waiting: ray:4: Ray has no place for a GPU yet; 0 of 4 GPUs are free" in found["told"]
 
 
 class Namespace:

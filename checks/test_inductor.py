@@ -31,10 +31,10 @@ def test_compilers_side_by_side(
     for line in data["compilers"]:
         assert (line["tasks"], line["subgraphs"]) == (1, 1)
         assert line["subgraph_cr"] == {"value": 1.0, "low": None, "high": None}
-    rows = (tmp_path / data["results_file"]).read_text().splitlines()
+    rows = (tmp_path / data["results_files"][0]).read_text().splitlines()
     eager, inductor = (json.loads(row)["evaluation"] for row in rows)
     assert (eager["status"], eager["candidate"], eager["dispatch"]) == ("ok", "eager", "direct")
     assert (inductor["status"], inductor["candidate"], inductor["dispatch"]) == ("ok", "inductor", "dynamo")
     assert all(result["graphs"][0]["speedup"]["e2e"] > 0 for result in (eager, inductor))
-    assert data["results_file"] == "runs/bench/graph-cpu-direct/results.jsonl"
+    assert data["results_files"][0] == "runs/bench/graph-cpu-direct/results.jsonl"
     assert any((tmp_path / "cache/inductor/fxgraph").iterdir())  # compiled once for as long as it lasts

@@ -244,7 +244,6 @@ def bench(
     suite: Literal["kernelbench"] | None = None,
     explain: bool = False,
     shard: str | None = None,
-    merge: bool = False,
     config: str | None = None,
     settings: Settings | None = None,
 ) -> Bench:
@@ -256,11 +255,8 @@ def bench(
     from passagent.benchmark.kernelbench import default_compilers
     from passagent.benchmark.measure import Unwatched
     from passagent.benchmark.sweep import Request
-    from passagent.benchmark.sweep import merge as merged
     from passagent.benchmark.sweep import run as measured
 
-    if merge:
-        return Bench(merged(tasks, out))
     options = {"device": device, "pool": pool, "token_file": token_file, "dispatch": dispatch}
     given = settings_of(options | {"model": model, "library": library}, settings)
     compilers = compiler or default_compilers(suite, device)
@@ -297,20 +293,16 @@ def collect(
     price: str | Sequence[str] | None = None,
     runs_dir: str | Path = "runs",
     config: str | None = None,
-    merge: bool = False,
     settings: Settings | None = None,
 ) -> Collection:
     """Collect conversations on many tasks in one database. The same call again goes on; Ctrl-C as in `run`.
 
-    The arguments are the options of `passagent collect` (docs/collect.md). merge: `tasks` are directories of
-    runs, whose databases become one new one in `runs_dir`. Raises UsageError, InfrastructureError; a trial
-    that the machine failed, and a broken task, are in `Collection.data`.
+    The arguments are the options of `passagent collect` (docs/collect.md). Raises UsageError,
+    InfrastructureError; a trial that the machine failed, and a broken task, are in `Collection.data`.
     """
     from passagent.collection import campaign
     from passagent.collection.work import Unwatched
 
-    if merge:
-        return Collection(campaign.merge(tasks, str(runs_dir)))
     given = settings_of(
         {
             "model": model, "seed": seed, "device": device, "pool": pool, "token_file": token_file,
@@ -355,7 +347,7 @@ def build_dataset(
 
 
 def export(
-    run: Run | str | Path,
+    run: Run | str | Path | Sequence[str | Path],
     *,
     format: Literal["passagent", "trl", "openai", "llamafactory", "axolotl", "atif"],
     out: str | Path,
@@ -371,24 +363,26 @@ def export(
 ) -> Summary:
     """Write a data set for a trainer to the new directory `out`, and say what is in it.
 
-    run: one run's episodes, or those of a whole runs directory. The other arguments are the options of
-    `passagent export` (docs/distillation.md). Raises UsageError, and PassagentError for what must not go out.
+    run: one run's episodes, or those of one or several runs directories. The other arguments are the options
+    of `passagent export` (docs/distillation.md). Raises UsageError, and PassagentError for what must not go
+    out.
     """
     from passagent.dataset.making import Request, make
     from passagent.dataset.selection import Selection
 
-    place: str | Path = run.runs_dir if isinstance(run, Run) else run
+    place = run.runs_dir if isinstance(run, Run) else run
+    places = [str(place)] if isinstance(place, str | Path) else [*map(str, place)]
     if isinstance(run, Run):
         keep = f"run = '{run.id}'" + (f" AND ({keep}\n)" if keep else "")
     request = Request(
         form=format,
         out=str(out),
         selection=Selection(keep, by, best_of, per_sequence),
-        runs_dir=str(place),
+        runs_dirs=places,
         against=list(against),
         with_failures=failures,
         with_pairs=pairs,
         parquet=parquet,
         tokenizer=tokenizer,
     )
-    return make(request, f"passagent.export({str(place)!r}, format={format!r}, keep={keep!r}, by={by!r})")
+    return make(request, f"passagent.export({places!r}, format={format!r}, keep={keep!r}, by={by!r})")

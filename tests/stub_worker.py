@@ -31,7 +31,6 @@ class StubOwner:
     """In the place of a RefereeProcess; STUB_LOG names its file, STUB_SECONDS what an evaluation takes."""
 
     pid = None
-    is_placed = True
 
     def __init__(self, device: Device, config: EvaluatorConfig, cores: list[int], tell: Any = None) -> None:
         self.device = device
@@ -71,11 +70,12 @@ def facts(
 
 
 def make_host(device: str) -> Any:
-    """Of an actor of Ray, in the place of ray_seats.make_host."""
+    """Of an actor of Ray, in the place of ray_fleet.make_host; `host` is the GPU that it sees."""
     from passagent.cluster.host import Host
 
     found = facts(name=device)
     found["devices"][0]["uuid"] += f"-{os.getpid()}"  # a lock of its own
+    found["host"] = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     return Host(found, StubOwner)
 
 

@@ -152,9 +152,9 @@ def test_every_command_has_its_name_in_python_or_a_reason():
 @pytest.mark.parametrize(
     ("name", "in_a_terminal_only"),
     [
-        ("bench", {"csv", "json", "markdown", "plots"}),
+        ("bench", {"json", "markdown", "plots"}),
         ("collect", {"json"}),
-        ("export", {"db", "json"}),
+        ("export", {"json"}),
     ],
 )
 def test_an_option_has_its_name_in_python(name, in_a_terminal_only):
@@ -190,9 +190,8 @@ def test_a_collection(small, tmp_path):
     assert run.state == "finished" and run.data["episodes"] == 1
 
     second = pa.collect(tasks, **words, shard="1/2", runs_dir=str(tmp_path / "second"))
-    merged = pa.collect([str(first.runs_dir), str(second.runs_dir)], merge=True, runs_dir=tmp_path / "all")
-    again = pa.collect(tasks, **words, runs_dir=merged.runs_dir)
-    assert str(again) == str(merged) and again.data["table"][0]["runs"] == 2  # nothing was left to be made
+    pa.export([first.runs_dir, second.runs_dir], format="passagent", out=tmp_path / "data")
+    assert len((tmp_path / "data/provenance.jsonl").read_text().splitlines()) == 2
     with pytest.raises(pa.UsageError, match="--shard 2/2"):
         pa.collect(tasks, shard="2/2", runs_dir=tmp_path / "first")
     with pytest.raises(pa.UsageError, match="islands: is 1 in a collection"):
@@ -249,7 +248,7 @@ def test_a_benchmark(small, tmp_path):
     tiny.candidate().write(tmp_path / "passes" / small.name)
     words = {"compiler": ["eager", "pass_dir"], "pass_dir": str(tmp_path / "passes"), "settings": QUICK}
     found = pa.bench([str(small)], out=str(tmp_path / "kept"), **words)
-    assert found.failed == [] and found.path.is_file()
+    assert found.failed == [] and found.paths[0].is_file()
     assert "pass_dir" in found.table() and "<pre" in found._repr_html_()
     frame = found.to_pandas()
     assert list(frame["compiler"]) == ["eager", "pass_dir"] and set(frame["status"]) == {"ok"}

@@ -1,5 +1,6 @@
 """KernelBench's table of a benchmark, and where a compiler loses, from results as they are stored."""
 
+import asyncio
 import json
 import math
 
@@ -9,8 +10,9 @@ from test_bench_summary import evaluation
 
 from passagent.benchmark.kernelbench import LEVELS_P, Place, default_compilers, lines, place_of
 from passagent.benchmark.losses import category, cause, losses
+from passagent.benchmark.measure import Unwatched
 from passagent.benchmark.results import FILE, Row
-from passagent.benchmark.sweep import merge
+from passagent.benchmark.sweep import Request, run
 from passagent.errors import UsageError
 from passagent.evaluator.result import GraphResult, Speedup
 from passagent.report.bench_table import losses_text, suite_data, suite_text
@@ -124,8 +126,9 @@ def test_shards_give_the_suites_table_from_its_tasks(tmp_path):
         (shards[-1] / FILE).write_text("".join(one.model_dump_json() + "\n" for one in measured))
     places = [str(one) for one in shards]
     with pytest.raises(UsageError, match="name the directory of its tasks with --root"):
-        merge(places, str(tmp_path / "both"), "kernelbench")
-    found = merge(places, str(tmp_path / "both"), "kernelbench", str(tmp_path / "tasks"))
+        asyncio.run(run(Request(places, [], suite="kernelbench"), lambda _: Unwatched()))
+    request = Request(places, [], suite="kernelbench", root=str(tmp_path / "tasks"))
+    found = asyncio.run(run(request, lambda _: Unwatched()))
     line = next(one for one in found.suite if (one.compiler, one.base) == ("expert", "inductor"))
     assert line.problems == 2 and line.gmean.value == pytest.approx(math.sqrt(1.0 * 2.0))
 

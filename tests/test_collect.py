@@ -1,4 +1,4 @@
-"""`passagent collect`: each trial once, on one budget, whatever stops it; shards, and databases made one.
+"""`passagent collect`: each trial once, on one budget, whatever stops it; shards, and an export of them all.
 
 Real processes, the real SDK client against a server on 127.0.0.1, real SQLite; candidates are judged at once.
 """
@@ -11,7 +11,6 @@ import json
 import multiprocessing
 import multiprocessing.process
 import os
-import random
 import re
 import shutil
 import signal
@@ -41,17 +40,16 @@ from paid_collection import (
 from wire_server import Said, WireServer
 
 from passagent import cli
-from passagent.collection import merging, trial_list, trials, work
+from passagent.collection import trial_list, trials, work
 from passagent.collection.collection_figures import Summary, summarise
 from passagent.collection.trial_list import Entry
 from passagent.collection.trials import Outcome
 from passagent.commands import collecting, running
-from passagent.errors import InfrastructureError, TaskError, UsageError
+from passagent.errors import InfrastructureError, TaskError
 from passagent.report.collect_table import status_line
 from passagent.report.text import width
-from passagent.store import Store, evaluations, nodes, runs
-from passagent.store.episodes import Episode, get_episode
-from passagent.store.trajectories import trajectory
+from passagent.resumable import locked
+from passagent.store import Store, runs
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -254,9 +252,6 @@ def test_the_figures_of_the_table():
         (["tasks", "--model", "opnai/x"], "did you mean 'openai'?"),
         (["tasks", "--model", "openai/x", "--max-cost", "1"], "price"),
         (["tasks", "--device", "gpu"], "--device gpu: write cpu, cuda"),
-        (["--merge", "none"], "none: holds no runs"),
-        (["--merge", "foreign"], "foreign/passagent.db: a database of another program"),
-        (["--merge", "foreign", "--runs-dir", "tasks"], "tasks: exists"),
     ],
 )
 def test_usage_mistakes(call, tmp_path, words, told):
@@ -460,171 +455,35 @@ def test_ctrl_c_a_second_collector_and_a_single_stop(tmp_path):
     assert len(pairs_in(tmp_path / "runs")) == 5  # three of the five are the first three again
 
 
-# Merging
-
-
-class Sampled(paid_run.AnyEvaluator):
-    """Its results have timing samples."""
-
-    async def evaluate(self, task_path, candidate, bar=None):
-        found = await super().evaluate(task_path, candidate, bar)
-        rng = random.Random(candidate.key)
-        samples = [rng.randint(1000, 9000) / 1e6 for _ in range(1500)]
-        graph = found.graphs[0].model_copy(
-            update={"eager_samples_ms": samples, "compiled_samples_ms": samples}
-        )
-        return found.model_copy(update={"graphs": [graph]})
-
-
-def told(store: Store, run_id: str) -> list[dict[str, Any]]:
-    """A run's trajectories, evaluations and elites without ids and numbers of rows."""
-    run_ = runs.get_run(store, run_id)
-    every = [trajectory(store, run_, episode) for episode in episodes_of(store, run_id)]
-    order = {node.node: (one.episode, place) for one in every for place, node in enumerate(one.nodes)}
-    order |= {None: None}  # type: ignore[dict-item]
-    found = []
-    for one in every:
-        data = one.model_dump(exclude={"run"})
-        data |= {key: order[data[key]] for key in ("best_node", "parent")}
-        for node in data["nodes"]:
-            stored = nodes.get_node(store, node["node"])
-            node["evaluation"] = evaluations.get_evaluation(store, stored.evaluation_id or 0)
-            node["text"] = nodes.get_files(store, stored)
-            node |= {key: order[node[key]] for key in ("node", "parent", "repeat_of")}
-        found.append(data)
-    where = {"run": run_id}
-    islands = store.rows("SELECT best_node, best_as FROM islands WHERE run_id = :run ORDER BY island", where)
-    found += [
-        {key: order[value] if key in ("node_id", "best_node") else value for key, value in row.items()}
-        for row in islands
-    ]
-    return found
-
-
-def episodes_of(store: Store, run_id: str) -> list[Episode]:
-    rows = store.rows("SELECT id FROM episodes WHERE run_id = :run ORDER BY number", {"run": run_id})
-    return [get_episode(store, row["id"]) for row in rows]
-
-
-def rename(runs_dir: str, run_id: str, name: str) -> None:
-    """Give a run another id."""
-    with contextlib.closing(sqlite3.connect(f"{runs_dir}/passagent.db")) as database:
-        tables = "SELECT m.name FROM sqlite_master m, pragma_table_info(m.name) c WHERE c.name = 'run_id' "
-        for (table,) in database.execute(f"{tables} AND m.type = 'table'").fetchall():
-            database.execute(f"UPDATE {table} SET run_id = ? WHERE run_id = ?", (name, run_id))
-        database.execute("UPDATE runs SET id = ? WHERE id = ?", (name, run_id))
-        database.commit()
-
-
-def test_merged_databases_are_their_union(call, server, tmp_path):
-    """The shards have the trials of the same tasks, so that results are packed with other examples.
-
-    Each has a search of many episodes, too, and two runs happen to have the same id.
-    """
-    run.parts = type(run.parts)(None, Sampled(), run.parts.diagnose)
-    write_tasks(tmp_path / "tasks", 3)
-    for index in (0, 1):
-        words = [*QUICK, "--runs-dir", f"part{index}"]
-        assert call("collect", "tasks", *words, "--shard", f"{index}/2")[0] == 0
-        more = ["--iters", 6, "--islands", 2, "--set", "search.policy=mcts", "--set", "search.expert_seeds=0"]
-        assert call("run", f"tasks/task0{index}", *words, *more, "--set", "search.finalists=0")[0] == 0
-    with Store.open("part0") as first, Store.open("part1") as second:
-        common = runs.list_runs(first)[0].id
-        taken = runs.list_runs(second)[0].id
-    rename("part1", taken, common)
-    code, out, err = call("collect", "--merge", "part0", "part1", "--runs-dir", "all")
-    assert code == 0, err
-    assert "part0: 4 runs\npart1: 4 runs\nall: 8 runs\n" in out and re.search(r"^runs +6$", out, re.M)
-    with Store.open("all", create=False) as merged:
-        assert merged.rows("PRAGMA foreign_key_check") == []
-        assert merged.row("SELECT count(DISTINCT task_key) AS n FROM conditions") == {"n": 3}
-        places = {(one.task_key, one.trial, one.created_at): one.id for one in runs.list_runs(merged)}
-        for part in ("part0", "part1"):
-            with Store.open(part, create=False) as store:
-                for one in runs.list_runs(store):
-                    place = places[one.task_key, one.trial, one.created_at]
-                    assert (place == one.id) == ((part, one.id) != ("part1", common))
-                    assert told(merged, place) == told(store, one.id)
-                    shown = [
-                        call("show", name, "1", "--json", "--runs-dir", where)[1]
-                        for name, where in ((one.id, part), (place, "all"))
-                    ]
-                    ids = r'"(node|parent|best_node)": ?\d+|"run": ?"\w+"'
-                    assert re.sub(ids, "", shown[0]) == re.sub(ids, "", shown[1]) and '"messages"' in shown[0]
-        for table in ("episodes", "steps", "calls", "nodes", "evaluations", "islands", "sessions",
-                      "gains", "messages", "hints_shown"):  # fmt: skip
-            counts = []
-            for place in ("part0", "part1", "all"):
-                with Store.open(place, create=False) as store:
-                    counts.append((store.row(f"SELECT count(*) AS n FROM {table}") or {})["n"])
-            assert counts[2] == counts[0] + counts[1] > 1, table
-    # it is gone on with like any other
-    asked = len(server.ledger)
-    code, out, _ = call("collect", "tasks", *QUICK, "--runs-dir", "all", "--trials", 3)
-    assert code == 0 and len(server.ledger) == asked + 3 * STEPS
-
-
-def test_a_trial_in_two_databases_is_refused(call, server, tmp_path):
-    write_tasks(tmp_path / "tasks", 2)
-    for name in ("a", "b"):
-        assert call("collect", "tasks/task01", *QUICK, "--trials", 1, "--runs-dir", name)[0] == 0
-    for names in (("a", "b"), ("a", "a")):
-        code, _, err = call("collect", "--merge", *names, "--runs-dir", "all")
-        assert code == 2
-        assert f"task01 trial 0 of {MODEL} is in {names[0]} and in {names[1]}" in err.splitlines()[-1]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "tasks"]
-
-
-def test_a_merge_that_fails_leaves_nothing(call, server, tmp_path, monkeypatch):
+def test_a_second_collection_into_a_database_is_refused_with_its_holder(call, server, tmp_path):
     write_tasks(tmp_path / "tasks", 1)
-    assert call("collect", "tasks", *QUICK, "--trials", 1, "--runs-dir", "a")[0] == 0
-    monkeypatch.setitem(merging._ADDED, "files", "INSERT INTO nowhere VALUES (1)")
-    with pytest.raises(sqlite3.OperationalError):
-        merging.merge([Path("a")], Path("all"))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "tasks"]
-
-
-def test_a_database_in_use_is_not_merged(call, server, tmp_path):
-    from passagent.store.locks import alone
-
-    write_tasks(tmp_path / "tasks", 1)
-    assert call("collect", "tasks", *QUICK, "--trials", 1, "--runs-dir", "a")[0] == 0
-    with alone(Path("a")):
-        code, _, err = call("collect", "--merge", "a", "--runs-dir", "all")
-        with pytest.raises(UsageError, match=f"process {os.getpid()} on .* collects here"), alone(Path("a")):
-            pass
-    assert code == 2 and "a: a process collects here" in err
+    with locked(Path("runs"), "collect.lock"):
+        code, _, err = call("collect", "tasks", *QUICK)
+    assert code == 2 and re.search(rf"runs: pid {os.getpid()} on .* works here; wait until it ends", err)
 
 
 # What becomes of it
 
 
-def test_failures_and_pairs_of_a_collection_go_out(call, server, tmp_path):
+def test_failures_and_pairs_of_two_shards_go_out_as_one_data_set(call, server, tmp_path):
     write_tasks(tmp_path / "tasks", 5)
-    code, out, err = call("collect", "tasks", "--trials", 3, *QUICK, "--json")
-    assert code == 0, err
-    [row] = json.loads(out)["table"]
-    where = ["--runs-dir", "runs/collect"] if (tmp_path / "runs/collect/passagent.db").exists() else []
-    code, out, err = call(
-        "export",
-        "--format",
-        "trl",
-        "--out",
-        "out",
-        "--keep",
-        "as_score > 0.1",
-        "--failures",
-        "--pairs",
-        *where,
-    )
+    kept, where = 0, []
+    for index in (0, 1):
+        words = ["--trials", 3, "--shuffle", 1, "--shard", f"{index}/2", "--runs-dir", f"part{index}"]
+        code, out, err = call("collect", "tasks", *words, *QUICK, "--json")
+        assert code == 0, err
+        kept += json.loads(out)["table"][0]["kept"]
+        where += ["--runs-dir", f"part{index}"]
+    words = ["--format", "trl", "--keep", "as_score > 0.1", "--failures", "--pairs"]
+    code, out, err = call("export", *words, "--out", "out", *where)
     assert code == 0, err
 
     def lines(name: str) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (tmp_path / "out" / name).read_text().strip("\n").split("\n")]
 
-    assert len(lines("messages.jsonl")) == row["kept"] < 15
+    assert len(lines("messages.jsonl")) == kept < 15
     failed = lines("failures_messages.jsonl")
-    assert len(failed) == 15 - row["kept"] and all(one["status"] == "wrong_result" for one in failed)
+    assert len(failed) == 15 - kept and all(one["status"] == "wrong_result" for one in failed)
     pairs = lines("preferences.jsonl")
     assert {pair["task"] for pair in pairs} == {f"task{number:02}" for number in range(5)}
     for pair in pairs:
@@ -633,3 +492,5 @@ def test_failures_and_pairs_of_a_collection_go_out(call, server, tmp_path):
         assert pair["chosen"][0]["role"] == pair["rejected"][0]["role"] == "assistant"
         assert pair["chosen"] != pair["rejected"]
     assert call("check", "out", *where)[0] == 0
+    code, _, err = call("export", "--format", "trl", "--out", "twice", "--runs-dir", "part0", *where)
+    assert code == 2 and "part0: leave one of them out" in err

@@ -119,7 +119,7 @@ def test_a_killed_build_goes_on_and_a_second_one_is_told_of_the_first(samples, b
         time.sleep(0.05)
     os.kill(first.pid, signal.SIGSTOP)  # it must not end before the second one is there
     second = command(tmp_path, *BUILD)
-    assert second.returncode == 2 and "another process builds there" in second.stderr
+    assert second.returncode == 2 and "works here; wait until it ends" in second.stderr
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
     assert not (tmp_path / "data/dataset.json").exists() and not (tmp_path / "data/lists").exists()

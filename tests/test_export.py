@@ -94,7 +94,7 @@ def test_what_is_written_says_where_it_comes_from_and_is_what_was_stored(call, h
         assert row["run"] and row["episode"] and row["model"] and row["evaluator_version"] and row["device"]
     card = (tmp_path / "out/README.md").read_text()
     assert f"passagent export --format {form}" in card and "openai/m-1" in card and "(50%)" in card
-    code, out, _ = call("check", "out", "--db", home / "passagent.db")
+    code, out, _ = call("check", "out", "--runs-dir", home)
     assert (code, "hashes, secrets, database" in out) == (0, True)
     code, out, _ = call("show", "out")
     assert code == 0 and "anthropic/m-4" in out
@@ -124,7 +124,7 @@ def test_the_lossless_form_is_read_back_with_the_candidates_files(call, home, tm
 )
 def test_a_condition_chooses_by_columns(home, condition, holds):
     with Store.open(home, create=False) as store:
-        told = of.read_episodes(store)
+        told = of.read_episodes([store])
     chosen = {one.columns["id"] for one in select(told, Selection(condition))}
     assert chosen == {one.columns["id"] for one in told if holds(one.columns)}
     assert 0 < len(chosen) < len(told)
@@ -132,7 +132,7 @@ def test_a_condition_chooses_by_columns(home, condition, holds):
 
 def test_at_most_so_many_are_the_best(home):
     with Store.open(home, create=False) as store:
-        told = of.read_episodes(store)
+        told = of.read_episodes([store])
     best = sorted((one.columns["as_score"] for one in told), reverse=True)[:3]
     for selection in (Selection(best_of=3), Selection(per_sequence=3), Selection("steps > 0", best_of=3)):
         found = [one.columns["as_score"] for one in select(told, selection)]
@@ -141,10 +141,10 @@ def test_at_most_so_many_are_the_best(home):
 
 def test_a_step_is_complete_stayed_correct_and_gained(home):
     with Store.open(home, create=False) as store:
-        told = of.read_episodes(store)
+        told = of.read_episodes([store])
         chosen = select(told, Selection(by="step"))
         assert len(chosen) > 10
-        for example, one in zip(build(store, chosen), chosen, strict=True):
+        for example, one in zip(build(chosen), chosen, strict=True):
             assert one.revision and one.revision.status == "ok"
             assert one.revision.low > one.revision.before_high
             assert [turn.role for turn in example.turns[:2]] == ["system", "user"]
@@ -169,7 +169,7 @@ def test_what_did_not_gain_beyond_its_interval_is_no_step():
     assert sure.reward == pytest.approx(math.log(1.1))
     assert (noise.reward, wrong.reward) == (0.0, 0.0)
     columns = dict.fromkeys(of.COLUMNS) | {"id": "r/1", "operators": "add"}
-    told = Told(1, columns, (), (), (sure, replace(noise, node=2), replace(wrong, node=3)))
+    told = Told(1, columns, (), (), (sure, replace(noise, node=2), replace(wrong, node=3)), None)
     assert [one.columns["id"] for one in select([told], Selection(by="step"))] == ["r/1/1"]
 
 
@@ -185,6 +185,7 @@ def test_returns_and_advantages_are_what_they_are_by_definition(trials):
             (),
             (),
             tuple(Revision(0, "ok", math.exp(r), math.exp(r), 0, 1, 1.0, "", "", 1) for r in rewards),
+            None,
         )
         for place, rewards in enumerate(trials)
     ]
@@ -218,8 +219,7 @@ def test_returns_and_advantages_are_what_they_are_by_definition(trials):
         (["--pairs", "--format", "openai"], "--pairs is for --format trl"),
         (["--parquet", "--format", "atif"], "--parquet: rows of atif are no table"),
         (["--runs-dir", "nowhere"], "nowhere"),
-        (["--db", "other.db"], "a file named passagent.db"),
-        (["--db", "foreign/passagent.db"], "a database of another program"),
+        (["--runs-dir", "foreign"], "a database of another program"),
     ],
 )
 def test_what_cannot_be_done_is_told_in_a_line_and_nothing_is_written(call, home, tmp_path, words, said):
@@ -242,8 +242,8 @@ def test_a_directory_that_exists_is_left_alone(call, home, tmp_path):
 
 
 def test_a_half_written_export_is_never_there(call, home, tmp_path, monkeypatch):
-    def breaks(store, chosen):
-        yield from build(store, list(chosen)[:5])
+    def breaks(chosen):
+        yield from build(list(chosen)[:5])
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(making, "build", breaks)

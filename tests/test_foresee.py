@@ -41,7 +41,7 @@ def task(tmp_path_factory) -> Path:
 class Owner:
     """Answers when it is let; what it was told of."""
 
-    pid, is_placed = None, True
+    pid = None
 
     def __init__(self, name: str) -> None:
         self.device = Device(name, name, "stub")

@@ -9,9 +9,9 @@ from graphs_to_fold import write_graph
 
 from passagent.errors import UsageError
 from passagent.pipeline import folding
+from passagent.pipeline.assembling import find_samples, validation
 from passagent.pipeline.buckets import STRIDE, bucketed, dimension_bucket, groups
 from passagent.pipeline.cutting import cut_ranges
-from passagent.pipeline.full_graphs import find_samples, validation
 from passagent.pipeline.generalisation import generalise, instance
 from passagent.pipeline.inspection import shared
 from passagent.pipeline.partition import Member, partition, select

@@ -124,7 +124,7 @@ def test_a_killed_worker_costs_no_candidate_and_is_used_again_on_another_port(
     told: list[str] = []
 
     async def work():
-        monkeypatch.setattr("passagent.cluster.http_fleet.BEAT_S", 0.1)
+        monkeypatch.setattr("passagent.cluster.machine_fleet.BEAT_S", 0.1)
         evaluators = open_pool(config, told.append)
         try:
             asked = [asyncio.create_task(evaluators.evaluate(task, one)) for one in candidates(3)]

@@ -130,7 +130,7 @@ def test_its_public_methods_are_the_agents_tools():
 
 def test_the_rules_name_only_the_tools_that_there_are():
     task = load_task("example:quick_gelu")
-    text = task_text(task, load_config(), "fusion", here=False)
+    text = task_text(task, load_config(), here=False)
     assert "search_knowledge" in text
 
 
@@ -151,16 +151,6 @@ def test_the_best_candidate_is_the_reward_rounded(task, answers):
     assert env.reward == 0.0 and env.best is None and env.best_files == {}
 
 
-def test_the_log_gain_is_over_eager_and_never_negative(task, answers):
-    env = begun(task, reward="log_gain")
-    answers += [evaluation(0.5), evaluation(2.0)]
-    env.pass_evaluator()
-    assert env.reward == 0.0
-    write(env, "faster")
-    env.pass_evaluator()
-    assert env.reward == pytest.approx(math.log(2), abs=FLOOR)
-
-
 def test_a_refused_candidate_costs_the_episode(task, answers):
     env = begun(task)
     answers += [evaluation(2.0), evaluation(0.1, "refused", violations=[BY_TEXT]), evaluation(3.0)]
@@ -170,16 +160,6 @@ def test_a_refused_candidate_costs_the_episode(task, answers):
     assert env.refused and env.reward == 0.0
     env.reset(task=task)
     assert not env.refused
-
-
-def test_refusals_may_count_for_the_candidate_alone(task, answers):
-    env = begun(task, refusals="candidate")
-    answers += [evaluation(0.1, "refused", violations=[BY_TEXT]), evaluation(2.0)]
-    env.pass_evaluator()
-    assert env.refused and env.reward == 0.0
-    write(env, "honest")
-    env.pass_evaluator()
-    assert env.refused and env.reward == pytest.approx(2.0, rel=FLOOR)
 
 
 def test_a_measured_refusal_has_to_repeat_itself(task, answers):
@@ -253,10 +233,6 @@ def test_what_is_asked_wrongly_is_said_in_a_line(task, answers):
         PassEnv().reset(prompt="x")
     with pytest.raises(UsageError, match="no such example"):
         PassEnv().reset(task="example:nope")
-    with pytest.raises(UsageError, match="reward 'speed'"):
-        PassEnv(reward="speed")
-    with pytest.raises(UsageError, match="refusals"):
-        PassEnv(refusals="never")
     with pytest.raises(UsageError, match="reset"):
         PassEnv().check()
 

@@ -1,14 +1,12 @@
 """What a benchmark has measured: one JSON line for each task and compiler, appended and synced as it comes.
 
 A line says all that it depends on (`identity`), so that results of two machines, evaluators or protocols are
-never mixed silently; a process killed at any moment leaves at most one torn line, which the next one drops.
+never mixed silently.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,10 +18,11 @@ from pydantic import BaseModel, ValidationError
 from passagent.cluster.opening import LOCAL, environment_key
 from passagent.config import EvaluatorConfig
 from passagent.confine.environment import describe, evaluator_version, worker_threads
-from passagent.errors import PassagentError, UsageError
+from passagent.errors import UsageError
 from passagent.evaluator.hardware.devices import first_device
 from passagent.evaluator.result import Evaluation
 from passagent.faults import os_fault
+from passagent.resumable import append_row, locked, read_rows
 
 FILE = "results.jsonl"
 SEARCHES = "searches"
@@ -89,18 +88,16 @@ class Results:
     def __init__(self, directory: Path, same: dict[str, Any]) -> None:
         self.path = directory / FILE
         self.identity = same
-        self.rows = {row.key: row for row in _read(self.path, same)}
+        rows = _rows(self.path, same) if self.path.exists() else ()
+        self.rows = {row.key: row for row in rows}
 
     def add(self, row: Row) -> None:
         """Append a row, on the disk when this returns. Raises PassagentError (a full disk)."""
         try:
-            with self.path.open("a", encoding="utf-8") as file:
-                # json.dumps keeps nan and inf (a wrong candidate's values), model_dump_json makes them null
-                file.write(json.dumps(row.model_dump(mode="json")) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
+            # json.dumps keeps nan and inf (a wrong candidate's values), model_dump_json makes them null
+            append_row(self.path, json.dumps(row.model_dump(mode="json")))
         except OSError as error:
-            raise _fault(error, self.path) from error
+            raise os_fault(error, self.path, "--out") from error
         self.rows[row.key] = row
 
 
@@ -110,16 +107,7 @@ def open_results(directory: Path, same: dict[str, Any], fresh: bool = False) -> 
 
     Raises UsageError if they are not of `same` identity, saying what differs, or if another process has them.
     """
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        lock = (directory / ".lock").open("w")
-    except OSError as error:
-        raise _fault(error, directory) from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"{directory}: another passagent bench works here; give another --out") from None
+    with locked(directory, ".lock", "--out"):
         if fresh:
             _put_aside(directory)
         yield Results(directory, same)
@@ -140,49 +128,31 @@ def _put_aside(directory: Path) -> None:
 
 def look(directory: Path) -> list[Row]:
     """The rows in `directory` as they are now, to be looked at, of equal keys the last. Raises UsageError."""
-    path = directory / FILE
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise _fault(error, path) from error
-    rows = _rows(path, content[: content.rfind(b"\n") + 1], None)
-    return list({row.key: row for row in rows}.values())
+    return list({row.key: row for row in _rows(directory / FILE, None)}.values())
 
 
-def merge(places: Sequence[Path], out: Path) -> list[Row]:
-    """Write the results in several directories as one new file in `out`: alike hosts share a benchmark.
+def read_directories(places: Sequence[Path]) -> list[Row]:
+    """Return the rows of several directories, of equal keys the last: alike hosts share a benchmark.
 
-    Raises UsageError where they differ in more than the host's name, and where `out` holds results.
+    Raises UsageError where they differ in more than the host's name.
     """
-    found = [(place, row) for place in places for row in look(place)]
-    same = found[0][1].identity if found else {}
-    for place, row in found:
-        _check_same(place / FILE, row.identity, same | {"host": row.identity.get("host")})
-    rows = list({row.key: row for _, row in found}.values())
-    if (out / FILE).exists():
-        raise UsageError(f"{out}: holds results; give a new --out")
-    with open_results(out, same) as results:
-        for row in rows:
-            results.add(row)
-    return rows
+    rows: dict[Key, Row] = {}
+    same: dict[str, Any] = {}
+    for place in places:
+        for row in look(place):
+            same = same or row.identity
+            _check_same(place / FILE, row.identity, same | {"host": row.identity.get("host")})
+            rows[row.key] = row
+    return list(rows.values())
 
 
-def _read(path: Path, same: dict[str, Any]) -> Iterator[Row]:
-    if not path.exists():
-        return
+def _rows(path: Path, same: dict[str, Any] | None) -> Iterator[Row]:
+    """The rows of a file. `same`: what they must have been measured under. Raises UsageError."""
     try:
-        content = path.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
-        if whole != content:  # a process was killed while it wrote
-            os.truncate(path, len(whole))
+        lines = read_rows(path)
     except OSError as error:
-        raise _fault(error, path) from error
-    yield from _rows(path, whole, same)
-
-
-def _rows(path: Path, whole: bytes, same: dict[str, Any] | None) -> Iterator[Row]:
-    """The rows of whole lines. `same`: what they must have been measured under."""
-    for number, line in enumerate(whole.splitlines(), start=1):
+        raise os_fault(error, path, "--out") from error
+    for number, line in enumerate(lines, start=1):
         try:
             data = json.loads(line)
             if same is not None:
@@ -202,7 +172,3 @@ def _check_same(path: Path, then: dict[str, Any], now: dict[str, Any]) -> None:
             f"{path} was measured under other conditions: {told}; "
             "give another --out, or --fresh to measure everything again"
         )
-
-
-def _fault(error: OSError, path: Path) -> PassagentError:
-    return os_fault(error, path, "--out")

@@ -12,8 +12,7 @@ from passagent.benchmark.kernelbench import Line, place_of
 from passagent.benchmark.kernelbench import lines as suite_lines
 from passagent.benchmark.losses import Losses, losses
 from passagent.benchmark.measure import EXPERT, RUN, Watch, Work, measure, plan
-from passagent.benchmark.results import FILE, SEARCHES, Row, identity, open_results
-from passagent.benchmark.results import merge as merge_results
+from passagent.benchmark.results import FILE, SEARCHES, Row, identity, open_results, read_directories
 from passagent.benchmark.summary import Summary, summarise
 from passagent.cluster.opening import check_devices, machine_of
 from passagent.config import Config, load_config
@@ -78,7 +77,8 @@ class Measured:
     rows: list[Row]
     failed: list[dict[str, Any]]
     """Of each task that could not be loaded or measured: `task`, `compiler`, `reason`."""
-    path: Path
+    paths: list[Path]
+    """The files that the rows are in."""
     identity: dict[str, Any]
     unseen: list[Unseen] = field(default_factory=list)
     """Of each author, where subgraphs were held out."""
@@ -89,7 +89,12 @@ class Measured:
 
 
 async def run(request: Request, watched: Callable[[Planned], Watch]) -> Measured:
-    """Measure what is not measured yet. Raises UsageError, and PassagentError with how to go on."""
+    """Measure what is not measured yet; where all TASKS are results directories, read those.
+
+    Raises UsageError, and PassagentError with how to go on.
+    """
+    if request.tasks and all((Path(word) / FILE).is_file() for word in request.tasks):
+        return _read(request)
     searches = RUN in request.compilers or (EXPERT in request.compilers and bool(request.iters))
     given = {"search.iters": request.iters} if searches and request.iters is not None else {}
     config = load_config(request.preset, request.settings | given)
@@ -128,7 +133,7 @@ async def run(request: Request, watched: Callable[[Planned], Watch]) -> Measured
     b, p = config.evaluator.b, config.evaluator.p
     summaries = summaries_of(request.compilers, rows, b, p, len(broken))
     both = _unseen(request, rows, b, p)
-    found = Measured(summaries, rows, broken + failed, results.path, results.identity, both)
+    found = Measured(summaries, rows, broken + failed, [results.path], results.identity, both)
     if request.suite:
         bandwidth = machine_of(config.evaluator).bandwidth
         found.suite.extend(suite_lines(places, rows, request.compilers, bandwidth, b, p))
@@ -161,29 +166,26 @@ def _load(paths: list[Path]) -> tuple[list[Task], list[dict[str, Any]]]:
     return tasks, broken
 
 
-def merge(
-    directories: Sequence[str], out: str | None, suite: str | None = None, root: str | None = None
-) -> Measured:
-    """Put the results of several machines into `out`, a new directory. Raises UsageError.
+def _read(request: Request) -> Measured:
+    """Return what is in the results directories that TASKS name. Raises UsageError.
 
-    `root`: where the tasks of `suite` are, for its table. A share of bandwidth is a machine's, and not in it.
+    A suite's table needs its tasks, in `request.root`, and has no share of bandwidth: that is one machine's.
     """
-    if out is None:
-        raise UsageError("--merge: name a new directory with --out")
-    if suite and root is None:
-        raise UsageError(f"--merge --suite {suite}: name the directory of its tasks with --root")
-    tasks = _load(find_tasks([root], None))[0] if suite and root else []
-    places = {task.key: place_of(task) for task in tasks}
-    rows = merge_results([Path(one) for one in directories], Path(out))
+    if request.suite and request.root is None:
+        raise UsageError(f"--suite {request.suite}: name the directory of its tasks with --root")
+    directories = [Path(word) for word in request.tasks]
+    rows = read_directories(directories)
     identity = rows[0].identity if rows else {}
     failed = [{"task": row.task, "compiler": row.compiler, "reason": row.error} for row in rows if row.error]
-    compilers = [row.compiler for row in rows]
+    compilers = list(dict.fromkeys(row.compiler for row in rows))
     b, p = identity.get("b", 0.1), identity.get("p", 0.0)
-    summaries = summaries_of(compilers, rows, b, p)
-    found = Measured(summaries, rows, failed, Path(out) / FILE, identity)
-    if suite:
-        found.suite.extend(suite_lines(places, rows, list(dict.fromkeys(compilers)), None, b, p))
-    return found
+    measured = Measured(
+        summaries_of(compilers, rows, b, p), rows, failed, [one / FILE for one in directories], identity
+    )
+    if request.suite and request.root:
+        places = {task.key: place_of(task) for task in _load(find_tasks([request.root], None))[0]}
+        measured.suite.extend(suite_lines(places, rows, compilers, None, b, p))
+    return measured
 
 
 def _default_out(request: Request, config: Config) -> Path:

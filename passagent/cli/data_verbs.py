@@ -17,7 +17,7 @@ commands.add_typer(tasks_app, name="tasks")
 
 @commands.command()
 def collect(
-    tasks: opt.CollectArgument,
+    tasks: opt.TasksArgument,
     model: opt.Model = None,
     trials: opt.Trials = 2,
     max_steps: opt.MaxSteps = None,
@@ -40,15 +40,11 @@ def collect(
     runs_dir: opt.RunsDir = "runs",
     config: opt.CollectConfig = None,
     set_: opt.Set = None,
-    merge: opt.Merge = False,
     json: opt.Json = False,
 ) -> None:
     """Collect conversations on many tasks in one database. The same command again goes on."""
     from passagent.commands import collecting
 
-    if merge:
-        collecting.merge(tasks, runs_dir, json)
-        return
     settings = opt.settings_of(set_, locals())
     request = collecting.Request(
         tasks, settings, config, root, trials, parallel, shuffle, shard, max_steps, runs_dir
@@ -69,8 +65,7 @@ def export(
     parquet: of_data.Parquet = False,
     against: of_data.Against = None,
     tokenizer: of_data.Tokenizer = None,
-    runs_dir: opt.RunsDir = "runs",
-    db: of_data.Database = None,
+    runs_dir: of_data.ExportedRuns = None,
     json: opt.Json = False,
 ) -> None:
     """Write a data set for a trainer, checked and with a card."""
@@ -81,7 +76,7 @@ def export(
         form=form.value,
         out=out,
         selection=Selection(keep, by.value, best_of, per_sequence),
-        runs_dir=exporting.runs_dir_of(runs_dir, db),
+        runs_dirs=runs_dir or ["runs"],
         against=against or [],
         with_failures=failures,
         with_pairs=pairs,

@@ -123,8 +123,11 @@ Tokenizer = Annotated[
     str | None,
     option("--tokenizer", "A tokenizer.json that lengths are counted with.", metavar="FILE"),
 ]
-Database = Annotated[str | None, option("--db", "A passagent.db, in place of --runs-dir.", metavar="FILE")]
+ExportedRuns = Annotated[
+    list[str] | None,
+    option("--runs-dir", "Where runs are stored. Give it again for more.", show_default="runs"),
+]
 CameFrom = Annotated[
-    str | None,
+    list[str] | None,
     option("--runs-dir", "Where the runs are stored that it came from.", env="PASSAGENT_CHECK_RUNS_DIR"),
 ]

@@ -53,14 +53,12 @@ def check(
     directory: of_data.WrittenArgument,
     against: of_data.Against = None,
     runs_dir: of_data.CameFrom = None,
-    db: of_data.Database = None,
     json: opt.Json = False,
 ) -> None:
     """Check what export or tasks build wrote. Against its record, evaluation tasks and its runs."""
     from passagent.commands import exporting
 
-    place = exporting.runs_dir_of(runs_dir or "runs", db) if runs_dir or db else None
-    exporting.check(directory, against or [], place, json)
+    exporting.check(directory, against or [], runs_dir or [], json)
 
 
 @commands.command()
@@ -115,12 +113,10 @@ def bench(
     suite: of_result.SuiteTable = None,
     explain: of_result.Explain = False,
     shard: of_result.BenchShard = None,
-    merge: of_result.BenchMerge = False,
     plots: opt.Plots = None,
     config: opt.Config = None,
     set_: opt.Set = None,
     json: opt.Json = False,
-    csv: opt.Csv = False,
     markdown: opt.Markdown = False,
 ) -> None:
     """Measure compilers and passes on many tasks. Prints PassNet's table; the same command again goes on."""
@@ -145,8 +141,5 @@ def bench(
         explain,
         shard,
     )
-    form = benching.form_of(json=json, csv=csv, markdown=markdown)
-    if merge:
-        benching.merge(request, plots, form)
-    else:
-        benching.bench(request, plots, form)
+    form = benching.form_of(json=json, markdown=markdown)
+    benching.bench(request, plots, form)

@@ -68,9 +68,6 @@ TaskArgument = Annotated[
     ),
 ]
 TasksArgument = Annotated[list[str], argument("TASKS...", f"{_TASKS}, example:NAME.")]
-CollectArgument = Annotated[
-    list[str], argument("TASKS...", f"{_TASKS}, example:NAME. With --merge: runs directories.")
-]
 RunArgument = Annotated[str, argument("RUN", _A_RUN)]
 LiveRunArgument = Annotated[str | None, argument("[RUN]", _A_RUN, show_default="live runs")]
 RunsArgument = Annotated[list[str], argument("RUN...", "Ids of runs, unique prefixes, or 'last'.")]
@@ -262,7 +259,6 @@ Plots = Annotated[
     str | None,
     option("--plots", "Draw ES(t), S(t) and the speedups (needs passagent[report]).", metavar="DIR"),
 ]
-Csv = Annotated[bool, option("--csv", "The table as CSV on stdout.")]
 Markdown = Annotated[bool, option("--markdown", "The table as Markdown on stdout.")]
 Trials = Annotated[int, option("--trials", "Conversations on each task.", min=1)]
 MaxSteps = Annotated[
@@ -284,10 +280,6 @@ Shard = Annotated[
 ]
 FirstSeed = Annotated[
     int | None, option("--seed", "Seed of the first trial; the others' follow.", show_default="0")
-]
-Merge = Annotated[
-    bool,
-    option("--merge", "Write the databases in the directories TASKS as one new one to --runs-dir."),
 ]
 Harbor = Annotated[str, option("--harbor", "Write Harbor tasks into DIR, a new one.", metavar="DIR")]
 Wheel = Annotated[

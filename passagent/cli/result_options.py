@@ -30,9 +30,6 @@ BenchShard = Annotated[
     str | None,
     option("--shard", "Measure every Nth task from the Ith (from 0) on: for N machines.", metavar="I/N"),
 ]
-BenchMerge = Annotated[
-    bool, option("--merge", "Put the results in the directories TASKS into --out, a new one.")
-]
 BestFormatOption = Annotated[
     BestFormat,
     option(

@@ -74,9 +74,6 @@ class Host:
         self._heard: dict[str, float] = {}
         self._owners: dict[tuple[str, str], DeviceOwner] = {}
         self._jobs: dict[str, Job] = {}
-        self._begun = time.monotonic()
-        self._busy_s = dict.fromkeys(self.devices, 0.0)
-        self._faults = dict.fromkeys(self.devices, 0)
         self._sweeping: asyncio.Task[None] | None = None
 
     async def answer(self, call: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -106,17 +103,8 @@ class Host:
         return {"incarnation": self.incarnation, **found}
 
     async def _hello(self, session: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Versions, devices, and how they do."""
-        up_s = time.monotonic() - self._begun
-        now = {
-            name: {
-                "busy": self._busy_s[name] / up_s,
-                "jobs": sum(job.device == name and not job.task.done() for job in self._jobs.values()),
-                "faults": self._faults[name],
-            }
-            for name in self.devices
-        }
-        return {**self.facts, "now": now, "draining": self.is_draining}
+        """Versions and devices."""
+        return self.facts
 
     async def _put(self, session: str, body: dict[str, Any]) -> dict[str, Any]:
         for key, content in body["contents"].items():
@@ -165,7 +153,6 @@ class Host:
         try:
             request = await asyncio.to_thread(self._contents.unpack, body["request"])
             config = EvaluatorConfig.model_validate(body["config"]).model_copy(update={"pool": "local"})
-            begun = time.monotonic()
             owner = self._owners.get((session, device.name))
             if owner is None:
                 tell = partial(self._note, session, device.name)
@@ -177,16 +164,12 @@ class Host:
                 if isinstance(error, Lost | MachineFault | asyncio.CancelledError):
                     await owner.stop()
                 raise
-            finally:
-                self._busy_s[device.name] += time.monotonic() - begun
         except Lost as lost:
-            self._faults[device.name] += 1
             return {"error": "lost", "message": str(lost), "starting": lost.starting}
         except PassagentError as error:
             kind = next((name for name, kind in KINDS.items() if type(error) is kind), "failed")
             return {"error": kind, "message": str(error)}
         except OSError as error:
-            self._faults[device.name] += 1
             return {"error": "lost", "message": f"{error.strerror or error}: {self._room.name}"}
 
     def _fit(self, result: Any) -> dict[str, Any]:

@@ -1,11 +1,10 @@
-"""The devices of HTTP workers (`passagent worker`): found, kept by signs of life, added when they come."""
+"""The devices of HTTP workers (`passagent worker`)."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import ssl
-import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,17 +12,15 @@ from typing import Any
 
 import httpx2
 
-from passagent.cluster.remote_owner import Asker, RemoteOwner, Silent, Unreachable
-from passagent.cluster.survey import Offered, Reference, kind_wanted, mixed, offered, reference_of
+from passagent.cluster.machine_fleet import MachineFleet
+from passagent.cluster.remote_owner import Silent, Unreachable
+from passagent.cluster.survey import Surveyed, survey_answers
 from passagent.config import EvaluatorConfig
-from passagent.errors import PassagentError, UsageError
-from passagent.evaluator.service.device_owner import DeviceOwner
+from passagent.errors import UsageError
 
 ANSWER_S = 10.0
 """For a whole answer, beyond what the call itself may take, s."""
 HELLO_S = 8.0
-BEAT_S = 5.0
-"""Between two signs of life, s; a worker ends the referees of who has been silent for host.SILENT_S."""
 
 
 def read_token(config: EvaluatorConfig) -> str:
@@ -93,12 +90,12 @@ class HttpLink:
 
 
 @functools.cache
-def survey(config: EvaluatorConfig) -> tuple[Reference, list[Offered], list[str]]:
-    """Reference, devices, and what is to be said, asked of all workers once in a process.
+def survey(config: EvaluatorConfig) -> Surveyed:
+    """The reference device and what is there, asked of all workers once in a process.
 
     Raises UsageError: no worker, a wrong token, unlike versions, another kind of device.
     """
-    kind, token = kind_wanted(config), read_token(config)
+    token = read_token(config)
     said: list[str] = []
 
     def hello(address: str) -> dict[str, Any] | None:
@@ -115,17 +112,7 @@ def survey(config: EvaluatorConfig) -> tuple[Reference, list[Offered], list[str]
     heard = [(place, answer) for place, answer in zip(places, answers, strict=True) if answer is not None]
     if not heard:
         raise UsageError(f"--pool {config.pool}: {'; '.join(said)}; start passagent worker there")
-    found = [one for place, answer in heard for one in offered(place, answer, kind)]
-    if not found:
-        there = ", ".join(
-            f"{place} has {one['name']}" for place, answer in heard for one in answer["devices"]
-        )
-        raise UsageError(
-            f"--device {config.device}: {there or 'no device is offered'}; give the kind that is there"
-        )
-    reference = reference_of(found, kind)
-    said += [text] if (text := mixed(found, reference)) else []
-    return reference, found, said
+    return survey_answers(config, heard, said)
 
 
 def _how(token: str) -> dict[str, Any]:
@@ -134,60 +121,17 @@ def _how(token: str) -> dict[str, Any]:
     return {"headers": headers, "trust_env": False, "verify": ssl.create_default_context()}
 
 
-class HttpFleet:
+class HttpFleet(MachineFleet):
     """See Fleet."""
 
     def __init__(self, config: EvaluatorConfig, tell: Callable[[str], None]) -> None:
         """Raises UsageError as `survey`."""
-        self.reference, found, self._said = survey(config)
-        self._kind, self._tell = kind_wanted(config), tell
-        self._asker = Asker(config, tell, uuid.uuid4().hex)
+        surveyed = survey(config)
         self._client = httpx2.AsyncClient(
             timeout=None, limits=httpx2.Limits(max_connections=None), **_how(read_token(config))
         )
-        self._links = {place: HttpLink(place, self._client) for place in addresses(config)}
-        self._refused: set[str] = set()
-        """Devices that were told not to be used."""
-        self._taken = {one.as_device().name for one in found}
-        like = [one for one in found if one.device.words == self.reference.words]
-        self.owners: list[DeviceOwner] = [self._owner(one) for one in like]
-
-    def _owner(self, one: Offered) -> RemoteOwner:
-        return RemoteOwner(one.as_device(), one.device.name, self._links[one.place], self._asker)
-
-    async def attend(self, add: Callable[[DeviceOwner], None]) -> None:
-        """See Fleet: a sign of life to each worker every BEAT_S."""
-        for line in self._said:  # not before: who opens a pool may not be ready to hear
-            self._tell(line)
-        while True:
-            await asyncio.gather(*(self._greet(link, add) for link in self._links.values()))
-            await asyncio.sleep(BEAT_S)
-
-    async def _greet(self, link: HttpLink, add: Callable[[DeviceOwner], None]) -> None:
-        """Say that this pool lives; take up devices that are new."""
-        try:
-            answer = await link.call("hello", {"session": self._asker.session})
-            found = offered(link.name, answer, self._kind)
-        except (Silent, Unreachable):
-            return
-        except PassagentError as error:
-            self._refuse(str(error))
-            return
-        for one in found:
-            name = one.as_device().name
-            if name in self._taken:
-                continue
-            self._taken.add(name)
-            if text := mixed([one], self.reference):
-                self._refuse(text)
-                continue
-            self._tell(f"{name} ({one.device.label}) joins")
-            add(self._owner(one))
-
-    def _refuse(self, text: str) -> None:
-        if text not in self._refused:
-            self._refused.add(text)
-            self._tell(text)
+        links = [HttpLink(place, self._client) for place in addresses(config)]
+        super().__init__(config, tell, links, surveyed)
 
     async def close(self) -> None:
         """See Fleet."""

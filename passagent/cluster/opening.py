@@ -56,12 +56,10 @@ def check_devices(config: EvaluatorConfig) -> None:
 def _reference(config: EvaluatorConfig) -> Reference:
     """The device of other machines that the run's evaluations are made on. Raises UsageError."""
     if _is_ray(config):
-        from passagent.cluster.ray_fleet import survey as ray_survey
-
-        return ray_survey(config)
-    from passagent.cluster.http_fleet import survey
-
-    return survey(config)[0]
+        from passagent.cluster.ray_fleet import survey
+    else:
+        from passagent.cluster.http_fleet import survey
+    return survey(config).reference
 
 
 def device_label(config: EvaluatorConfig) -> str:

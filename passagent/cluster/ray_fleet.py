@@ -1,244 +1,273 @@
-"""The devices of a Ray cluster: a seat for each GPU, or each node's CPU, for all pools of a process."""
+"""The devices of a Ray cluster (extra `passagent[ray]`): an actor for each GPU, or each node's CPU.
+
+An actor of a GPU asks Ray for a whole one (`num_gpus=1`). Ray restarts an actor that died, but repeats no
+call: RemoteOwner counts what was lost. Evaluations run in the actor's referee process, in sandboxed children,
+never in the actor itself.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import sys
 import time
-import uuid
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
-from passagent.cluster import ray_seats
-from passagent.cluster.machine_facts import read_devices
-from passagent.cluster.ray_seats import MakeHost, Seat
-from passagent.cluster.remote_owner import Asker, RemoteOwner, Silent, Unreachable
-from passagent.cluster.survey import Offered, Reference, kind_wanted, mixed, offered, reference_of
+from passagent.cluster.host import Host
+from passagent.cluster.machine_facts import find_machine
+from passagent.cluster.machine_fleet import MachineFleet
+from passagent.cluster.remote_owner import Silent, Unreachable
+from passagent.cluster.survey import Surveyed, kind_wanted, survey_answers
 from passagent.config import EvaluatorConfig
-from passagent.errors import InfrastructureError, PassagentError
-from passagent.evaluator.hardware.devices import Device
-from passagent.evaluator.service.device_owner import DeviceOwner
+from passagent.errors import InfrastructureError, UsageError
 
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+_token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser()
+if "ray" not in sys.modules and ("RAY_AUTH_TOKEN" in os.environ or _token.is_file()):
+    # `ray start` asks for a token where there is one, and Ray's clients send it only if they are told to;
+    # a cluster that asks for none takes it, too
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+try:
+    import ray
+    from ray.exceptions import ActorUnavailableError, RayError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+except ModuleNotFoundError as missing:
+    raise UsageError(f"--pool ray needs {missing.name}: pip install 'passagent[ray]'") from missing
+
+log = logging.getLogger("passagent.cluster")
+
+ANSWER_S = 10.0
+"""For an answer, beyond what the call itself may take, s."""
 PLACE_S = 240.0
 """Ray has so long to find a place for the first device, s."""
 GATHER_S = 20.0
 """When the first has one, the others have so long, s; who is later joins the run when it comes."""
-TOLD_AFTER_S = 10.0
-LOOK_S = 1.0
-REST_S = 60.0
-"""Where an actor could not be made, another is tried after this time, s."""
+
+MakeHost = Callable[[str], Host]
+"""Of a device, `cpu` or `cuda:0`: what an actor is made of."""
+
+
+def make_host(device: str) -> Host:
+    """The devices of the machine that an actor is on."""
+    return Host(find_machine(device))
+
+
+class DeviceActor:
+    """A Host with one device."""
+
+    def __init__(self, make: MakeHost, device: str) -> None:
+        os.environ.pop("OMP_NUM_THREADS", None)  # Ray's, of an actor without CPUs: 1
+        self._host = make(device)
+
+    async def call(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
+        """See Host.answer. A device has no uuid here: Ray may restart the actor on another one."""
+        answer = await self._host.answer(name, body)
+        if name == "hello":
+            answer["devices"] = [device | {"uuid": ""} for device in answer["devices"]]
+        return answer
+
+
+class RayLink:
+    """An actor; see remote_owner.Link."""
+
+    def __init__(self, number: int, kind: str, node: str | None, words: str = "") -> None:
+        """`node`: the one that the actor must be on; None: any with a free GPU.
+
+        `words`: of the reference device, see OfferedDevice; empty: it is not known yet.
+        """
+        self.name, self.node, self._kind = f"ray:{number}", node, kind
+        self.incarnation: str | None = None
+        self.words = words
+        self.has_answered = self.is_refused = False
+        self.actor: Any = None
+        self.start()
+
+    def start(self) -> None:
+        """Ask Ray for an actor."""
+        how: dict[str, Any] = {"num_gpus": 1} if self._kind == "cuda" else {}
+        if self.node is not None:
+            how["scheduling_strategy"] = NodeAffinitySchedulingStrategy(self.node, soft=False)
+        actor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=0, **how)(DeviceActor)
+        self.actor = actor.remote(make_host, "cpu" if self._kind == "cpu" else "cuda:0")
+
+    def leave(self) -> None:
+        """Give the device back."""
+        if self.actor is not None:
+            ray.kill(self.actor)
+        self.actor = self.incarnation = None
+
+    def check(self, hello: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer. Raises Unreachable if the actor is on a device unlike the reference."""
+        self.has_answered, words = True, hello["devices"][0]["words"]
+        if self.words not in ("", words):
+            log.warning("%s is not used: its device is unlike the others: %s", self.name, words)
+            self.is_refused = True
+            self.leave()
+            raise Unreachable("its device is unlike the others")
+        return hello
+
+    async def call(self, name: str, body: dict[str, Any], wait_s: float = 0.0) -> dict[str, Any]:
+        """See Link."""
+        if self.actor is None:
+            raise Unreachable("it has no actor now")
+        try:
+            async with asyncio.timeout(wait_s + ANSWER_S):
+                answer = dict(await self.actor.call.remote(name, body))
+        except TimeoutError as error:
+            raise Silent(f"no answer within {wait_s + ANSWER_S:.0f} s") from error
+        except ActorUnavailableError as error:
+            if self.node is not None and self.node not in _live_nodes():
+                self.leave()
+                raise Unreachable("its node is gone") from error
+            raise Silent(_last_line(error)) from error
+        except RayError as error:
+            self.leave()
+            raise Unreachable(f"its actor died: {_last_line(error)}") from error
+        return self.check(answer) if name == "hello" else answer
 
 
 class Cluster:
-    """What this process has of a cluster."""
+    """The actors that this process has in a cluster, for all of its pools."""
 
-    def __init__(self, config: EvaluatorConfig, make: MakeHost) -> None:
+    def __init__(self, config: EvaluatorConfig) -> None:
         """Raises InfrastructureError: no cluster, no device, or no place for one in PLACE_S."""
-        self.kind, self._make, self.users = kind_wanted(config), make, 0
-        self._is_ours = ray_seats.connect(config.pool.partition("://")[2] or None)
-        self.seats: list[Seat] = []
-        self.failed: list[str] = []
-        """Actors that could not be made, a line each."""
-        self._resting: dict[str | None, float] = {}
-        """Where none is made again before that time, by time.monotonic(); None: on any GPU."""
+        self.pool, self.kind, self.users = config.pool, kind_wanted(config), 0
+        self.links: list[RayLink] = []
+        self._words = ""
+        self._has_joined = not ray.is_initialized()
+        if self._has_joined:
+            _join(config.pool.partition("://")[2])
         try:
-            self.seat_more()
-            if not self.seats:
-                raise InfrastructureError(f"--pool {config.pool}: the cluster has no GPU")
-            self._gather(config)
+            self.start_actors()
+            answers, notes = self._hear()
+            self.surveyed = survey_answers(config, answers, notes)
+            self._words = self.surveyed.reference.words
+            for link in self.links:
+                link.words = self._words
+            by_name = {link.name: link for link in self.links}
+            for name, answer in answers:
+                with suppress(Unreachable):
+                    by_name[name].check(answer)
         except BaseException:
             self.close()
             raise
 
-    def _gather(self, config: EvaluatorConfig) -> None:
-        until = time.monotonic() + PLACE_S
-        while not self.placed():
-            if not any(seat.has_actor for seat in self.seats):
-                raise InfrastructureError(f"--pool {config.pool}: {'; '.join(self.failed)}")
-            if time.monotonic() > until:
-                said = f"{self.waiting()}; gave up after {PLACE_S:.0f} s"
-                raise InfrastructureError(f"--pool {config.pool}: {said}")
-            time.sleep(0.05)
-        until = min(until, time.monotonic() + GATHER_S)
-        while self.placed() < sum(seat.has_actor for seat in self.seats) and time.monotonic() < until:
-            time.sleep(0.05)
-        found = [one for seat in self.seats if seat.hello is not None for one in self.offered(seat)]
-        self.reference = reference_of(found, self.kind)
+    def start_actors(self) -> None:
+        """Start an actor for each GPU, or node, that has none, and again where one has died.
 
-    def placed(self) -> int:
-        """How many seats have a place; what fails one is kept in `failed`."""
-        count = 0
-        for seat in self.seats:
-            try:
-                count += seat.look()
-            except PassagentError as error:
-                self.failed.append(str(error))
-                self._resting[seat.node] = time.monotonic() + REST_S
-        return count
-
-    def offered(self, seat: Seat) -> list[Offered]:
-        """The device of a seat that has a place. Raises UsageError for unlike versions."""
-        assert seat.hello is not None
-        return offered(seat.name, seat.hello, self.kind)
-
-    def seat_more(self) -> list[Seat]:
-        """New seats, for GPUs or nodes that have none; nodes first take the seats whose own is gone."""
-        made = []
-        nodes: list[str | None]
+        An actor that died before it answered could not be made, and is not tried again.
+        """
+        nodes = _live_nodes()
+        for link in self.links:
+            is_fit = link.has_answered and not link.is_refused
+            if link.actor is None and is_fit and (link.node is None or link.node in nodes):
+                link.start()
         if self.kind == "cuda":
-            nodes = [None] * (
-                ray_seats.gpus() - sum(seat.has_actor or seat.is_refused for seat in self.seats)
-            )
+            places: list[str | None] = [None] * (_count_gpus() - len(self.links))
         else:
-            taken = {seat.node for seat in self.seats if seat.has_actor or seat.is_refused}
-            nodes = [node for node in ray_seats.live_nodes() if node not in taken]
-        idle = [seat for seat in self.seats if not seat.has_actor and not seat.is_refused]
-        now = time.monotonic()
-        for node in [node for node in nodes if self._resting.get(node, now) <= now]:
-            seat = idle.pop() if idle else Seat(len(self.seats), self.kind, self._make)
-            seat.take(node)
-            if seat not in self.seats:
-                self.seats.append(seat)
-                made.append(seat)
-        return made
+            places = [node for node in nodes if node not in {link.node for link in self.links}]
+        for node in places:
+            self.links.append(RayLink(len(self.links), self.kind, node, self._words))
 
-    def waiting(self) -> str:
-        """What is waited for, in words; empty if nothing is."""
-        late = [seat for seat in self.seats if seat.has_actor and seat.hello is None]
-        if not late:
-            return ""
-        what = "a GPU" if self.kind == "cuda" else "a node"
-        free = ray_seats.free_gpus()
-        seen = f"; {free:g} of {ray_seats.gpus()} GPUs are free" if self.kind == "cuda" else ""
-        return f"{', '.join(seat.name for seat in late)}: Ray has no place for {what} yet{seen}"
+    def _hear(self) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
+        """Wait for the actors; return each one's answer, and a line for each that has none yet."""
+        if not self.links:
+            raise InfrastructureError(f"--pool {self.pool}: the cluster has no GPU")
+        waiting = {link.actor.call.remote("hello", {}): link for link in self.links}
+        answers: list[tuple[str, dict[str, Any]]] = []
+        failures: list[str] = []
+        until = time.monotonic() + PLACE_S
+        while waiting and time.monotonic() < until:
+            done, _ = ray.wait([*waiting], timeout=max(0.0, until - time.monotonic()))
+            for reference in done:
+                link = waiting.pop(reference)
+                try:
+                    answers.append((link.name, link.check(ray.get(reference))))
+                except RayError as error:
+                    link.leave()
+                    failures.append(f"{link.name}: no actor: {_last_line(error)}")
+                if len(answers) == 1:
+                    until = min(until, time.monotonic() + GATHER_S)
+        if waiting:
+            what = "a GPU" if self.kind == "cuda" else "a node"
+            free = float(ray.available_resources().get("GPU", 0))
+            count = f"; {free:g} of {_count_gpus()} GPUs are free" if self.kind == "cuda" else ""
+            names = ", ".join(sorted(link.name for link in waiting.values()))
+            failures.append(f"waiting: {names}: Ray has no place for {what} yet{count}")
+        if not answers:
+            raise InfrastructureError(f"--pool {self.pool}: {'; '.join(failures)}")
+        return answers, failures
 
     def close(self) -> None:
         """Give all devices back, and leave a cluster that was joined for this."""
-        for seat in self.seats:
-            seat.leave()
-        if self._is_ours:
-            ray_seats.disconnect()
+        for link in self.links:
+            link.leave()
+        if self._has_joined:
+            ray.shutdown()
 
 
 _clusters: dict[str, Cluster] = {}
 """Of this process, by pool and kind of device."""
-make_host: MakeHost = ray_seats.make_host
-"""What actors are made of."""
 
 
 def _cluster(config: EvaluatorConfig) -> Cluster:
     key = f"{config.pool} {kind_wanted(config)}"
     if key not in _clusters:
-        _clusters[key] = Cluster(config, make_host)
+        _clusters[key] = Cluster(config)
     return _clusters[key]
 
 
-def survey(config: EvaluatorConfig) -> Reference:
-    """The reference device. Raises UsageError, InfrastructureError."""
-    return _cluster(config).reference
+def survey(config: EvaluatorConfig) -> Surveyed:
+    """The reference device and what is there. Raises UsageError, InfrastructureError."""
+    return _cluster(config).surveyed
 
 
-class RayOwner(RemoteOwner):
-    """A RemoteOwner whose machine may still have to be found."""
-
-    link: Seat
-
-    @property
-    def is_placed(self) -> bool:
-        """See DeviceOwner."""
-        return self.link.hello is not None and not self.link.is_refused
-
-    async def check(self, quick: bool = False) -> str | None:
-        """See DeviceOwner."""
-        if self.link.is_refused:
-            return "its device is unlike the others"
-        return await super().check(quick)
-
-
-class RayFleet:
+class RayFleet(MachineFleet):
     """See Fleet."""
 
     def __init__(self, config: EvaluatorConfig, tell: Callable[[str], None]) -> None:
         """Raises UsageError, InfrastructureError as `survey`."""
-        self._cluster = _cluster(config)
-        self._cluster.users += 1
-        self._early: list[str] = []
-        self._tell: Callable[[str], None] = self._early.append
-        self._told = ""
-        self._asker = Asker(config, tell, uuid.uuid4().hex)
-        self._met: set[str] = set()
-        self._failures = 0
-        for seat in self._cluster.seats:
-            self._meet(seat)
-        self.owners: list[DeviceOwner] = [self._owner(seat) for seat in self._cluster.seats]
+        self.cluster = _cluster(config)
+        self.cluster.users += 1
+        super().__init__(config, tell, self.cluster.links, self.cluster.surveyed)
 
-    def _owner(self, seat: Seat) -> RayOwner:
-        name = "cpu" if self._cluster.kind == "cpu" else "cuda:0"
-        return RayOwner(
-            Device(f"{seat.name}/{name}", "", self._cluster.reference.label), name, seat, self._asker
-        )
-
-    def _meet(self, seat: Seat) -> None:
-        """Say where a seat's actor is, and refuse a device that is unlike the others."""
-        if seat.hello is None or seat.hello["incarnation"] in self._met:
-            return
-        self._met.add(seat.hello["incarnation"])
-        where = f"{seat.name} is on {seat.hello['host']}, node {seat.hello['node'][:8]}"
-        gpu = f", GPU {seat.hello['visible']}" if seat.hello["visible"] else ""
-        self._tell(f"{where}{gpu}: {read_devices(seat.hello['devices'])[0].label}")
-        try:
-            text = mixed(self._cluster.offered(seat), self._cluster.reference)
-        except PassagentError as error:
-            text = str(error)
-        if text:
-            self._tell(text)
-            seat.is_refused = True
-            seat.leave()
-
-    async def attend(self, add: Callable[[DeviceOwner], None]) -> None:
-        """See Fleet: places that Ray has found meanwhile, nodes and GPUs that are new, signs of life."""
-        self._tell = self._asker.tell  # not before: who opens a pool may not be ready to hear
-        for line in self._early:
-            self._tell(line)
-        while True:
-            for seat in await asyncio.to_thread(self._look):
-                add(self._owner(seat))
-            await asyncio.gather(
-                *(self._greet(seat) for seat in self._cluster.seats if seat.hello is not None)
-            )
-            await asyncio.sleep(LOOK_S)
-
-    def _look(self) -> list[Seat]:
-        """The seats that are new. Says what has a place now, and what waits for one."""
-        made = self._cluster.seat_more()
-        self._cluster.placed()
-        for line in self._cluster.failed[self._failures :]:
-            self._tell(line)
-        self._failures = len(self._cluster.failed)
-        for seat in self._cluster.seats:
-            self._meet(seat)
-        waited = [time.monotonic() - seat.asked_at for seat in self._cluster.seats if seat.hello is None]
-        if max(waited, default=0.0) > TOLD_AFTER_S and (waiting := self._cluster.waiting()):
-            self._say(f"waiting: {waiting}")
-        return made
-
-    def _say(self, text: str) -> None:
-        """Say something that was not just said."""
-        if text != self._told:
-            self._told = text
-            self._tell(text)
-
-    async def _greet(self, seat: Seat) -> None:
-        """A sign of life; an actor that Ray has restarted says where it is now."""
-        try:
-            answer = await seat.call("hello", {"session": self._asker.session})
-        except (Silent, Unreachable):
-            return
-        if seat.hello is not None:
-            seat.hello = answer
+    async def find_links(self) -> None:
+        """Start actors on nodes and GPUs that are new."""
+        await asyncio.to_thread(self.cluster.start_actors)
 
     async def close(self) -> None:
         """See Fleet; with the last pool of this process the devices are given back."""
-        self._cluster.users -= 1
-        if not self._cluster.users:
-            for key in [key for key, one in _clusters.items() if one is self._cluster]:
+        self.cluster.users -= 1
+        if not self.cluster.users:
+            for key in [key for key, one in _clusters.items() if one is self.cluster]:
                 del _clusters[key]
-            await asyncio.to_thread(self._cluster.close)
+            await asyncio.to_thread(self.cluster.close)
+
+
+def _join(address: str) -> None:
+    """Join the cluster at `address`; of none, start Ray on this machine. Raises InfrastructureError."""
+    own = {} if address else {"include_dashboard": False}
+    try:
+        ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **own)
+    except (RayError, ConnectionError, RuntimeError, ValueError) as error:
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InfrastructureError(f"--pool ray://{address}: {line[:300]}") from error
+
+
+def _live_nodes() -> list[str]:
+    """The ids of the cluster's nodes."""
+    return sorted(node["NodeID"] for node in ray.nodes() if node["Alive"])
+
+
+def _count_gpus() -> int:
+    """Count the GPUs of the whole cluster, whoever has them now."""
+    return int(ray.cluster_resources().get("GPU", 0))
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:200] if lines else type(error).__name__

@@ -73,11 +73,6 @@ class RemoteOwner:
         self.device, self.link = device, link
         self._name, self._asker = name_there, asker
 
-    @property
-    def is_placed(self) -> bool:
-        """See DeviceOwner."""
-        return True
-
     async def ask(self, request: dict[str, Any]) -> Any:
         """See DeviceOwner. What the machine itself fails is Lost, too: another one may do it."""
         packed, blobs = await asyncio.to_thread(contents.pack, request)

@@ -27,7 +27,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Offered:
-    """A device, and which machine offers it: `http://host:8700`, or a Ray node."""
+    """A device, and which machine offers it: `http://host:8700`, or an actor, `ray:0`."""
 
     place: str
     device: OfferedDevice
@@ -36,6 +36,16 @@ class Offered:
         """Under a name that no other machine's device has."""
         where = self.place.partition("://")[2] or self.place
         return Device(f"{where}/{self.device.name}", self.device.uuid, self.device.model)
+
+
+@dataclass(frozen=True)
+class Surveyed:
+    """What the machines of a pool offer."""
+
+    reference: Reference
+    devices: list[Offered]
+    notes: list[str]
+    """Lines for people: machines that do not answer, devices that are not used."""
 
 
 def kind_wanted(config: EvaluatorConfig) -> str:
@@ -62,6 +72,27 @@ def reference_of(found: list[Offered], kind: str) -> Reference:
     words = min(count, key=lambda one: (-count[one], one))
     device = next(one.device for one in found if one.device.words == words)
     return Reference(kind, device.label, words, device.machine)
+
+
+def survey_answers(
+    config: EvaluatorConfig, answers: list[tuple[str, dict[str, Any]]], notes: list[str]
+) -> Surveyed:
+    """Choose the reference among the devices in `answers`: where a machine is, and what it says of itself.
+
+    Raises UsageError: unlike versions, another kind of device.
+    """
+    kind = kind_wanted(config)
+    devices = [one for place, answer in answers for one in offered(place, answer, kind)]
+    if not devices:
+        there = ", ".join(
+            f"{place} has {one['name']}" for place, answer in answers for one in answer["devices"]
+        )
+        raise UsageError(
+            f"--device {config.device}: {there or 'no device is offered'}; give the kind that is there"
+        )
+    reference = reference_of(devices, kind)
+    text = mixed(devices, reference)
+    return Surveyed(reference, devices, notes + ([text] if text else []))
 
 
 def mixed(found: list[Offered], reference: Reference) -> str | None:

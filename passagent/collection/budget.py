@@ -1,7 +1,7 @@
 """The budget of a collection: tokens, money, evaluations and time, over all its trials and all its sessions.
 
 What is spent is what the database says. What calls and evaluations under way may still take is held here: one
-process collects into a database at a time.
+process collects into a database at a time (resumable.py).
 """
 
 from __future__ import annotations

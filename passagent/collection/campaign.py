@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from passagent.cluster.opening import check_devices, open_pool
-from passagent.collection import merging, trial_list, trials
+from passagent.collection import trial_list, trials
 from passagent.collection.collection_figures import Summary, summarise
 from passagent.collection.trial_list import Listing, Pair
 from passagent.collection.work import Collection, Watch
@@ -18,11 +18,11 @@ from passagent.config import Config, load_config
 from passagent.errors import PassagentError, UsageError
 from passagent.models import open_model
 from passagent.models.types import Model
+from passagent.resumable import locked
 from passagent.search.beginning import Parts
 from passagent.search.runlog import run_log
 from passagent.search.setup import check_money, check_roles
 from passagent.store import Store
-from passagent.store.locks import alone, is_collecting
 from passagent.tasks.tasklist import find_tasks, parse_shard
 
 log = logging.getLogger("passagent.collect")
@@ -93,8 +93,6 @@ class Collected:
     """Directory of each task that could not be loaded or judged, and why."""
     too_broken: PassagentError | None = None
     """What to raise where more than MOST_BROKEN of the tasks are."""
-    merged: dict[str, int] = field(default_factory=dict)
-    """How many runs came from each directory, where it is a merged one."""
 
 
 @contextmanager
@@ -121,7 +119,7 @@ def prepared(request: Request, parts: Parts | None = None) -> Iterator[Prepared]
         raise _too_broken(listing, {}) or no_trial
     with (
         Store.open(request.runs_dir) as store,
-        alone(store.runs_dir),
+        locked(store.runs_dir, "collect.lock"),
         run_log(store.runs_dir / "collect") as path,
     ):
         done = trial_list.finished(store, pairs, config)
@@ -160,16 +158,6 @@ async def work(prepared: Prepared, watch: Watch, begun: Callable[[Collection], o
         broken=prepared.listing.broken | collection.unfit,
         too_broken=_too_broken(prepared.listing, collection.unfit),
     )
-
-
-def merge(directories: Sequence[str], runs_dir: str) -> Collected:
-    """Write a new database of those in `directories`. Raises UsageError, see merging."""
-    for directory in directories:
-        if is_collecting(Path(directory)):
-            raise UsageError(f"{directory}: a process collects here; merge it when that has ended")
-    counts = merging.merge([Path(one) for one in directories], Path(runs_dir))
-    with Store.open(runs_dir, create=False) as store:
-        return Collected(Path(runs_dir), summarise(trials.outcomes(store)), merged=counts)
 
 
 def _unfinished(prepared: Prepared, collection: Collection) -> list[dict[str, Any]]:

@@ -10,7 +10,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from passagent.benchmark import sweep
 from passagent.benchmark.measure import NO_PASSES, PASS_DIR, Watch
 from passagent.benchmark.sweep import Measured, Planned, Request, run
 from passagent.commands.signals import Interrupted
@@ -18,18 +17,14 @@ from passagent.errors import PassagentError, UsageError
 from passagent.report import bench_table
 from passagent.report.bench_progress import BenchProgress
 
-Form = Literal["table", "json", "csv", "markdown"]
+Form = Literal["table", "json", "markdown"]
 
 
-def form_of(*, json: bool, csv: bool, markdown: bool) -> Form:
+def form_of(*, json: bool, markdown: bool) -> Form:
     """The form that was asked for. Raises UsageError for more than one."""
-    flags: dict[Form, bool] = {"json": json, "csv": csv, "markdown": markdown}
-    chosen = [form for form, flag in flags.items() if flag]
-    if len(chosen) > 1:
-        raise UsageError(
-            f"--{chosen[0]} and --{chosen[1]}: one form at a time; the same command prints the other"
-        )
-    return chosen[0] if chosen else "table"
+    if json and markdown:
+        raise UsageError("--json and --markdown: one form at a time; the same command prints the other")
+    return "json" if json else "markdown" if markdown else "table"
 
 
 def bench(request: Request, plots: str | None, form: Form) -> None:
@@ -47,13 +42,6 @@ def bench(request: Request, plots: str | None, form: Form) -> None:
             f"{len(measured.failed)} not measured, such as {first['task']}: {first['reason']}; "
             "the same command tries them again"
         )
-
-
-def merge(request: Request, plots: str | None, form: Form) -> None:
-    """Put the results of several machines into one new directory, and show them. Raises UsageError."""
-    _check(plots)
-    merged = sweep.merge(request.tasks, request.out, request.suite, request.root)
-    _show(merged, plots, form, _stream(form))
 
 
 def _check(plots: str | None) -> None:
@@ -128,10 +116,12 @@ def _print(form: Form, found: Measured, stream: Any) -> None:
                 shown["suite"] = bench_table.suite_data(found.suite)
             if found.losses:
                 shown["losses"] = [asdict(one) for one in found.losses]
-            shown |= {"failed": found.failed, "identity": found.identity, "results_file": str(found.path)}
+            shown |= {
+                "failed": found.failed,
+                "identity": found.identity,
+                "results_files": [*map(str, found.paths)],
+            }
             print(json.dumps(shown))
-        case "csv":
-            sys.stdout.write(bench_table.csv_text(found.summaries))
         case "markdown":
             sys.stdout.write(bench_table.markdown(found.summaries))
         case "table":

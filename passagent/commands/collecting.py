@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
 
 from passagent.collection import campaign
 from passagent.collection.campaign import Collected, Request
@@ -64,20 +63,6 @@ def collect(request: Request, as_json: bool, parts: Parts | None = None) -> None
         )
     if collected.too_broken is not None:
         raise collected.too_broken
-
-
-def merge(directories: Sequence[str], runs_dir: str, as_json: bool) -> None:
-    """Write a new database of those in `directories`, and print its table. Raises UsageError, see merging."""
-    collected = campaign.merge(directories, runs_dir)
-    counts = collected.merged
-    if as_json:
-        table = collect_table.data(collected.summaries)
-        print(json.dumps({"runs_dir": runs_dir, "merged": counts, "table": table}))
-        return
-    for directory, count in [*counts.items(), (runs_dir, sum(counts.values()))]:
-        print(f"{directory}: {counted(count, 'run')}")
-    if collected.summaries:
-        print(collect_table.text(collected.summaries))
 
 
 def _print(collected: Collected, as_json: bool) -> None:

@@ -8,23 +8,11 @@ import sys
 from pathlib import Path
 
 from passagent.dataset.checking import check_directory
-from passagent.dataset.making import Request, evaluation_tasks, make
+from passagent.dataset.making import Request, evaluation_tasks, make, reading_stores
 from passagent.errors import PassagentError, UsageError
 from passagent.pipeline.task_directories import RECORD
 from passagent.report.export_summary import summary_text
 from passagent.report.text import counted
-from passagent.store import Store
-from passagent.store.database import DATABASE
-
-
-def runs_dir_of(runs_dir: str, database: str | None) -> str:
-    """The runs directory that is meant. Raises UsageError."""
-    if database is None:
-        return runs_dir
-    path = Path(database)
-    if path.name != DATABASE:
-        raise UsageError(f"{path}: a database of passagent is a file named {DATABASE}")
-    return str(path.parent)
 
 
 def export(request: Request, as_json: bool) -> None:
@@ -35,33 +23,30 @@ def export(request: Request, as_json: bool) -> None:
     )
 
 
-def check(directory: str, against: list[str], runs_dir: str | None, as_json: bool) -> None:
-    """Compare what `export` or `tasks build` wrote with its record, evaluation tasks and its database.
+def check(directory: str, against: list[str], runs_dirs: list[str], as_json: bool) -> None:
+    """Compare what `export` or `tasks build` wrote with its record, evaluation tasks and its databases.
 
     Raises PassagentError where something is not in order, UsageError for another directory.
     """
     if (Path(directory) / RECORD).is_file():
-        _check_built(directory, against, runs_dir, as_json)
+        _check_built(directory, against, runs_dirs, as_json)
         return
     apart = evaluation_tasks(against)
-    if runs_dir is None:
-        rows = check_directory(Path(directory), apart, None)
-    else:
-        with Store.open(runs_dir, create=False) as store, store.reading():
-            rows = check_directory(Path(directory), apart, store)
-    with_what = ["hashes", "secrets", *(["overlap"] if against else []), *(["database"] if runs_dir else [])]
+    with reading_stores(runs_dirs) as stores:
+        rows = check_directory(Path(directory), apart, stores)
+    with_what = ["hashes", "secrets", *(["overlap"] if against else []), *(["database"] if runs_dirs else [])]
     if as_json:
         print(json.dumps({"directory": directory, "rows": rows, "checked": with_what}))
     else:
         print(f"{directory}: {counted(rows, 'row')} in order ({', '.join(with_what)})")
 
 
-def _check_built(directory: str, against: list[str], runs_dir: str | None, as_json: bool) -> None:
+def _check_built(directory: str, against: list[str], runs_dirs: list[str], as_json: bool) -> None:
     """Check tasks that `tasks build` wrote: as recorded, and nothing of evaluation in training."""
     from passagent.pipeline import inspection
 
-    if runs_dir is not None:
-        raise UsageError(f"{directory}: tasks build made it of no runs; leave out --runs-dir and --db")
+    if runs_dirs:
+        raise UsageError(f"{directory}: tasks build made it of no runs; leave out --runs-dir")
     problems = inspection.check(Path(directory))
     problems += inspection.leaks([directory], against) if against else []
     if as_json:

@@ -10,19 +10,18 @@ from passagent.dataset import door
 from passagent.dataset.columns import Revision, Told
 from passagent.dataset.example import Example, steps, whole
 from passagent.dataset.selection import Chosen
-from passagent.store.database import Store
 from passagent.store.episodes import get_episode
 from passagent.store.runs import get_run
 from passagent.store.trajectories import Trajectory, trajectory
 
 
-def build(store: Store, chosen: Iterable[Chosen]) -> Iterator[Example]:
+def build(chosen: Iterable[Chosen]) -> Iterator[Example]:
     """The examples, one at a time. Raises door.NotFit."""
-    last: tuple[int, Trajectory] | None = None
+    last: tuple[Told, Trajectory] | None = None
     for one in chosen:
         told, name = one.told, one.columns["id"]
-        if last is None or last[0] != told.episode_id:
-            last = told.episode_id, _read(store, told)
+        if last is None or last[0] is not told:
+            last = told, _read(told)
         found = last[1]
         revisions = told.revisions if one.revision is None else (one.revision,)
         example = whole(found) if one.revision is None else steps(found)[one.revision.node]
@@ -30,19 +29,19 @@ def build(store: Store, chosen: Iterable[Chosen]) -> Iterator[Example]:
             "operators": one.columns["operators"].split(),
             "subgraphs": list(told.subgraphs),
             "reasoning": example.reasoning,
-            "files": {r.files: door.check_node(store, name, r) for r in revisions},
+            "files": {r.files: door.check_node(told.store, name, r) for r in revisions},
         }
         example = replace(example, columns=one.columns | extra)
         door.check_secrets(name, [found.model_dump(), extra["files"]])
         yield example
 
 
-def _read(store: Store, told: Told) -> Trajectory:
+def _read(told: Told) -> Trajectory:
     """The episode as it lies in the database: what would have to be taken out of it now is for the door."""
     return trajectory(
-        store,
-        get_run(store, told.columns["run"]),
-        get_episode(store, told.episode_id),
+        told.store,
+        get_run(told.store, told.columns["run"]),
+        get_episode(told.store, told.episode_id),
         clean=False,
     )
 

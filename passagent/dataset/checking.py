@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,15 @@ class Changed(PassagentError):
     """An export is not what was written."""
 
 
-def check_directory(directory: Path, apart: EvaluationTasks, store: Store | None) -> int:
+def check_directory(directory: Path, apart: EvaluationTasks, stores: Sequence[Store]) -> int:
     """The number of rows, all of which are in order.
 
     Checked are each row's sha256, that no file has other rows, secrets, overlap with evaluation tasks and,
-    where `store` is given, that every candidate is there with the files and the score that provenance says.
+    where there are `stores`, that every candidate is there with the files and the score that provenance says.
     Raises UsageError if `directory` is no export, Changed, door.NotFit and overlap.Overlap for what is wrong.
     """
     manifest = read_manifest(directory)
-    known = _known(store) if store else {}
+    known = {told.columns["id"]: told for told in read_episodes(stores)}
     counts = dict[str, int]()
     for row, text in texts(directory, provenance(directory)):
         place = f"{directory / row['file']}:{row['line']}"
@@ -36,8 +37,8 @@ def check_directory(directory: Path, apart: EvaluationTasks, store: Store | None
         if kind := door.find_secret(json.dumps(json.loads(text), ensure_ascii=False)):
             raise door.NotFit(f"{place}: holds what looks like {kind}; withdraw it, and export again without")
         apart.check([row | {"operators": _words(row["operators"])}])
-        if store:
-            _check_nodes(store, row, known, place)
+        if stores:
+            _check_nodes(row, known, place)
         counts[row["file"]] = counts.get(row["file"], 0) + 1
     for name, count in counts.items():
         with open(directory / name, encoding="utf-8") as file:
@@ -54,11 +55,7 @@ def _words(operators: Any) -> list[str]:
     return operators.split() if isinstance(operators, str) else list(operators)
 
 
-def _known(store: Store) -> dict[str, Told]:
-    return {told.columns["id"]: told for told in read_episodes(store)}
-
-
-def _check_nodes(store: Store, row: dict[str, Any], known: dict[str, Told], place: str) -> None:
+def _check_nodes(row: dict[str, Any], known: dict[str, Told], place: str) -> None:
     told = known.get(f"{row['run']}/{row['episode']}")
     if told is None:
         raise Changed(f"{place}: the database has no finished episode {row['run']}/{row['episode']}")
@@ -72,4 +69,4 @@ def _check_nodes(store: Store, row: dict[str, Any], known: dict[str, Told], plac
         )
         if revision is None or not same:
             raise Changed(f"{place}: node {node['node']} is another one in the database")
-        door.check_node(store, row["id"], revision)
+        door.check_node(told.store, row["id"], revision)

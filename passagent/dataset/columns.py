@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any, Literal
 
+from passagent.errors import UsageError
 from passagent.store import evaluations
 from passagent.store.database import Store
 from passagent.store.runs import CLIENTS
@@ -130,11 +131,24 @@ class Told:
     group: tuple[Any, ...]
     """Equal for trials of one thing: the same task, model and start."""
     revisions: tuple[Revision, ...]
+    store: Store
+    """The database that holds it."""
 
 
-def read_episodes(store: Store) -> list[Told]:
-    """Every finished episode of the database, with returns and advantages over its group."""
-    return with_advantages(list(_read(store)))
+def read_episodes(stores: Iterable[Store]) -> list[Told]:
+    """Read every finished episode of the databases, with returns and advantages over its group.
+
+    Raises UsageError if an episode is in two of them.
+    """
+    episodes: dict[str, Told] = {}
+    for store in stores:
+        for told in _read(store):
+            name = told.columns["id"]
+            if name in episodes:
+                places = f"{episodes[name].store.runs_dir} and in {store.runs_dir}"
+                raise UsageError(f"episode {name} is in {places}: leave one of them out")
+            episodes[name] = told
+    return with_advantages(list(episodes.values()))
 
 
 def with_advantages(told: list[Told]) -> list[Told]:
@@ -160,8 +174,9 @@ def _read(store: Store) -> Iterator[Told]:
             episode_id,
             row | {"operators": " ".join(operators), "sure_gain": sure},
             tuple(subgraphs),
-            (row["task_key"], row["model"], row["device"], parent),
+            (row["task_key"], row["model"], row["device"], parent and (store.runs_dir, parent)),
             revisions,
+            store,
         )
 
 

@@ -1,8 +1,10 @@
-"""A data set out of a database: chosen, checked at the door, written, with a card."""
+"""A data set out of databases: chosen, checked at the door, written, with a card."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,7 +34,7 @@ class Request:
     form: str
     out: str
     selection: Selection
-    runs_dir: str = "runs"
+    runs_dirs: Sequence[str] = ("runs",)
     against: list[str] = field(default_factory=list)
     with_failures: bool = False
     with_pairs: bool = False
@@ -54,27 +56,27 @@ def make(request: Request, command: str) -> Summary:
         raise UsageError("--pairs is for --format trl: other trainers have no common form for preferences")
     count, counted_by = lengths.counter(request.tokenizer)
     apart = evaluation_tasks(request.against)
-    with Store.open(request.runs_dir, create=False) as store, store.reading():
-        episodes = read_episodes(store)
+    with reading_stores(request.runs_dirs) as stores:
+        episodes = read_episodes(stores)
         chosen = select(episodes, request.selection)
         wrong = failures(episodes) if request.with_failures else []
         if wrong:  # each is in one of the two
             chosen = [one for one in chosen if one.columns["as_score"] is not None]
         if not chosen:
             raise UsageError(
-                f"{request.runs_dir}: finished episodes: {len(episodes)}, none of them is chosen; "
-                "see what there is with passagent runs, and loosen --keep"
+                f"{', '.join(request.runs_dirs)}: finished episodes: {len(episodes)}, "
+                "none of them is chosen; see what there is with passagent runs, and loosen --keep"
             )
         apart.check(_origin(one) for one in [*chosen, *wrong])
         with new_directory(Path(request.out)) as directory:
             writer = Writer(directory, form, count, counted_by)
-            for example in build(store, chosen):
+            for example in build(chosen):
                 writer.add(example)
-            for example in build(store, wrong):
+            for example in build(wrong):
                 writer.add(example, FAILURES)
             if request.with_pairs:
                 for pair in preferences.pairs(chosen, episodes):
-                    better, worse = build(store, pair)
+                    better, worse = build(pair)
                     if row := preferences.row(better, worse):
                         writer.add_row(better, row, preferences.FILE)
             asked = {
@@ -90,6 +92,16 @@ def make(request: Request, command: str) -> Summary:
             tasks = Counter(one.columns["task"] for one in chosen)
             (directory / CARD).write_text(card(form, summary, asked, tasks), encoding="utf-8")
     return summary
+
+
+@contextmanager
+def reading_stores(runs_dirs: Sequence[str]) -> Iterator[list[Store]]:
+    """Open the databases in `runs_dirs`, each of which stays in one state meanwhile. Raises UsageError."""
+    with ExitStack() as stack:
+        stores = [stack.enter_context(Store.open(runs_dir, create=False)) for runs_dir in runs_dirs]
+        for store in stores:
+            stack.enter_context(store.reading())
+        yield stores
 
 
 def evaluation_tasks(words: list[str]) -> EvaluationTasks:

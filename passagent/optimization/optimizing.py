@@ -39,13 +39,13 @@ from passagent.faults import os_fault
 from passagent.kernels.toolchain import compiler
 from passagent.optimization.optimized import DROPPED, FAILED, KEPT, LEFT, NOTHING, Optimized, RegionOutcome
 from passagent.optimization.region_searches import RegionSearches, Wanted, best_run, finished_run
+from passagent.resumable import locked
 from passagent.search import planting
 from passagent.search.apart import Stoppable, finished
 from passagent.search.pairing import confirmed_evaluation
 from passagent.search.run_memory import kept_pass
 from passagent.store import Store, confirmations, nodes
 from passagent.store.library import OFF, library_path, library_text
-from passagent.store.locks import alone
 from passagent.store.pass_library import KeptPass, PassLibrary
 from passagent.tasks import Task, load_task
 from passagent.tasks.inputs import make_inputs
@@ -147,11 +147,7 @@ def _check_free(out: Path) -> None:
 @contextmanager
 def _state(place: Path) -> Iterator[Path]:
     """The state directory, for this process alone. Raises UsageError."""
-    try:
-        (place / "runs").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise os_fault(error, place, "--state") from error
-    with alone(place / "runs"):
+    with locked(place / "runs", "optimize.lock", "--state"):
         yield place
 
 

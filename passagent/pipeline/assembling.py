@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
+import hashlib
 import json
 import os
 from collections import Counter
@@ -12,16 +12,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from passagent.cache import write_whole
 from passagent.errors import UsageError
-from passagent.faults import os_fault
 from passagent.pipeline import folding
 from passagent.pipeline.backward import KINDS as BACKWARD
 from passagent.pipeline.buckets import Bucketed, Group, bucketed, groups
-from passagent.pipeline.full_graphs import find_samples, validation
 from passagent.pipeline.generalisation import DTYPES, SHAPES
 from passagent.pipeline.partition import Member, Partition, partition
 from passagent.pipeline.task_directories import LISTS, RECORD, remove_others, task_name, written_task
-from passagent.pipeline.units import Done, Unit, Units, computing, write_whole
+from passagent.pipeline.units import Done, Unit, Units, computing
+from passagent.resumable import locked
+from passagent.tasks.reader import FILES
 
 KINDS = ("fusible", "classical", "single")
 Tell = Callable[[str], None]
@@ -56,6 +57,30 @@ def request_of(
     """What a command line, or a call, asks for."""
     cores = len(os.sched_getaffinity(0))
     return Request(samples, out, device or "cpu", shapes, evaluation, parallel or cores, backward, limit_s)
+
+
+def find_samples(places: list[str]) -> dict[str, Path]:
+    """Name and directory of each sample in or below the directories, sorted. Raises UsageError."""
+    found: dict[str, Path] = {}
+    for place in map(Path, places):
+        if not place.is_dir():
+            raise UsageError(f"{place}: no such directory; give GraphNet's samples or a directory of them")
+        paths = sorted(file.parent for file in place.rglob("model.py"))
+        if not paths:
+            raise UsageError(f"{place}: holds no sample, which is a directory with model.py")
+        for path in paths:
+            found[str(path.resolve())] = path
+    return {"/".join(path.resolve().parts[-2:]): path for path in found.values()}
+
+
+def validation(name: str, path: Path, device: str) -> Unit:
+    """The unit that validates a sample."""
+    digest = hashlib.sha256()
+    for file in FILES:
+        content = (path / file).read_bytes() if (path / file).is_file() else b""
+        digest.update(f"{file} {len(content)}\n".encode() + content)
+    payload = {"path": str(path.resolve()), "files": digest.hexdigest(), "device": device}
+    return Unit("validated", name, "passagent.pipeline.sample_validation:validate_sample", payload)
 
 
 @dataclass
@@ -96,23 +121,11 @@ def build(request: Request, tell: Tell = lambda line: None) -> dict[str, Any]:
 
 @contextmanager
 def _alone(out: Path) -> Iterator[None]:
-    """Have the directory for this process. The lock is the kernel's: it ends with the process."""
+    """Have the directory for this process. Raises UsageError."""
     if out.is_dir() and any(out.iterdir()) and not (out / "work").is_dir():
         raise UsageError(f"--out {out}: holds other files; name another directory")
-    try:
-        (out / "work").mkdir(parents=True, exist_ok=True)
-        lock = os.open(out / "work" / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise os_fault(error, out, "--out") from error
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            what = "another process builds there; wait for it, or name another"
-            raise UsageError(f"--out {out}: {what}") from None
+    with locked(out / "work", "lock", "--out"):
         yield
-    finally:
-        os.close(lock)
 
 
 def _validated(

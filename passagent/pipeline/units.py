@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
+from passagent.cache import write_whole
 from passagent.confine.environment import gpus_in_sight, import_path
 from passagent.errors import InfrastructureError, PassagentError
 
@@ -118,7 +118,6 @@ class Units:
             yield Done(unit.name, **json.loads(unit.file(self._work).read_text(encoding="utf-8")))
 
     def _compute(self, units: list[Unit]) -> None:
-        (self._work / units[0].stage).mkdir(parents=True, exist_ok=True)
         while len(self._workers) < min(self._parallel, len(units)):
             threads = max(1, len(os.sched_getaffinity(0)) // self._parallel)
             self._workers.append(_Worker(threads, self._device))
@@ -160,11 +159,3 @@ def computing(work: Path, parallel: int, limit_s: int, device: str) -> Iterator[
         yield units
     finally:
         units.close()
-
-
-def write_whole(file: Path, text: str) -> None:
-    """Write a file that appears at once."""
-    handle, name = tempfile.mkstemp(prefix=".", dir=file.parent)
-    with os.fdopen(handle, "w", encoding="utf-8") as out:
-        out.write(text)
-    os.replace(name, file)

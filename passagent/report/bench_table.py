@@ -1,9 +1,7 @@
-"""A benchmark's tables for people, as Markdown, as CSV and as JSON."""
+"""A benchmark's tables for people, as Markdown and as JSON."""
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -23,7 +21,6 @@ HEADERS = {
     "gmean_speedup": "G-mean",
     "as_score": "AS",
 }
-_COUNTS = ["compiler", "dispatch", "tasks", "asked", "subgraphs"]
 _GRAPH_FIELDS = {
     "name",
     "dtype",
@@ -135,19 +132,6 @@ def cell(summary: Summary, metric: str) -> str:
 def _cells(summary: Summary) -> list[str]:
     figures = [cell(summary, metric) for metric in METRICS]
     return [summary.compiler, summary.dispatch, _tasks(summary), str(summary.subgraphs), *figures]
-
-
-def csv_text(summaries: Sequence[Summary]) -> str:
-    """A line for each compiler: every figure, in full, with the ends of its interval; shares from 0 to 1."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    ends = [f"{metric}{end}" for metric in METRICS for end in ("", "_low", "_high")]
-    writer.writerow(_COUNTS + ends)
-    for summary in summaries:
-        estimates = [getattr(summary, metric) for metric in METRICS]
-        figures = [figure for e in estimates for figure in (e.value, e.low, e.high)]
-        writer.writerow([getattr(summary, name) for name in _COUNTS] + figures)
-    return out.getvalue()
 
 
 def data(summaries: Sequence[Summary], rows: Sequence[Row]) -> dict[str, Any]:

@@ -223,9 +223,9 @@ class Bench(Shown):
     """All of it: `summaries` (a line for each compiler), `rows` (a task with a compiler), `failed`."""
 
     @property
-    def path(self) -> Path:
-        """The file of the results, to which the same call adds."""
-        return self.measured.path
+    def paths(self) -> list[Path]:
+        """The files of the results; a call that measures adds to the only one."""
+        return self.measured.paths
 
     @property
     def failed(self) -> list[dict[str, Any]]:

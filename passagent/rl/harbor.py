@@ -88,7 +88,7 @@ def _write(task: Task, place: Path, name: str, shared: Export) -> None:
         shutil.copy(shared.wheel, environment)
     tests.mkdir()
     agent = shared.config.agent.model_copy(update={"tools": ["file_editor", "pass_evaluator"]})
-    told = task_text(copied, shared.config.model_copy(update={"agent": agent}), role="fusion", here=False)
+    told = task_text(copied, shared.config.model_copy(update={"agent": agent}), here=False)
     told = told.replace(str(copied.path), f"{APP}/task")
     template = resources.find("prompts/harbor/instruction.md").read_text(encoding="utf-8")
     (place / "instruction.md").write_text(template.replace("DEVICE", shared.device) + "\n" + told + "\n")

@@ -10,17 +10,17 @@ from passagent.evaluator.target import target_of
 from passagent.tasks import Task
 
 
-def task_text(task: Task, config: Config, role: str, rules: bool = True, here: bool = True) -> str:
+def task_text(task: Task, config: Config, rules: bool = True, here: bool = True) -> str:
     """The rules of pass writing (unless not `rules`), then the task; a first draft in an empty directory.
 
     here: whether candidates are judged on this machine, so that its figures belong into the text. Raises
-    UsageError for an unknown role, and for a device that is not on this machine.
+    UsageError for a device that is not on this machine.
     """
     context = EpisodeContext(
         task=task,
         target=target_of(config.evaluator),
         device_name=device_label(config.evaluator) if here else "",
-        role=role,
+        role="fusion",
         seed=0,
         threads=threads_of(config.evaluator),
         limits=config.agent,

@@ -24,12 +24,8 @@ from passagent.experience import knowledge
 from passagent.rl.instructions import task_text
 from passagent.rl.reward import reward_of
 from passagent.rl.shared import SharedEvaluator, shared
-from passagent.search.gain import log_gain
 from passagent.search.profiling_nodes import profiled
 from passagent.tasks import Task, load_task
-
-Reward = Literal["as", "log_gain"]
-Refusals = Literal["episode", "candidate"]
 
 
 class PassEnv:
@@ -42,7 +38,6 @@ class PassEnv:
     whatever was good before or comes after: cheating never pays. What gives no plan counts, too;
     the tool `check` tells of these beforehand and does not count. A refusal that rests on a measurement must
     repeat itself to count.
-    With `refusals="candidate"` only the refused candidate is worth 0, and `refused` is set all the same.
 
     Faults. What the machine or the task fails is not the policy's: the tool raises, `fault` says what it was,
     and the reward is None. TRL leaves out such an episode: None becomes NaN, its advantage is 0, and it does
@@ -63,10 +58,7 @@ class PassEnv:
         device: str = "cpu",
         config: str | None = None,
         settings: dict[str, Any] | None = None,
-        reward: Reward = "as",
-        refusals: Refusals = "episode",
         rules: bool = True,
-        role: str = "fusion",
         runs_dir: str | None = "runs",
     ) -> None:
         """Everything has a default: use functools.partial to set something. Raises UsageError.
@@ -75,19 +67,11 @@ class PassEnv:
             device: Where candidates are measured, as `--device` of the commands.
             config: A preset or YAML file, as `--config`.
             settings: Single settings, such as `{"agent.max_evaluations": 4}`, as `--set`.
-            reward: `as`, or `log_gain`: ln of the rounded AS, at least 0 (eager's).
-            refusals: What a refused candidate makes 0: the whole episode, or itself.
             rules: Whether `reset` begins with the rules of pass writing (the agent's system message).
-            role: Which of the role prompts the task text ends with.
             runs_dir: Where evaluations are kept and found again, as `--runs-dir`; None: nowhere.
         """
-        if reward not in ("as", "log_gain"):
-            raise UsageError(f"reward '{reward}' is unknown; known: as, log_gain")
-        if refusals not in ("episode", "candidate"):
-            raise UsageError(f"refusals '{refusals}' is unknown; known: candidate, episode")
         self._config = load_config(config, {**(settings or {}), "evaluator.device": device})
-        self._reward, self._refusals = reward, refusals
-        self._rules, self._role, self._runs_dir = rules, role, runs_dir
+        self._rules, self._runs_dir = rules, runs_dir
         self._tools: dict[str, Tool] = {}
         self._clear()
 
@@ -112,20 +96,16 @@ class PassEnv:
         task = load_task(row["task"])
         self._evaluator = evaluator
         self._tools = self._open_tools(task, evaluator)
-        return task_text(task, self._config, self._role, self._rules)
+        return task_text(task, self._config, self._rules)
 
     @property
     def reward(self) -> float | None:
         """See the class; None: the episode cannot be scored, for a fault that is not the policy's."""
-        if self.refused and self._refusals == "episode":
+        if self.refused:
             return 0.0
         if self.fault is not None:
             return None
-        if self.best is None:
-            return 0.0
-        if self._reward == "log_gain":
-            return max(0.0, log_gain(None, reward_of(self.best)) or 0.0)
-        return reward_of(self.best)
+        return 0.0 if self.best is None else reward_of(self.best)
 
     def get_reward(self) -> float | None:
         """`reward`, as TRL asks for it; no tool."""

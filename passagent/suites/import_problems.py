@@ -24,8 +24,10 @@ from pydantic import ValidationError
 
 from passagent.confine.fork_server import ForkServer, serving, start
 from passagent.confine.sandbox import Limits
+from passagent.errors import UsageError
 from passagent.faults import os_fault
 from passagent.machine_memory import memory_bytes, memory_kills
+from passagent.resumable import append_row, read_rows
 from passagent.suites.outcomes import Answer, Reason, Row
 from passagent.suites.problem_child import Request
 from passagent.suites.problems import PROBLEM, Problem
@@ -81,12 +83,11 @@ def import_problems(problems: Sequence[Problem], out: Path, how: How) -> Iterato
         out.mkdir(parents=True, exist_ok=True)
         for left in out.glob(".*.part"):
             shutil.rmtree(left)
-        record = (out / RECORD).open("a", encoding="utf-8")
     except OSError as error:
         raise os_fault(error, out, "--out") from error
     shared = {problem.name: problem for problem in new} if how.jobs > 1 and how.is_cuda else {}
     alone: list[Problem] = []
-    with record, _Workers(how) as workers, ThreadPoolExecutor(how.jobs) as threads:
+    with _Workers(how) as workers, ThreadPoolExecutor(how.jobs) as threads:
 
         def run(problem: Problem) -> Row:
             return _import(problem, out, how, workers)
@@ -97,26 +98,21 @@ def import_problems(problems: Sequence[Problem], out: Path, how: How) -> Iterato
                 alone.append(again)
                 continue
             try:
-                record.write(row.model_dump_json() + "\n")
-                record.flush()
+                append_row(out / RECORD, row.model_dump_json())
             except OSError as error:
                 raise os_fault(error, out, "--out") from error
             yield row
 
 
 def read_record(out: Path) -> dict[str, Row]:
-    """The last row of each problem; a line that was cut off counts as none."""
+    """Read the last row of each problem. Raises UsageError."""
     path = out / RECORD
     if not path.is_file():
         return {}
-    found = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            row = Row.model_validate_json(line)
-        except ValidationError:
-            continue
-        found[row.name] = row
-    return found
+    try:
+        return {row.name: row for row in map(Row.model_validate_json, read_rows(path))}
+    except ValidationError as error:
+        raise UsageError(f"{path}: not a record of passagent tasks import; give another --out") from error
 
 
 def _is_there(out: Path, row: Row) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -19,7 +19,6 @@ Reason = Literal[
     "not_captured",
     "differs",
 ]
-REASONS: tuple[str, ...] = get_args(Reason)
 """fails: its code raises an error. too_large: its inputs do not get small enough. random: two calls with the
 same inputs differ. no_tensor: a call returns none. no_model: it does not define what its suite asks for.
 not_captured: Dynamo or the layout of a task cannot hold it. differs: what was written does not compute what

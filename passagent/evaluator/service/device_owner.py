@@ -29,11 +29,6 @@ class DeviceOwner(Protocol):
         """The process of this machine that measures, while there is one."""
         ...
 
-    @property
-    def is_placed(self) -> bool:
-        """Whether there is a device behind it now: a cluster may still have to find one."""
-        ...
-
     async def ask(self, request: dict[str, Any]) -> Any:
         """The evaluation, or what else is asked for, as plain data. Raises what the referee raises, and Lost.
 

@@ -184,7 +184,7 @@ class EvaluatorPool:
 
     def _foresee(self, request: dict[str, Any]) -> None:
         """Where all devices are busy, tell one of them of a candidate that waits. Nobody waits for that."""
-        slots = [slot for slot in self._slots if slot.is_open() and slot.owner.is_placed]
+        slots = [slot for slot in self._slots if slot.is_open()]
         if slots and all(slot.is_busy for slot in slots):
             for slot in [slot for slot in slots if not slot.foresees][:1]:
                 slot.foresees = True
@@ -316,7 +316,6 @@ class EvaluatorPool:
                     continue
                 if not slots:
                     raise InfrastructureError(f"no device is fit: {self._reasons()}")
-                slots = [slot for slot in slots if slot.owner.is_placed] or slots
                 if pinned := [slot for slot in slots if slot.device.name in (_pinned.get() or ())]:
                     slots = pinned
                 free = [slot for slot in slots if not slot.is_busy]
@@ -377,8 +376,6 @@ class EvaluatorPool:
 def _state(slot: DeviceSlot) -> str:
     if slot.quarantine is not None:
         return f"quarantined since {slot.quarantine.since}: {slot.quarantine.reason}"
-    if not slot.owner.is_placed:
-        return "waits for a place"
     return "busy" if slot.is_busy else "idle"
 
 

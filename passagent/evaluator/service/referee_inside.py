@@ -22,7 +22,6 @@ class RefereeInside:
     """Makes its referee when it is first asked, and again after `stop`; a thread of its own asks it."""
 
     pid = None
-    is_placed = True
 
     def __init__(self, device: Device, config: EvaluatorConfig, tell: Callable[[str], None]) -> None:
         """`tell` gets lines for people, on the event loop."""

@@ -41,8 +41,6 @@ Connection = tuple[StartedReferee, asyncio.StreamReader, asyncio.StreamWriter]
 class RefereeProcess:
     """Starts its process, on `cores`, when it is first asked (or takes `ahead`), and again after `stop`."""
 
-    is_placed = True
-
     def __init__(
         self,
         device: Device,
