@@ -83,10 +83,8 @@ def _repeat_line(store: Store, node: Node) -> str:
     Only the node's own island and the seeds are searched: the text must not depend on which island is
     faster.
     """
-    same: Node | None = None
-    if node.repeat_of is not None:
-        same = nodes.get_node(store, node.repeat_of)
-    elif node.island != SEEDS:
+    same = None if node.repeat_of is None else nodes.get_node(store, node.repeat_of)
+    if same is None and node.island != SEEDS:
         same = nodes.first_of_program(store, node.run_id, SEEDS, node.canonical_key)
     if same is None:
         return ""
