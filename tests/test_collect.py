@@ -347,6 +347,23 @@ def test_the_time_is_over_all_sessions(call, server, tmp_path):
     assert code == 0 and "stopped: 1000 s have passed" in out and len(server.ledger) == asked
 
 
+def test_collect_cuts_the_model_call_under_way_when_its_time_is_over(call, server, tmp_path):
+    write_tasks(tmp_path / "tasks", 1)
+    is_free, say = threading.Event(), server.brain
+
+    def wait(body: dict[str, Any]) -> Said:
+        is_free.wait(60)
+        return say(body)
+
+    server.brain = wait
+    code, out, _ = call("collect", "tasks", *QUICK, "--trials", 1, "--max-time", 2)
+    assert code == 0 and "stopped: 2 s have passed" in out
+    assert server.in_flight == 1
+    is_free.set()
+    code, out, err = call("collect", "tasks", *QUICK, "--trials", 1)
+    assert code == 0 and re.search(r"^runs +1$", out, re.M), err
+
+
 class Failing(paid_run.AnyEvaluator):
     """Fails the candidates of some tasks."""
 

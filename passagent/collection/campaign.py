@@ -136,6 +136,7 @@ async def work(prepared: Prepared, watch: Watch, begun: Callable[[Collection], o
     parts, config = prepared.parts, prepared.config
     evaluator = parts.evaluator or open_pool(config.evaluator, tell=watch.say)
     collection = Collection(prepared.store, config, prepared.model, evaluator, watch, parts.diagnose)
+    collection.budget.started = parts.begun
     begun(collection)
     todo = [pair for pair in prepared.pairs if pair not in prepared.done]
     try:
