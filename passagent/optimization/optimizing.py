@@ -189,7 +189,7 @@ def _state(place: Path) -> Iterator[Path]:
 def _regions(model: Model, state: Path, say: Callable[[str], object]) -> tuple[str, Regions]:
     """The model's device and regions, extracted or read. Raises UsageError where they are another model's."""
     say(f"capturing {model.name}")
-    captured = capture_model(model)
+    captured = capture_model(model, breaks_at_data=True)
     tasks = state / "tasks"
     if tasks.exists():
         regions = Regions.read(tasks)
