@@ -337,7 +337,8 @@ def read_family(path: Path) -> dict[Path, str]:
         name, _, lines = case.partition("\n")
         places = re.split(r"^--\n", lines, flags=re.MULTILINE)
         assert len(places) == len(parts) - 1, f"{path.name}: {name} does not fit the shared text"
-        texts[path.with_name(f"{name}.py")] = "".join(a + b for a, b in zip(parts, [*places, ""], strict=True))
+        text = "".join(part + place for part, place in zip(parts, [*places, ""], strict=True))
+        texts[path.with_name(f"{name}.py")] = text
     return texts
 
 

@@ -432,6 +432,7 @@ def wait_for(what: Callable[[], object], process: multiprocessing.process.BasePr
         time.sleep(0.01)
 
 
+@pytest.mark.long
 def test_ctrl_c_a_second_collector_and_a_single_stop(tmp_path):
     """While one collects: another is refused; `stop` of one run stops that one; SIGTERM ends with 130."""
     tasks, out = write_tasks(tmp_path / "tasks", 3), tmp_path / "out"
