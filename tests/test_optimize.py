@@ -286,7 +286,7 @@ def test_optimize_cuts_the_timing_of_the_model_when_its_time_is_over(tmp_path, m
 
 
 def test_optimize_cuts_a_capture_when_its_time_is_over(tmp_path, monkeypatch):
-    monkeypatch.setattr(optimizing, "capture_model", lambda _: threading.Event().wait(100))
+    monkeypatch.setattr(optimizing, "capture_model", lambda *_, **__: threading.Event().wait(100))
     with pytest.raises(PassagentError, match="the time was over before the model was cut into regions"):
         pa.optimize(nn.GELU(), torch.randn(4, 64), out=tmp_path / "passes", max_time=0.2)
 

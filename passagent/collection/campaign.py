@@ -132,8 +132,7 @@ def prepared(request: Request, parts: Parts | None = None) -> Iterator[Prepared]
 async def work(prepared: Prepared, watch: Watch, begun: Callable[[Collection], object]) -> Collected:
     """Make the trials that are not made yet. `begun` gets the collection, by which it can be stopped.
 
-    Raises UsageError for a model that cannot be asked, before a trial begins; what ends a collection
-    (work.Collection.run), with how to go on.
+    Raises UsageError for a model that cannot be asked; what ends a collection (work.Collection.run).
     """
     parts, config = prepared.parts, prepared.config
     todo = [pair for pair in prepared.pairs if pair not in prepared.done]

@@ -96,8 +96,7 @@ def optimize(request: Request, model: Model, conduct: Conducts, say: Callable[[s
     """Find passes for a model, keep those that pay, write them as a package and a report.
 
     `say` is told what happens. A package that does not make the whole model faster is not written:
-    `Optimized.why_not`. Raises PassagentError: a model that cannot be captured, a state of another one, no
-    time for the regions.
+    `Optimized.why_not`. Raises PassagentError: a model that cannot be captured, a state of another one.
     """
     begun = time.monotonic()
     _check_free(request.out)
@@ -115,9 +114,7 @@ def optimize(request: Request, model: Model, conduct: Conducts, say: Callable[[s
         found = Optimized(model.name, device_name(device), state, _outcomes(regions, device, say))
         with PassLibrary.open(place) if place else nullcontext() as library:
             order = sorted(found.regions, key=lambda one: one.light_us - one.eager_us)
-            deadline = None
-            if request.max_time_s is not None:
-                deadline = begun + request.max_time_s * (1 - FOR_THE_END)
+            deadline = None if end is None else end - FOR_THE_END * (end - begun)
             searches = RegionSearches(state / "runs", config, say, deadline)
             wanted = [_wanted(regions.path / one.name, one, library, found.device) for one in order]
             conduct(lambda told: searches.run(wanted, told))
@@ -155,8 +152,8 @@ def _cut_at(end: float | None) -> Iterator[None]:
         raise _TimeIsOver
 
     before = signal.signal(signal.SIGALRM, cut)
-    signal.setitimer(signal.ITIMER_REAL, max(1e-6, end - time.monotonic()))
     try:
+        signal.setitimer(signal.ITIMER_REAL, max(1e-6, end - time.monotonic()))
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -70,19 +70,16 @@ class RegionSearches:
         begun(self)
         left = iter(list(enumerate(wanted, start=1)))
 
-        async def search_what_is_left() -> None:
-            for number, one in left:
-                if spent := self._spent():
-                    self.stop(spent)
-                if self.stop_reason is not None:
-                    return
-                await self._search(one, f"{number} of {len(wanted)}")
-
         async def search_until_the_deadline() -> None:
             left_s = None if self.deadline is None else self.deadline - time.monotonic()
             try:
                 async with asyncio.timeout(left_s) as limit:
-                    await search_what_is_left()
+                    for number, one in left:
+                        if spent := self._spent():
+                            self.stop(spent)
+                        if self.stop_reason is not None:
+                            return
+                        await self._search(one, f"{number} of {len(wanted)}")
             except TimeoutError:
                 if not limit.expired():
                     raise

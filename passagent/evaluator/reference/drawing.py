@@ -64,9 +64,8 @@ def draw_sets(
         for i in [secrets.choice(varied)] if kind == KINDS[3] and varied else varied:
             meta, placed = wider.inputs[i], inputs[i].tensor
             assert placed is not None
-            values, random = arena.view(placed), generator_of(seed, kind, meta.name)
-            ordinary = values[: meta.numel].reshape(meta.shape)
-            new = exchanged(meta, ordinary, kind, numbers, random).reshape(-1)
+            values, rng = arena.view(placed), generator_of(seed, kind, meta.name)
+            new = exchanged(meta, values[: meta.numel].reshape(meta.shape), kind, numbers, rng).reshape(-1)
             tensor = arena.write_flat([new, values[meta.numel :]], is_shared=True)
             inputs[i] = inputs[i].model_copy(update={"tensor": tensor})
         return inputs
