@@ -9,6 +9,9 @@ A case is a pass file as an author would write it, with a header of comments:
     # task: add_relu                   a key of TASKS (the default: add_relu)
     # gpu                              can only be judged on a GPU
 
+A file `FAMILY.cases` holds several cases that share most of their lines: the shared text, with a line `***`
+where each has lines of its own, then each case's lines, after `=== NAME` and with `--` between two places.
+
 A directory of the same name holds the case's helper modules, and its manifest if that is not `[NAME]`. A
 line `// NAME.h` of a kernel stands for the text of that file beside it, which several cases share. A refusal
 must point at the line that ends with `# <- here`, if there is one.
@@ -322,8 +325,25 @@ def referees_of(config: EvaluatorConfig) -> Iterator[Callable[[str], Referee]]:
 
 
 def read_case(path: Path) -> Case:
-    """The case in `path`; its header says what is expected."""
-    text = path.read_text()
+    """The case in the file `path`; see case_of."""
+    return case_of(path, path.read_text())
+
+
+def read_family(path: Path) -> dict[Path, str]:
+    """The cases of a family: for each the path and the text of a file of its own."""
+    shared, *cases = re.split(r"^=== ", path.read_text(), flags=re.MULTILINE)
+    parts, texts = re.split(r"^\*{3}\n", shared, flags=re.MULTILINE), {}
+    for case in cases:
+        name, _, lines = case.partition("\n")
+        places = re.split(r"^--\n", lines, flags=re.MULTILINE)
+        assert len(places) == len(parts) - 1, f"{path.name}: {name} does not fit the shared text"
+        text = "".join(part + place for part, place in zip(parts, [*places, ""], strict=True))
+        texts[path.with_name(f"{name}.py")] = text
+    return texts
+
+
+def case_of(path: Path, text: str) -> Case:
+    """The case of a file `path` with this text; its header says what is expected."""
     for shared in path.parent.glob("*.h"):
         text = text.replace(f"// {shared.name}\n", shared.read_text())
     header = dict(re.findall(r"^# (expect|task): (.+?)\s*$", text, re.MULTILINE))
@@ -353,8 +373,11 @@ def read_case(path: Path) -> Case:
 def suite(name: str) -> list:
     """The cases of tests/adversarial or tests/honest as parameters of a test."""
     parameters = []
-    for path in sorted((HERE / name).glob("*.py")):
-        case = read_case(path)
+    texts = {path: path.read_text() for path in (HERE / name).glob("*.py")}
+    for family in (HERE / name).glob("*.cases"):
+        texts |= read_family(family)
+    for path in sorted(texts):
+        case = case_of(path, texts[path])
         marks = [pytest.mark.gpu] if case.gpu else []
         parameters.append(pytest.param(case, id=case.name, marks=marks))
     return parameters

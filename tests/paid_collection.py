@@ -17,7 +17,7 @@ from typing import Any
 
 import paid_run
 import tiny_search
-from wire_server import Said, WireServer
+from wire_server import CHECK, Said, WireServer
 
 from passagent.collection import trials
 from passagent.store import Store
@@ -42,6 +42,8 @@ def brain(body: dict[str, Any]) -> Said:
     """Two candidates in a conversation; all is fixed by the task and the episode's seed."""
     messages = body["messages"]
     text = json.dumps(messages[:2])
+    if "# Task" not in text:
+        return Said(calls=[("c", "report", '{"word": "ready"}')], key=CHECK)
     task = re.search(r"# Task (\w+)", text)
     seed = re.search(r"Episode seed: (\d+)", text)
     assert task and seed
@@ -121,10 +123,12 @@ def collect_with_kills(tmp_path: Path, tasks: list[str], count: int, kills: int,
     def gated(body: dict[str, Any]) -> Said:
         """So many replies between two kills, so that there is work left for after the last one."""
         nonlocal answers
+        if (said := brain(body)).key == CHECK:
+            return said
         with change:
             change.wait_for(lambda: answers < allowed)
             answers += 1
-        return brain(body)
+        return said
 
     def allow(more: int) -> None:
         nonlocal allowed

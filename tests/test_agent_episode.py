@@ -158,9 +158,16 @@ def test_limits_of_steps_and_evaluations(tmp_path: Path) -> None:
 
     greedy = ScriptedModel(lambda messages, tools: calling(CREATE, LIST, EVALUATE, EVALUATE, EVALUATE))
     episode = Episode(tmp_path, greedy, max_evaluations=2)
-    assert episode.run() == EpisodeEnd("max_evaluations", 1, "")
+    assert episode.run() == EpisodeEnd("max_evaluations", 2, "")
     assert len(episode.submitted) == evaluations(episode.messages) == 2
     assert episode.results()[-1] == "error: no evaluation is left"
+
+
+def test_author_replies_to_its_last_evaluation_before_the_episode_ends(tmp_path: Path) -> None:
+    model = ScriptedModel([calling(CREATE, LIST, EVALUATE), "it was memory-bound"])
+    episode = Episode(tmp_path, model, max_evaluations=1)
+    assert episode.run() == EpisodeEnd("done", 2, "it was memory-bound")
+    assert "status: " in model.calls[-1][-1]["content"]
 
 
 def test_each_tool_result_ends_with_what_is_left(tmp_path: Path) -> None:
@@ -185,7 +192,7 @@ def test_what_static_checks_refuse_uses_no_evaluation(tmp_path: Path) -> None:
 
     greedy = ScriptedModel(lambda messages, tools: calling(CREATE, LIST, EVALUATE, EVALUATE))
     episode = Refusing(tmp_path, greedy, max_evaluations=2)
-    assert episode.run() == EpisodeEnd("max_evaluations", 3, "")
+    assert episode.run() == EpisodeEnd("max_evaluations", 4, "")
     assert (len(episode.submitted), evaluations(episode.messages)) == (5, 2)
 
 

@@ -251,19 +251,19 @@ async def end_slowly(episode: Episode) -> None:
 
 
 def test_evaluations_under_way_count(tmp_path: Path) -> None:
-    script: list[Step] = [([], calling(write(1), LATER, write(2), LATER, write(3), LATER))]
+    script: list[Step] = [([], calling(write(1), LATER, write(2), LATER, write(3), LATER)), ([], "seen")]
     episode = Episode(tmp_path, script, max_evaluations=2)
-    assert episode.run(others=[end_slowly]) == EpisodeEnd("max_evaluations", 1, "")
-    assert episode.messages[-3]["content"].startswith("error: no evaluation is left")
+    assert episode.run(others=[end_slowly]) == EpisodeEnd("max_evaluations", 2, "seen")
+    assert episode.messages[-4]["content"].startswith("error: no evaluation is left")
     assert episode.told() == [("user", 1, 1.1), ("user", 2, 1.2)]
     assert evaluations(episode.messages) == 2
 
 
 def test_what_gives_no_plan_leaves_its_evaluation_to_another(tmp_path: Path) -> None:
-    script: list[Step] = [([], calling(write(1), LATER)), ([2], calling(write(2), NOW))]
+    script: list[Step] = [([], calling(write(1), LATER)), ([2], calling(write(2), NOW)), ([], "seen")]
     episode = Episode(tmp_path, script, max_evaluations=1)
     episode.gives_no_plan = {1}
-    assert episode.run(others=[end_slowly]) == EpisodeEnd("max_evaluations", 2, "")
+    assert episode.run(others=[end_slowly]) == EpisodeEnd("done", 3, "seen")
     assert episode.told() == [("user", 1, 0.1), ("tool", 2, 1.2)]
     assert evaluations(episode.messages) == 1
 

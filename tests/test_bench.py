@@ -457,6 +457,7 @@ def test_going_on_after_ctrl_c_and_after_a_kill(tmp_path):
     assert "task1 pass_dir" not in err and "task3 pass_dir" in err
 
 
+@pytest.mark.long
 def test_changed_passes_are_measured_and_other_conditions_are_not_mixed(call, tmp_path):
     [task] = write_tasks(tmp_path, 1)
     words = ["bench", "task1", "--compiler", "pass_dir", *QUICK, "--out", "kept"]

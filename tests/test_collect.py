@@ -175,7 +175,7 @@ def test_trials_do_not_know_of_each_other(call, server, tmp_path):
     def asked(*words: object) -> dict[object, str]:
         before = len(server.requests)
         assert call("collect", "tasks", *QUICK, "--config", "default", *words)[0] == 0
-        bodies = [body for _, _, body in server.requests[before:]]
+        bodies = [body for _, _, body in server.requests[before:] if "# Task" in str(body)]
         return {brain(body).key: json.dumps(body["messages"]) for body in bodies}
 
     once = asked("--parallel", 1, "--runs-dir", "one")
@@ -342,6 +342,23 @@ def test_the_time_is_over_all_sessions(call, server, tmp_path):
     assert code == 0 and "stopped: 1000 s have passed" in out and len(server.ledger) == asked
 
 
+def test_collect_cuts_the_model_call_under_way_when_its_time_is_over(call, server, tmp_path):
+    write_tasks(tmp_path / "tasks", 1)
+    is_free, say = threading.Event(), server.brain
+
+    def wait(body: dict[str, Any]) -> Said:
+        is_free.wait(60)
+        return say(body)
+
+    server.brain = wait
+    code, out, _ = call("collect", "tasks", *QUICK, "--trials", 1, "--max-time", 2)
+    assert code == 0 and "stopped: 2 s have passed" in out
+    assert server.in_flight == 1
+    is_free.set()
+    code, out, err = call("collect", "tasks", *QUICK, "--trials", 1)
+    assert code == 0 and re.search(r"^runs +1$", out, re.M), err
+
+
 class Failing(paid_run.AnyEvaluator):
     """Fails the candidates of some tasks."""
 
@@ -393,11 +410,14 @@ def test_a_task_that_cannot_be_judged_is_broken(call, server, tmp_path):
     assert sum(entry.key[0] == "task01" for entry in server.ledger) == 1
 
 
-def test_a_wrong_key_ends_it_at_once(call, server, tmp_path):
-    write_tasks(tmp_path / "tasks", 6)
+def test_a_wrong_key_ends_a_collection_before_its_first_trial(call, server, tmp_path):
+    write_tasks(tmp_path / "tasks", 3)
     server.fault = lambda: "401"  # type: ignore[method-assign]
     code, _, err = call("collect", "tasks", *QUICK, "--parallel", 2)
-    assert code == 2 and "_API_KEY" in err.splitlines()[-1] and len(server.ledger) <= 2
+    assert code == 2 and f"at {server.url}/v1: the server refuses the key" in err.splitlines()[-1]
+    assert len(server.requests) == 1
+    with Store.open("runs") as store:
+        assert runs.list_runs(store) == []
 
 
 def wait_for(what: Callable[[], object], process: multiprocessing.process.BaseProcess, out: Path) -> None:
@@ -407,6 +427,7 @@ def wait_for(what: Callable[[], object], process: multiprocessing.process.BasePr
         time.sleep(0.01)
 
 
+@pytest.mark.long
 def test_ctrl_c_a_second_collector_and_a_single_stop(tmp_path):
     """While one collects: another is refused; `stop` of one run stops that one; SIGTERM ends with 130."""
     tasks, out = write_tasks(tmp_path / "tasks", 3), tmp_path / "out"

@@ -202,6 +202,7 @@ def test_a_size_that_was_measured_at_two_values_may_be_symbolic(recorder, tmp_pa
     assert len(seen) == 1
 
 
+@pytest.mark.long
 def test_a_convolution_that_comes_first_is_part_of_the_operator(recorder, tmp_path):
     case = next(
         c.values[0] for c in cases.suite("honest") if c.values[0].name == "convolution_by_the_library"
@@ -587,6 +588,7 @@ def test_a_pass_behind_a_copied_output_takes_it_uncopied(gelu_passes):
     assert second.laid_out[0].startswith("p_")  # the first one's operator
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_a_call_with_other_strides_is_compiled_again_and_right(gelu_passes, device):
     model = lambda x: torch.nn.functional.gelu(x) * torch.sigmoid(x)  # noqa: E731

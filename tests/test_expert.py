@@ -240,3 +240,16 @@ def test_a_check_of_shapes_covers_all_inputs():
     ]
     assert checks
     assert all(isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) for test in checks)
+
+
+@pytest.mark.parametrize("first", [0.0, -0.0])
+def test_a_literal_of_another_sign_has_a_kernel_of_its_own(first: float) -> None:
+    """The sign of a zero that an operator without a lowering of its own takes for NaN."""
+    x = torch.tensor([[float("nan"), 1.0, -2.0]] * 4)
+    numbers = (first, -first)
+    graphs = [captured(lambda x, n=n: torch.nan_to_num(x * 2.0, nan=n), [x]) for n in numbers]
+    authored = write(graphs)
+    for graph in graphs:
+        [ours] = rewritten(authored, graph).graph_module(x)
+        [eager] = graph.graph_module(x)
+        assert torch.equal(ours.signbit(), eager.signbit())

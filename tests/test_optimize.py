@@ -3,8 +3,10 @@
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from torch import nn
 import passagent as pa
 from passagent.config import load_config
 from passagent.deployment.model_timing import Measurement, Ratio
-from passagent.errors import UsageError
+from passagent.errors import PassagentError, UsageError
 from passagent.extraction.factories import Model
 from passagent.extraction.inductor_schedule import scheduled_kernels
 from passagent.extraction.model_capture import capture_model
@@ -266,10 +268,38 @@ def test_a_model_is_optimized_gone_on_with_and_remembered(tmp_path):
     assert sum(one.from_library for one in other.regions) == len(kept)
 
 
+def test_optimize_cuts_the_timing_of_the_model_when_its_time_is_over(tmp_path, monkeypatch):
+    def package_for_ever(*_: object) -> None:
+        assert callable(signal.getsignal(signal.SIGALRM))
+        assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] < 1000
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        threading.Event().wait(100)
+
+    (tmp_path / "passes").mkdir()
+    monkeypatch.setattr(RegionSearches, "run", lambda *_: asyncio.sleep(0))
+    monkeypatch.setattr(optimizing, "_judged", lambda state, path, one, *_: setattr(one, "run", "r") or "r")
+    monkeypatch.setattr(optimizing, "read_sources", lambda *_: [])
+    monkeypatch.setattr(optimizing, "pack", package_for_ever)
+    found = pa.optimize(nn.GELU(), torch.randn(4, 64), out=tmp_path / "passes", max_time=1000)
+    assert found.package is None and "before the whole model was timed" in found.headline()
+    assert found.headline() in (found.state / "report.md").read_text()
+
+
+def test_optimize_cuts_a_capture_when_its_time_is_over(tmp_path, monkeypatch):
+    monkeypatch.setattr(optimizing, "capture_model", lambda *_, **__: threading.Event().wait(100))
+    with pytest.raises(PassagentError, match="the time was over before the model was cut into regions"):
+        pa.optimize(nn.GELU(), torch.randn(4, 64), out=tmp_path / "passes", max_time=0.2)
+
+
+def test_searches_cut_the_region_under_way_when_their_time_is_over(tmp_path, monkeypatch):
+    monkeypatch.setattr(RegionSearches, "_converse", lambda *_: asyncio.sleep(100))
+    late = searches(tmp_path, deadline=time.monotonic() + 0.2)
+    asyncio.run(late.run(two_regions(tmp_path), lambda _: None))
+    assert late.stop_reason == "the time is over" and not late.failed
+
+
 @pytest.mark.long
 def test_ctrl_c_stops_the_command_and_it_says_how_to_go_on(tmp_path):
-    import signal
-
     words = [sys.executable, "-m", "passagent", "optimize", f"{FILE}:encoder", "--out", "passes"]
     with subprocess.Popen(
         [*words, "--library", "library.db", "--iters", "50"], cwd=tmp_path, text=True,

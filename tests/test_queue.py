@@ -75,6 +75,7 @@ def test_ctrl_c_while_the_finalists_are_measured(tmp_path: Path) -> None:
     there.check()
 
 
+@pytest.mark.long
 def test_who_waits_for_a_device_that_another_process_holds_ends_when_asked(tmp_path: Path) -> None:
     """The lease does not end before all have ended: a search that waits for it would never end."""
     there = Runs(tmp_path, iters=2, islands=2)

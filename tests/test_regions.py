@@ -209,3 +209,25 @@ def test_torch_is_as_before_where_a_model_fails_under_vmap(tmp_path):
         pa.extract_regions(lost, torch.tensor([1, 7]), name="lost", out=tmp_path / "regions")
     assert torch._C._functorch.get_dynamic_layer_stack_depth() == 0
     torch.rand(2)  # would raise under vmap
+
+
+class DataSized(torch.nn.Module):
+    """What it returns has as many elements as the input has large ones."""
+
+    def __init__(self, as_number: bool) -> None:
+        super().__init__()
+        self.as_number = as_number
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.nn.functional.gelu(x * 2).sigmoid()
+        chosen = y[0, : int(y.argmax())] if self.as_number else y[y > 0.5]
+        return torch.relu(chosen * 3)
+
+
+@pytest.mark.parametrize("as_number", [False, True])
+def test_a_size_that_depends_on_data_is_left_to_eager_and_what_is_before_it_is_a_region(tmp_path, as_number):
+    found = pa.extract_regions(
+        DataSized(as_number), torch.linspace(-1, 1, 64).view(2, 32), out=tmp_path / "out"
+    )
+    assert any({"mul", "gelu", "sigmoid"} <= set(task.operators) for task in found.tasks)
+    assert any(Path(__file__).name in place for place in found.breaks)

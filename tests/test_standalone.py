@@ -59,7 +59,12 @@ def triton_with_a_plan(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "made", [cpp_by_a_model, triton_with_a_plan, pytest.param(expert_on_the_cpu, marks=pytest.mark.long)]
+    "made",
+    [
+        cpp_by_a_model,
+        pytest.param(triton_with_a_plan, marks=pytest.mark.long),
+        pytest.param(expert_on_the_cpu, marks=pytest.mark.long),
+    ],
 )
 def test_it_runs_without_passagent_and_is_the_same_program(made, recorder, tmp_path):
     task, files = made(tmp_path)

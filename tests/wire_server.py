@@ -23,6 +23,10 @@ TEXT = "There is nothing that I would fuse here."
 Body = dict[str, Any]
 
 
+CHECK = "check"
+"""Key of the small request that comes before a command's work."""
+
+
 @dataclass
 class Said:
     """A reply: text, tool calls of (id, name, arguments as text), and what it counts."""
@@ -33,7 +37,7 @@ class Said:
     output_tokens: int = 5
     cached: int = 0
     key: object = None
-    """What the request was, for the ledger."""
+    """What the request was, for the ledger; CHECK is left out of it."""
     thought: str = ""
     """Of a reply that is not streamed: its reasoning, where the API tells it."""
     signature: str = ""
@@ -140,7 +144,8 @@ class _Handler(BaseHTTPRequestHandler):
         used = [usage for _, usage in pieces if usage]
         tokens = used[-1] if used else (0, 0)
         # billed before it is sent: a client that has the reply never has it before the ledger
-        wire.ledger.append(Entry(said.key, api, fault, *tokens, is_whole))
+        if said.key != CHECK:
+            wire.ledger.append(Entry(said.key, api, fault, *tokens, is_whole))
         kind = "text/event-stream" if body.get("stream") else "application/json"
         self._send(kind, data, is_hard=fault == "cut hard")
 

@@ -171,7 +171,7 @@ def check(messages: list[Message], limits: AgentConfig, pending: int) -> None:
             raise Over("done")
         if row >= MAX_REMARKS:
             raise Over("empty")
-    if evaluations(messages) + pending >= limits.max_evaluations:
+    if evaluations(messages) + pending >= limits.max_evaluations and (pending or is_last_seen(messages)):
         raise Over("max_evaluations")
     if steps(messages) >= limits.max_steps:
         raise Over("max_steps")
@@ -238,6 +238,12 @@ def is_evaluation(message: Message) -> bool:
     """Whether a message holds the evaluator's result for a candidate: one that carries a status."""
     is_result = message["role"] == "tool" and message["name"] == EVALUATOR
     return (is_result or "late" in message) and read_status(message["content"]) is not None
+
+
+def is_last_seen(messages: list[Message]) -> bool:
+    """Whether the model has replied since the last evaluation's result."""
+    since = takewhile(lambda message: not is_evaluation(message), reversed(messages))
+    return any(message["role"] == "assistant" for message in since)
 
 
 def evaluations(messages: list[Message]) -> int:

@@ -50,6 +50,12 @@ class CollectionBudget:
         """Time spent on the collection, this session's and all before, s."""
         return self._elapsed_before + time.monotonic() - self.started
 
+    @property
+    def left_s(self) -> float | None:
+        """What is left of the time, s; None without a limit."""
+        limit = self.limits.max_time_s
+        return None if limit is None else limit - self.elapsed_s
+
     def save_time(self) -> None:
         """Store the time spent."""
         trials.set_elapsed(self.store, self.model, self.elapsed_s)

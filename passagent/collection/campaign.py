@@ -17,6 +17,7 @@ from passagent.collection.work import Collection, Watch
 from passagent.config import Config, load_config
 from passagent.errors import PassagentError, UsageError
 from passagent.models import open_model
+from passagent.models.probe import check_models
 from passagent.models.types import Model
 from passagent.resumable import locked
 from passagent.search.beginning import Parts
@@ -129,13 +130,16 @@ def prepared(request: Request, parts: Parts | None = None) -> Iterator[Prepared]
 async def work(prepared: Prepared, watch: Watch, begun: Callable[[Collection], object]) -> Collected:
     """Make the trials that are not made yet. `begun` gets the collection, by which it can be stopped.
 
-    Raises what ends a collection (work.Collection.run), with how to go on.
+    Raises UsageError for a model that cannot be asked; what ends a collection (work.Collection.run).
     """
     parts, config = prepared.parts, prepared.config
+    todo = [pair for pair in prepared.pairs if pair not in prepared.done]
+    if parts.model is None and todo:
+        await check_models(config)
     evaluator = parts.evaluator or open_pool(config.evaluator, tell=watch.say)
     collection = Collection(prepared.store, config, prepared.model, evaluator, watch, parts.diagnose)
+    collection.budget.started = parts.begun
     begun(collection)
-    todo = [pair for pair in prepared.pairs if pair not in prepared.done]
     try:
         await collection.run(todo, prepared.parallel)
     except PassagentError as error:

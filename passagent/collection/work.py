@@ -159,11 +159,18 @@ class Collection:
             raise
 
     async def _go_through(self, waiting: Iterable[Pair]) -> None:
-        for pair in waiting:
-            if self.stop_reason is not None:
-                return
-            if str(pair.entry.path) not in self.unfit:
-                await self._trial(pair)
+        """Make one trial after the other; the one that is under way when the time is over is cut."""
+        try:
+            async with asyncio.timeout(self.budget.left_s) as limit:
+                for pair in waiting:
+                    if self.stop_reason is not None:
+                        return
+                    if str(pair.entry.path) not in self.unfit:
+                        await self._trial(pair)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            self.stop(self.budget.reached() or "the time is over")
 
     async def _trial(self, pair: Pair) -> None:
         """Make or go on with a trial. What its task or the machine fails is noted."""

@@ -1,4 +1,4 @@
-"""Whether a model returns what it returns in eager: every tensor in it, held against float64."""
+"""Comparison of a model's outputs with eager's: every tensor in them, held against float64."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def _tensors(value: Any, place: str) -> Iterator[tuple[str, torch.Tensor]]:
     elif is_dataclass(value) and not isinstance(value, type):
         inner = [(f".{field.name}", getattr(value, field.name)) for field in fields(value)]
     elif isinstance(value, Mapping):
-        inner = [(f"[{key!r}]", one) for key, one in value.items()]
+        inner = [(f"[{key!r}]", part) for key, part in value.items()]
     elif isinstance(value, list | tuple):
-        inner = [(f"[{number}]", one) for number, one in enumerate(value)]
+        inner = [(f"[{number}]", part) for number, part in enumerate(value)]
     elif type(value) in pytree.SUPPORTED_NODES:
         children = pytree.SUPPORTED_NODES[type(value)].flatten_fn(value)[0]
-        inner = [(f"[{number}]", one) for number, one in enumerate(children)]
-    for where, one in inner:
-        yield from _tensors(one, place + where)
+        inner = [(f"[{number}]", part) for number, part in enumerate(children)]
+    for where, part in inner:
+        yield from _tensors(part, place + where)
 
 
 def outputs_in_float64(model: Model) -> Outputs:
-    """What the model returns with all its floats carried in float64; nothing where it does not run so."""
+    """Return the model's outputs with all its floats carried in float64; nothing where it does not run so."""
     module, places, state = model.module, list[str](), dict[str, torch.Tensor]()
     if isinstance(module, torch.nn.Module):
         state = dict([*module.named_parameters(), *module.named_buffers()])
@@ -67,7 +67,7 @@ def outputs_in_float64(model: Model) -> Outputs:
 
 
 def find_difference(eager: Outputs, exact: Outputs, got: Outputs) -> str:
-    """Where and by how much outputs differ from eager's; empty where they do not.
+    """Say where and by how much outputs differ from eager's; empty where they do not.
 
     As in the evaluator: infinities, NaN, integers and booleans are eager's; the error of floats against
     float64 is of the size of eager's own. Where float64 is not known, eager's values stand in its place.

@@ -127,7 +127,8 @@ def _as_in_the_example(trace: Trace, arguments: Any) -> None:
     """Rely on literals that are parameters: what the operator consists of may depend on them."""
     for _, value in walk(arguments):
         if isinstance(value, Scalar):
-            trace.guard(f"{value.name} == {value.hint!r}")
+            # the same literal (matching.unify.same_literal): -0.0 == 0.0 and 0 == 0.0 are other ones
+            trace.guard(f"repr({value.name}) == {repr(value.hint)!r}")
         elif isinstance(value, Size):
             trace.equal(value, fixed(value.hint))
 

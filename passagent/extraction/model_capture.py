@@ -60,12 +60,15 @@ def restored_transforms() -> Iterator[None]:
 
 
 @restored_transforms()
-def capture_model(model: Model, dynamic: bool = False, saves_memory: bool = False) -> Capture:
+def capture_model(
+    model: Model, dynamic: bool = False, saves_memory: bool = False, breaks_at_data: bool = False
+) -> Capture:
     """Capture a call of the model with Dynamo. Raises PassagentError with Dynamo's reason.
 
     `dynamic`: sizes of the model's own inputs, above 1, are symbolic where Dynamo can keep them so.
     `saves_memory`: for a caller that writes the model's arguments no more. A graph's inputs may lie in their
     memory, and large tensors that the call returns on a GPU are moved to host memory.
+    `breaks_at_data`: a size or number that depends on data breaks the graph, as in torch.compile.
     """
     pieces: list[Piece] = []
     breaks: list[str] = []
@@ -97,8 +100,8 @@ def capture_model(model: Model, dynamic: bool = False, saves_memory: bool = Fals
     args, kwargs = pytree.tree_unflatten(leaves, spec)
     forget()
     settings = torch._dynamo.config.patch(
-        capture_scalar_outputs=True,
-        capture_dynamic_output_shape_ops=True,
+        capture_scalar_outputs=not breaks_at_data,
+        capture_dynamic_output_shape_ops=not breaks_at_data,
         specialize_float=True,
         allow_rnn=True,
         suppress_errors=False,

@@ -109,7 +109,7 @@ def extract_regions(
     are a region whatever Inductor makes of them (regions.cut).
     """
     with whole_directory(out) as place:
-        captured = capture_model(model)
+        captured = capture_model(model, breaks_at_data=True)
         found, refused, total = list[_Found](), list[str](), 0.0
         with torch.set_grad_enabled(model.is_training):
             for number, piece in enumerate(captured.pieces):

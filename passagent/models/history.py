@@ -9,7 +9,7 @@ from passagent.models.types import Message, ToolSpec
 from passagent.models.wire import arguments_text, clean
 
 _REFUSED = re.compile(r"[^a-zA-Z0-9_-]+")
-"""What no API takes in a tool's name, though replies hold it."""
+"""Characters that no API takes in a tool's name, though replies hold them."""
 MAX_NAME = 64
 EMPTY = "(empty)"
 """Sent for a blank text that cannot be left out."""
@@ -63,7 +63,7 @@ def meant_tool(name: str, tools: Sequence[str]) -> str | None:
 
 
 def has_call_as_text(text: str, tools: Sequence[ToolSpec]) -> bool:
-    """Whether a text is a call of one of `tools` that the server did not take for one."""
+    """Tell whether a text is a call of one of `tools` that the server did not take for one."""
     names = "|".join(re.escape(tool.name) for tool in tools)
     call = rf"""<tool_call>|\[TOOL_CALLS\]|\b(name|functions?)["']?\s*[=:.]\s*["']?({names})\b"""
     return bool(names) and re.search(call, text) is not None

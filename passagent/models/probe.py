@@ -65,12 +65,12 @@ async def check_models(config: Config) -> None:
 
 
 def distinct_models(config: Config) -> list[ModelConfig]:
-    """Each model that the settings name, once."""
+    """Return each model that the settings name, once."""
     models = (*config.model.members(), *(role_config(config, role) for role in other_roles(config)))
     return list({model.name: model for model in models}.values())
 
 
 def other_roles(config: Config) -> list[str]:
-    """The roles beside the agent's that have a model of their own."""
+    """Return the roles beside the agent's that have a model of their own."""
     roles = [role for role in type(config.roles).model_fields if getattr(config.roles, role) is not None]
     return [*roles, "validator"] if config.validator.model else roles

@@ -85,7 +85,8 @@ class Optimized:
         if not missing:
             return f"nothing to gain: {self.why_not}"
         why = self.why_not if self.measurement else self.stopped or missing[0].why
-        of_all = f"{len(missing)} of {len(self.regions)} regions not tried"
+        what = "not timed in it" if all(one.run for one in missing) else "not tried"
+        of_all = f"{len(missing)} of {len(self.regions)} regions {what}"
         return f"no gain shown yet: {of_all}{f' ({why})' if why else ''}; the same command goes on"
 
     def data(self) -> dict[str, Any]:

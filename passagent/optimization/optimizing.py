@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, nullcontext
@@ -106,15 +108,18 @@ def optimize(request: Request, model: Model, conduct: Conducts, say: Callable[[s
     compiler()
     place = library_path(request.library)
     say(library_text(place))
+    end = None if request.max_time_s is None else begun + request.max_time_s
     with _state(request.place) as state:
-        device, regions = _regions(model, state, say)
+        try:
+            with _cut_at(end):
+                device, regions = _regions(model, state, say)
+        except _TimeIsOver:
+            raise PassagentError("the time was over before the model was cut into regions") from None
         config = load_config(request.preset, {**SETTINGS, "evaluator.device": device, **request.settings})
         found = Optimized(model.name, device_name(device), state, _outcomes(regions, device, say))
         with PassLibrary.open(place) if place else nullcontext() as library:
             order = sorted(found.regions, key=lambda one: one.light_us - one.eager_us)
-            deadline = None
-            if request.max_time_s is not None:
-                deadline = begun + request.max_time_s * (1 - FOR_THE_END)
+            deadline = None if end is None else end - FOR_THE_END * (end - begun)
             searches = RegionSearches(state / "runs", config, say, deadline)
             wanted = [_wanted(regions.path / one.name, one, library, found.device) for one in order]
             conduct(lambda told: searches.run(wanted, told))
@@ -128,9 +133,36 @@ def optimize(request: Request, model: Model, conduct: Conducts, say: Callable[[s
         pairs.sort(key=lambda pair: -len(pair[0].operators))
         sources = {one.name: str(run) for one, run in pairs}
         found.left_out += regions.refused
-        _measure(request, model, found, sources, say)
+        try:
+            with _cut_at(end):
+                _measure(request, model, found, sources, say)
+        except _TimeIsOver:
+            found.stopped = found.why_not = "the time was over before the whole model was timed"
     _report(found)
     return found
+
+
+class _TimeIsOver(BaseException):
+    """The command's time is over. No Exception, as compilers take those of what they call for errors."""
+
+
+@contextmanager
+def _cut_at(end: float | None) -> Iterator[None]:
+    """Raise _TimeIsOver inside the block at `end`, by time.monotonic(); Python cuts its main thread only."""
+    if end is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def cut(*_: object) -> None:
+        raise _TimeIsOver
+
+    before = signal.signal(signal.SIGALRM, cut)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, max(1e-6, end - time.monotonic()))
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def conduct_in_a_thread(work: Callable[[Begun], Coroutine[Any, Any, None]]) -> None:
@@ -154,7 +186,7 @@ def _state(place: Path) -> Iterator[Path]:
 def _regions(model: Model, state: Path, say: Callable[[str], object]) -> tuple[str, Regions]:
     """The model's device and regions, extracted or read. Raises UsageError where they are another model's."""
     say(f"capturing {model.name}")
-    captured = capture_model(model)
+    captured = capture_model(model, breaks_at_data=True)
     tasks = state / "tasks"
     if tasks.exists():
         regions = Regions.read(tasks)

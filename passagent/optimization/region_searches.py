@@ -43,7 +43,7 @@ class Wanted:
 
 @dataclass
 class RegionSearches:
-    """The searches, the first regions first, until a person or the clock stops them."""
+    """The searches, the first regions first, until a person stops them or the clock cuts them."""
 
     runs_dir: Path
     config: Config
@@ -68,25 +68,29 @@ class RegionSearches:
     async def run(self, wanted: Sequence[Wanted], begun: Callable[[Stoppable], object]) -> None:
         """Search those that have no finished run. Raises UsageError, MachineFault."""
         begun(self)
-        clock = asyncio.create_task(self._watch_the_clock())
         left = iter(list(enumerate(wanted, start=1)))
 
-        async def search_what_is_left() -> None:
-            for number, one in left:
-                if spent := self._spent():
-                    self.stop(spent)
-                if self.stop_reason is not None:
-                    return
-                await self._search(one, f"{number} of {len(wanted)}")
+        async def search_until_the_deadline() -> None:
+            left_s = None if self.deadline is None else self.deadline - time.monotonic()
+            try:
+                async with asyncio.timeout(left_s) as limit:
+                    for number, one in left:
+                        if spent := self._spent():
+                            self.stop(spent)
+                        if self.stop_reason is not None:
+                            return
+                        await self._search(one, f"{number} of {len(wanted)}")
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                self.stop("the time is over")
 
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(at_once(self.config)):
-                    group.create_task(search_what_is_left())
+                    group.create_task(search_until_the_deadline())
         except* (UsageError, MachineFault) as errors:
             raise errors.exceptions[0] from None
-        finally:
-            clock.cancel()
 
     def _spent(self) -> str | None:
         """Why no further search may begin: the runs together took the tokens or the money of one."""
@@ -100,11 +104,6 @@ class RegionSearches:
         if limits.max_cost is not None and sum(run.cost for run in made) >= limits.max_cost:
             return f"{limits.max_cost} USD are spent"
         return None
-
-    async def _watch_the_clock(self) -> None:
-        if self.deadline is not None:
-            await asyncio.sleep(max(0.0, self.deadline - time.monotonic()))
-            self.stop("the time is over")
 
     async def _search(self, wanted: Wanted, place: str) -> None:
         try:

@@ -56,8 +56,8 @@ class CollectProgress(StatusLine):
         found = []
         if made:
             found.append((time.monotonic() - self._started) / made * (self.total - self.summary.runs))
-        if budget.limits.max_time_s is not None:
-            found.append(max(0.0, budget.limits.max_time_s - budget.elapsed_s))
+        if budget.left_s is not None:
+            found.append(max(0.0, budget.left_s))
         return min(found, default=None)
 
     def ended(self, outcome: Outcome, error: str | None) -> None:

@@ -18,18 +18,18 @@ from passagent.tasks.meta import TensorMeta
 from passagent.tasks.uses import range_of
 
 KINDS = tuple(f"with special values ({kind})" for kind in ("finite", "not finite", "ends", "a single row"))
-"""Of the sets. In the last one row of one input is exchanged: several may hide each other."""
+"""Names of the sets. The last exchanges one row of one input: several may hide each other."""
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _ROWS, _ELEMENTS = 1024, 1 << 22
-"""Of an input that are exchanged, at most; more elements only where 8 rows hold more."""
+"""Rows and elements of an input that are exchanged, at most; 8 rows may hold more elements."""
 _SOME = 4
-"""1 in so many elements of a row are exchanged where it is neither one, nor two, nor all."""
+"""One in so many elements of a row is exchanged, where a step does not ask for one, two or all."""
 _Step = tuple[int, Sequence[float]]
 """Exchange so many places of a row (0: all, for one value; _SOME: a part) for values of a pool, in turn."""
 
 
 def numbers_of(value: Any) -> Iterator[float]:
-    """Those in a captured graph's data (graphio.py)."""
+    """Yield the finite numbers in a captured graph's data (graphio.py)."""
     if isinstance(value, list):
         for item in value:
             yield from numbers_of(item)
@@ -40,7 +40,7 @@ def numbers_of(value: Any) -> Iterator[float]:
 
 
 def may_exchange(meta: TensorMeta) -> bool:
-    """Whether an input (of uses.wider) may hold special values.
+    """Tell whether an input (of uses.wider) may hold special values.
 
     Parameters and variances stay ordinary, and so does what may decide a shape: a single float, and integers
     and bools of no role that the graph allows other values.
@@ -81,7 +81,7 @@ def exchanged(
 
 
 def _fills(meta: TensorMeta, kind: str, numbers: Sequence[float]) -> list[list[_Step]]:
-    """What is exchanged in rows, each in a part of them."""
+    """Return the steps that exchange values in rows, one list for each part of the rows."""
     levels = meta.levels or ((0, 1) if meta.dtype == "bool" or is_mask(meta) else None)
     if levels is not None:
         low, high = [min(levels)], [max(levels)]
@@ -90,11 +90,12 @@ def _fills(meta: TensorMeta, kind: str, numbers: Sequence[float]) -> list[list[_
         span = range_of(meta)
         whole = [round(n) + step for n in numbers if n == round(n) for step in (0, -1, 1)]
         powers = [2**power + step for power in (0, 1, 8, 15, 16, 24, 31, 32, 40) for step in (-1, 0, 1)]
-        both, own = (
+        common, from_graph = (
             [n for n in pool if span[0] <= n <= span[1]]
             for pool in ([*span, sum(span) // 2, *powers, *(-n for n in powers)], whole)
         )
-        return [[(_SOME, both + own)], [(0, both)], [(1, own or both)], [(0, own or both)], [], []]
+        either = from_graph or common
+        return [[(_SOME, common + from_graph)], [(0, common)], [(1, either)], [(0, either)], [], []]
     dtype, nan, inf = getattr(torch, meta.dtype), math.nan, math.inf
     single: list[list[_Step]] = [[(1, [nan])], [(1, [inf])], [(1, [-inf])], [(0, [-inf])]]
     if kind == KINDS[1]:
@@ -112,14 +113,14 @@ def _fills(meta: TensorMeta, kind: str, numbers: Sequence[float]) -> list[list[_
     recorded = [n for n in (meta.min_val, meta.max_val) if n is not None]
     held = torch.tensor([*numbers, *recorded], dtype=torch.float64).to(dtype)
     near = [held, step_bits(held, 1), step_bits(held, -1), held * 0.75, held * 1.25, held + 0.25, held - 0.25]
-    own = [n for n in torch.cat(near).tolist() if math.isfinite(n)] or usual
+    from_graph = [n for n in torch.cat(near).tolist() if math.isfinite(n)] or usual
     far, lowest = _both([2.0**power for power in range(7, 14)]), [min([-1e4, *recorded, *numbers])]
-    rows: list[list[_Step]] = [[(0, usual + own)], [(0, lowest)], [(0, [0.0, -0.0])]]
-    return [[(_SOME, usual)], [(_SOME, own)], [(2, far)], *rows, [], []]
+    rows: list[list[_Step]] = [[(0, usual + from_graph)], [(0, lowest)], [(0, [0.0, -0.0])]]
+    return [[(_SOME, usual)], [(_SOME, from_graph)], [(2, far)], *rows, [], []]
 
 
 def _exchange(rows: torch.Tensor, count: int, pool: Sequence[float], generator: torch.Generator) -> None:
-    """See _Step; what a pool holds comes up in turn, in an order of its own."""
+    """Make one step (see _Step) in `rows`; the values of a pool come up in turn, in a random order."""
     shape = (len(rows), count or 1)
     places = torch.randint(rows.shape[1], shape, generator=generator)
     if count == _SOME:

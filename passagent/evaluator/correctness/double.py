@@ -37,7 +37,7 @@ def in_float64(
 def nudged(
     graph_module: torch.fx.GraphModule, inputs: list[Any], written: Sequence[int], seed: int
 ) -> list[torch.Tensor]:
-    """The same by eager, on floats each moved up or down by a unit in its last place, as the seed says."""
+    """Return eager's outputs on floats moved by a unit in their last place, up or down as the seed says."""
     generator, values = torch.Generator().manual_seed(seed // 2), list(inputs)
     for i, value in enumerate(inputs):
         if isinstance(value, torch.Tensor) and value.dtype in (*LOW, torch.float64):
@@ -48,7 +48,7 @@ def nudged(
 
 
 def changes_class(graph_module: torch.fx.GraphModule, inputs: list[Any]) -> bool:
-    """Whether other values are infinite or NaN along the way when the graph is computed in float64.
+    """Tell whether other values are infinite or NaN along the way when the graph is computed in float64.
 
     Then sums or products overflow, and which of them do depends on the order of sums. Also true where the
     graph does not run in float64.
@@ -76,7 +76,7 @@ class Classes(Mode):
         self.counts: list[list[int]] = []
 
     def on_call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The same, counted."""
+        """Call the operator and count."""
         before = _classes((args, kwargs))
         returned = func(*args, **kwargs)
         self.counts += [counts for counts in _classes(returned) if counts not in before]
@@ -92,7 +92,7 @@ class Wide(Mode):
     """Every dtype that an operator is asked for and that is a narrower float becomes float64."""
 
     def on_call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The same in float64."""
+        """Call the operator in float64."""
         if func is torch.ops.aten.view.dtype:
             raise TypeError("the bits of a value have no float64 counterpart")
         args, kwargs = pytree.tree_map(_wide_dtype, (args, kwargs))

@@ -1,4 +1,4 @@
-"""Where eager's values stand: on special values a difference counts only where eager itself would keep it.
+"""Eager's values that are settled: on special values a difference counts only where eager would keep it.
 
 Eager is computed again on inputs that are moved by a unit in their last places, and in float64, where the
 order of sums does not matter and nothing overflows. Where it then gives a value of another class (NaN, an
@@ -20,13 +20,13 @@ from passagent.evaluator.score import STRICT_T, tolerance
 _SPREAD = 16.0
 """A value may be off by so many times what eager's own differ by there, or, in tolerances, along its row."""
 _UNSETTLED = 0.25
-"""In tolerances: where eager's values differ by more along a row, on average, it is not settled."""
+"""A row is not settled where eager's values differ by more than this along it, on average, in tolerances."""
 _PIECE = 1 << 18
 """Elements that are looked at together, at most; a longer row is cut."""
 
 
 def room_of(eager: torch.Tensor, others: Sequence[torch.Tensor], is_steady: bool = True) -> torch.Tensor:
-    """How far a value may be off at each element, flat, float32; infinite where nothing counts.
+    """Return how far a value may be off at each element, flat, float32; infinite where nothing counts.
 
     `others`: what else eager gives. Unless `is_steady` (double.changes_class), integers and bools, which show
     neither infinities nor NaN that they come from, do not count.
@@ -39,7 +39,7 @@ def room_of(eager: torch.Tensor, others: Sequence[torch.Tensor], is_steady: bool
 
 
 def first_beyond(position: int, eager: torch.Tensor, room: torch.Tensor, got: torch.Tensor) -> Worst | None:
-    """An element of an output that is outside of its room: the furthest of the first piece with one."""
+    """Return an element of an output that is outside of its room: the furthest of the first such piece."""
     shape = (*eager.shape, 2) if eager.is_complex() else tuple(eager.shape)
     pieces = list(zip(_pieces(eager), _pieces(got), strict=True))
     starts = itertools.accumulate((want.numel() for want, _ in pieces), initial=0)
@@ -47,9 +47,9 @@ def first_beyond(position: int, eager: torch.Tensor, room: torch.Tensor, got: to
         (start, room[start : start + want.numel()].reshape(want.shape), want, have)
         for start, (want, have) in zip(starts, pieces, strict=False)
     ]
-    for found in in_threads(_beyond, parts):
-        if found is not None:
-            place, expected, value = found
+    for furthest in in_threads(_beyond, parts):
+        if furthest is not None:
+            place, expected, value = furthest
             index = [int(i) for i in np.unravel_index(place, shape)] if shape else []
             return Worst(output=position, index=index, expected=expected, got=value)
     return None
@@ -58,7 +58,7 @@ def first_beyond(position: int, eager: torch.Tensor, room: torch.Tensor, got: to
 def _beyond(
     start: int, most: torch.Tensor, want: torch.Tensor, have: torch.Tensor
 ) -> tuple[int, float, float] | None:
-    """The place of the element that is furthest outside, and both values, if one is."""
+    """Return the place of the element that is furthest outside, and both values; None if all are inside."""
     precise = torch.promote_types(want.dtype, torch.float32)
     if not want.is_floating_point():
         if torch.equal(have, want):
@@ -79,7 +79,7 @@ def _beyond(
 def _room(
     want: torch.Tensor, others: Sequence[torch.Tensor], tolerances: tuple[float, float]
 ) -> torch.Tensor:
-    """Flat, float32."""
+    """Return the room of a piece's elements, flat, float32."""
     spread = torch.zeros(want.shape, dtype=torch.float64)
     moves = torch.zeros(want.shape, dtype=torch.bool)
     for other in others:
@@ -98,7 +98,7 @@ def _room(
 
 
 def _pieces(values: torch.Tensor) -> list[torch.Tensor]:
-    """Real, as rows along the last dimension, some at a time."""
+    """Return the values as real rows along the last dimension, some at a time."""
     if values.is_complex():  # one that is not finite is as good as another: how products end differs
         values = values.resolve_conj().masked_fill(~values.isfinite(), complex("nan+nanj"))
         values = torch.view_as_real(values).flatten(-2)
@@ -109,5 +109,5 @@ def _pieces(values: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _class(values: torch.Tensor) -> torch.Tensor:
-    """NaN, an infinity of either sign, or finite."""
+    """Return a number for each value's class: NaN, an infinity of either sign, or finite."""
     return torch.where(values.isfinite(), 0, torch.where(values.isnan(), 3, values.sign()))

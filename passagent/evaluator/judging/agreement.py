@@ -1,4 +1,4 @@
-"""Whether outputs agree with eager's: on the input sets, and in timed calls on values of their own."""
+"""Agreement of outputs with eager's: on the input sets, and in timed calls on values of their own."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from passagent.evaluator.result import GraphResult, Violation, Worst
 
 
 def judge_sets(
-    reference: Reference, found: dict[int, list[torch.Tensor]], result: GraphResult, is_candidate: bool
+    reference: Reference, returned: dict[int, list[torch.Tensor]], result: GraphResult, is_candidate: bool
 ) -> None:
     """Note from which t the outputs agree on all input sets, and their errors.
 
     Raises Failed where they do at no t, or are wrong for their size, and Refused for low precision, which
     only a candidate is charged with.
     """
-    level, found_errors = score.T_RANGE[0], []
-    judged = [(reference.expected[chosen], got) for chosen, got in found.items() if chosen < SETS]
+    level, errors_of_sets = score.T_RANGE[0], []
+    judged = [(reference.expected[chosen], got) for chosen, got in returned.items() if chosen < SETS]
     for expected, got in judged:
         comparison = compare(expected.eager, got)
         if comparison.problem:
@@ -43,14 +43,14 @@ def judge_sets(
         level = max(level, comparison.passes_from_t)
         if (errors := exactness(expected, got)) is not None:
             _judge_errors(result, expected, got, errors, comparison.passes_from_t, is_candidate)
-            found_errors.append(errors)
-    is_right = level <= score.STRICT_T or all(as_exact(*one) for one in judged)
-    for number, got in found.items():
+            errors_of_sets.append(errors)
+    is_right = level <= score.STRICT_T or all(as_exact(*pair) for pair in judged)
+    for number, got in returned.items():
         if number >= SETS:
             judge_extreme(reference, number, got, result, is_right)
-    coarse = frozenset.intersection(*(errors.coarse for errors in found_errors)) if found_errors else None
+    coarse = frozenset.intersection(*(errors.coarse for errors in errors_of_sets)) if errors_of_sets else None
     if coarse and is_candidate and level <= score.STRICT_T:
-        worst = max(found_errors, key=lambda errors: errors.candidate)
+        worst = max(errors_of_sets, key=lambda errors: errors.candidate)
         raise _reduced(worst, _reference(reference.expected[0]))
     _credit(result, level, judged)
 
@@ -126,7 +126,7 @@ def _credit(
 ) -> None:
     """The outputs agree from t = `level` on: right if that is strict, or if they are as exact as eager's."""
     result.passes_from_t = level
-    if level > score.STRICT_T and not all(as_exact(*one) for one in judged):
+    if level > score.STRICT_T and not all(as_exact(*pair) for pair in judged):
         result.status = "wrong_result"
         needed = f"a correct pass agrees at t = {score.STRICT_T}"
         result.error = f"{_values(result.worst)} agree with eager's only from t = {level}; {needed}"

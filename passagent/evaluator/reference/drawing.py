@@ -24,13 +24,13 @@ _VARIANTS = {
     "as recorded": 0, "of the recorded spread": 1, "of half that spread": 2, "of large magnitude": 4,
     "beyond the recorded range": BEYOND, "with a few large values": RARE,
 }  # fmt: skip
-"""Of make_inputs."""
+"""Variants of make_inputs, by the kind of the set."""
 SET_KINDS = (*list(_VARIANTS)[:5], *KINDS[:2], "with a few large values", *KINDS[2:])
-"""Of the input sets, in order."""
+"""Kinds of the input sets, in order."""
 FOR_SMALL, FOR_FAST = SET_KINDS[7:], SET_KINDS[8:]
 """Large subgraphs do without these, for the memory, and slow ones without those."""
 _NUMBERS = 256
-"""Of the graph that are drawn, at most."""
+"""Numbers of the graph that are drawn, at most."""
 
 
 class SpecialError(TaskError):
@@ -40,7 +40,7 @@ class SpecialError(TaskError):
 def draw_sets(
     subgraph: Subgraph, wider: Subgraph, rotation: Rotation, graph: KeptGraph | None
 ) -> tuple[Arena, dict[str, list[Given]]]:
-    """The sets by their kinds, and where they lie.
+    """Draw the input sets: return the arena that holds them, and the sets by their kinds.
 
     `wider`: the subgraph with what its inputs may be; `graph`: None where no special values are drawn.
     """
@@ -58,17 +58,17 @@ def draw_sets(
             for i, v in enumerate(values)
         ]
 
-    def exchange(kind: str, numbers: list[float], given: list[Given], arena: Arena) -> list[Given]:
+    def exchange(kind: str, numbers: list[float], inputs: list[Given], arena: Arena) -> list[Given]:
         # What follows in a reservoir stays: only the first window of such a set is judged.
         varied = [i for i, meta in enumerate(wider.inputs) if may_exchange(meta)]
         for i in [secrets.choice(varied)] if kind == KINDS[3] and varied else varied:
-            meta, placed = wider.inputs[i], given[i].tensor
+            meta, placed = wider.inputs[i], inputs[i].tensor
             assert placed is not None
-            values, own = arena.view(placed), generator_of(seed, kind, meta.name)
-            new = exchanged(meta, values[: meta.numel].reshape(meta.shape), kind, numbers, own).reshape(-1)
+            values, rng = arena.view(placed), generator_of(seed, kind, meta.name)
+            new = exchanged(meta, values[: meta.numel].reshape(meta.shape), kind, numbers, rng).reshape(-1)
             tensor = arena.write_flat([new, values[meta.numel :]], is_shared=True)
-            given[i] = given[i].model_copy(update={"tensor": tensor})
-        return given
+            inputs[i] = inputs[i].model_copy(update={"tensor": tensor})
+        return inputs
 
     nodes = graph.nodes if graph is not None else []
     scalars = [meta.data for meta in subgraph.inputs if meta.numel == 1]
@@ -77,8 +77,8 @@ def draw_sets(
     # A small tensor's generator takes one core. Of large ones each set takes all, and much memory.
     arena, sets = None, dict[str, list[Given]]()
     try:
-        with ThreadPoolExecutor(min(len(_VARIANTS), len(os.sched_getaffinity(0)))) as beside:
-            for kind, values in zip(kinds, (beside.map if is_small else map)(drawn, kinds), strict=True):
+        with ThreadPoolExecutor(min(len(_VARIANTS), len(os.sched_getaffinity(0)))) as threads:
+            for kind, values in zip(kinds, (threads.map if is_small else map)(drawn, kinds), strict=True):
                 if values is not None:
                     arena = arena or Arena.create(len(kinds) * keeping.room_of(values))
                     sets[kind] = describe(values, subgraph, arena)

@@ -29,14 +29,14 @@ def _read(calls: fx.Interpreter, node: fx.Node, value: Any) -> int:
     whole, read = sum(tensor.nbytes for tensor in tree_leaves(value)), 0
     for user in node.users:
         if user.op != "output":
-            given = fx.map_arg((user.args, user.kwargs), lambda one: value if one is node else one)
+            arguments = fx.map_arg((user.args, user.kwargs), lambda other: value if other is node else other)
             try:
-                made = getattr(calls, user.op)(user.target, *given)
-                if made is value or not _storages(made) <= _storages(value):
+                result = getattr(calls, user.op)(user.target, *arguments)
+                if result is value or not _storages(result) <= _storages(value):
                     return whole
             except Exception:  # it takes other values, too: no view
                 return whole
-            read += _read(calls, user, made)
+            read += _read(calls, user, result)
     return min(whole, read)
 
 
