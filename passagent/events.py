@@ -2,7 +2,7 @@
 
 They are read from the rows of the store (search/happenings.py), so they come in the order of the commits, and
 tell of other processes that work on the run, too. What only the process itself knows (UNSTORED) is told as it
-happens. docs/events.md lists them.
+happens. docs/operators.md lists them.
 """
 
 from __future__ import annotations

@@ -288,7 +288,7 @@ def test_the_commands(tmp_path: Path) -> None:
 
 
 def test_the_documentation_names_every_field() -> None:
-    text = (Path(__file__).parents[1] / "docs" / "trajectories.md").read_text()
+    text = (Path(__file__).parents[1] / "docs" / "formats.md").read_text()
     for model in (Trajectory, Turn, Candidate, Call):
         for name in model.model_fields:
             assert f"`{name}`" in text, f"{model.__name__}.{name}"
