@@ -14,7 +14,7 @@ work for an iteration, as measured. Host cores are not modelled. What it is fed 
 
 A model's seconds are not measured here: `--think` are assumed, log-normally spread (sigma 0.5). The check is
 a search that was really run with a model of 20 s and evaluations of 3 s (search-busy-2026-11-21.json).
-Raw results go to benchmarks/results/scale-simulation-<date>.json; docs/scale.md tells what follows.
+Raw results go to benchmarks/results/scale-simulation-<date>.json; docs/cluster.md says what follows.
 """
 
 from __future__ import annotations

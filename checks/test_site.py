@@ -45,7 +45,7 @@ def test_the_site_builds_without_a_warning(python, tmp_path):
     run(python, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path, cwd=ROOT)
     commands = (tmp_path / "reference/commands.html").read_text()
     assert "passagent run" in commands and "--iters" in commands
-    assert "cpp_kernel" in (tmp_path / "reference/kernels.html").read_text()
+    assert "cpp_kernel" in (tmp_path / "reference.html").read_text()
 
 
 def test_the_citation_has_what_the_format_requires():

@@ -47,7 +47,7 @@ __all__ = [
 logging.getLogger("passagent").addHandler(logging.NullHandler())  # a library prints nothing by itself
 
 OnEvent = Callable[["Event"], object]
-"""Is told what happens in a run (docs/events.md)."""
+"""Is told what happens in a run (docs/operators.md)."""
 
 
 class Options(TypedDict, total=False):
@@ -297,7 +297,7 @@ def collect(
 ) -> Collection:
     """Collect conversations on many tasks in one database. The same call again goes on; Ctrl-C as in `run`.
 
-    The arguments are the options of `passagent collect` (docs/collect.md). Raises UsageError,
+    The arguments are the options of `passagent collect` (docs/training.md). Raises UsageError,
     InfrastructureError; a trial that the machine failed, and a broken task, are in `Collection.data`.
     """
     from passagent.collection import campaign
@@ -336,7 +336,7 @@ def build_dataset(
 ) -> dict[str, Any]:
     """Make tasks of full graphs in GraphNet's layout, and return the data set's record with its funnel.
 
-    The arguments are the options of `passagent tasks build` (docs/dataset.md). The same call again goes on.
+    The arguments are the options of `passagent tasks build` (docs/tasks.md). The same call again goes on.
     Raises UsageError, InfrastructureError.
     """
     from passagent.pipeline.assembling import build, request_of
@@ -364,8 +364,7 @@ def export(
     """Write a data set for a trainer to the new directory `out`, and say what is in it.
 
     run: one run's episodes, or those of one or several runs directories. The other arguments are the options
-    of `passagent export` (docs/distillation.md). Raises UsageError, and PassagentError for what must not go
-    out.
+    of `passagent export` (docs/training.md). Raises UsageError, and PassagentError for what must not go out.
     """
     from passagent.dataset.making import Request, make
     from passagent.dataset.selection import Selection

@@ -1,7 +1,7 @@
 """What happens in a run, as typed events: the list that `on_event`, `--events`, `tail` and screens read.
 
 They are read from the rows of the store (search/happenings.py), so they come in the order of the commits.
-What only the process itself knows (UNSTORED) is told as it happens. docs/events.md lists them.
+What only the process itself knows (UNSTORED) is told as it happens. docs/operators.md lists them.
 """
 
 from __future__ import annotations

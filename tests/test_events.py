@@ -39,7 +39,7 @@ def test_each_kind_has_a_class_with_what_the_store_tells_of_it():
 
 def test_the_docs_list_them_all():
     rows = re.findall(
-        r"^\| `(\w+)` \| `(\w+)` \| [^|]+ \| (.+) \|$", (ROOT / "docs/events.md").read_text(), re.M
+        r"^\| `(\w+)` \| `(\w+)` \| [^|]+ \| (.+) \|$", (ROOT / "docs/operators.md").read_text(), re.M
     )
     found = {kind: (name, set(re.findall(r"`(\w+)`", told))) for kind, name, told in rows}
     assert found == {kind: (one.__name__, names(kind)) for kind, one in KINDS.items()}

@@ -287,7 +287,7 @@ def test_show_refuses_a_part_that_is_not_there(tmp_path: Path, words: list[str],
 
 
 def test_the_documentation_names_every_field() -> None:
-    text = (Path(__file__).parents[1] / "docs" / "trajectories.md").read_text()
+    text = (Path(__file__).parents[1] / "docs" / "formats.md").read_text()
     for model in (Trajectory, Turn, Candidate, Call):
         for name in model.model_fields:
             assert f"`{name}`" in text, f"{model.__name__}.{name}"

@@ -39,7 +39,7 @@ def start(
 ) -> None:
     """Search for passes for a task; an equal search that was left unfinished is gone on with, unless `new`.
 
-    `events_file`: what happens is appended to it, a JSON object a line (docs/events.md).
+    `events_file`: what happens is appended to it, a JSON object a line (docs/operators.md).
     Raises PassagentError; Interrupted after Ctrl-C.
     """
     with conducting.started(runs_dir, task, config, new, parts) as prepared:

@@ -1,6 +1,6 @@
 """What is known of every example before its conversation is read: the columns that a selection may name.
 
-COLUMNS is the list that docs/distillation.md explains. They lie in a table of SQLite's, so that an expression
+COLUMNS is the list that docs/training.md explains. They lie in a table of SQLite's, so that an expression
 over them is SQL, with its rules for what is unknown (NULL).
 """
 

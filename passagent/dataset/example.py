@@ -63,7 +63,7 @@ class Example:
     """The tools offered: `name`, `description`, `parameters` (a JSON schema)."""
     trajectory: Trajectory
     columns: dict[str, Any] = field(default_factory=dict)
-    """What is known of it beside the conversation: the columns of docs/distillation.md."""
+    """What is known of it beside the conversation: the columns of docs/training.md."""
 
     @property
     def replies(self) -> list[Turn]:

@@ -25,7 +25,7 @@ class Costs:
 
 
 COSTS = {"cpu": Costs(2.0, 1.0, 1.5, 1e4), "cuda": Costs(7.0, 1.5, 5.1, 4e6)}
-"""Of the H200 operator and launch as in docs/results.md; the rest is estimated."""
+"""Operator and launch as `benchmarks/launch_cost.py` measured them on an H200; the rest is estimated."""
 
 LARGE_COPY = 1 << 20
 """Bytes from which a copy alone is left to eager."""

@@ -1,6 +1,6 @@
 """An episode whole, as plain data: the format `passagent.trajectory/1`, built from the database on demand.
 
-The models below are the format's only definition; docs/trajectories.md explains it. A change that an old
+The models below are the format's only definition; docs/formats.md explains it. A change that an old
 reader would misread gets a new number.
 """
 
@@ -106,7 +106,7 @@ class Trajectory(_Part):
     messages: list[Turn] = Field(default_factory=list)
     nodes: list[Candidate] = Field(default_factory=list)
     columns: dict[str, Any] = Field(default_factory=dict)
-    """Of an exported one: what docs/distillation.md says of it."""
+    """Of an exported one: what docs/training.md says of it."""
     files: dict[str, dict[str, str]] = Field(default_factory=dict)
     """Of an exported one: the nodes' files, by their keys."""
 
