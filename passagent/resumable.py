@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from passagent.errors import UsageError
 from passagent.faults import os_fault
-from passagent.store.owner import named, this_process
+from passagent.store.locks import process_text, take_lock, this_process
 
 
 @contextmanager
@@ -22,18 +21,16 @@ def locked(directory: Path, name: str, option: str = "--runs-dir") -> Iterator[N
     path = directory / name
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise os_fault(error, directory, option) from error
+    file = take_lock(path, 0)
+    if file is None:
+        owner = path.read_text(errors="replace")
+        holder = process_text(owner) if ":" in owner else "another process"
+        raise UsageError(
+            f"{directory}: {holder} works here; wait until it ends, or choose another place with {option}"
+        )
     try:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = path.read_text(errors="replace")
-            holder = named(owner) if owner.count(":") >= 2 else "another process"
-            raise UsageError(
-                f"{directory}: {holder} works here; wait until it ends, or choose another place with {option}"
-            ) from None
         os.ftruncate(file, 0)
         os.pwrite(file, this_process().encode(), 0)
         yield

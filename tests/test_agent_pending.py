@@ -435,7 +435,7 @@ def test_a_search_stores_and_exports_what_came_late(tmp_path: Path) -> None:
         run = runs.find_run(store, "last")
         assert nodes.unfinished(store, run.id) == []
         episodes = [trajectory(store, run, find_episode(store, run, number)) for number in (1, 2)]
-        told = read_episodes(store)
+        told = read_episodes([store])
     assert [told.columns["id"] for told in told] == [f"{run.id}/{number}" for number in (1, 2)]
     for episode, columns in zip(episodes, told, strict=True):
         files = [node.files for node in episode.nodes]

@@ -480,7 +480,7 @@ def test_a_second_collection_into_a_database_is_refused_with_its_holder(call, se
     write_tasks(tmp_path / "tasks", 1)
     with locked(Path("runs"), "collect.lock"):
         code, _, err = call("collect", "tasks", *QUICK)
-    assert code == 2 and re.search(rf"runs: pid {os.getpid()} on .* works here; wait until it ends", err)
+    assert code == 2 and re.search(rf"runs: process {os.getpid()} on .* works here; wait until it ends", err)
 
 
 # What becomes of it

@@ -9,6 +9,7 @@ from tiny import write_task as write_tiny
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import UsageError
+from passagent.evaluator import captures
 from passagent.evaluator.hardware.devices import Device
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.judging import recorder
@@ -239,6 +240,8 @@ def test_plans_fit_a_gpu_by_whatever_name(device, tasks, monkeypatch):
     case = read_case(HERE / "honest/cuda_vectorised_with_a_tail.py")
     lease = DeviceLease(Device(device, "GPU-none", "none"))
     one = recorder.Recorder(CONFIG.model_copy(update={"device": device}), lease)
+    for subgraph in tasks[case.task].subgraphs:
+        captures.keep(subgraph, device, captures.graph_of(subgraph, "cpu"))
     try:
         first = one.prepare(case.candidate, tasks[case.task].subgraphs, None)
         files = artefact.write(first.plans.recording)

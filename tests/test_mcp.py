@@ -247,7 +247,7 @@ def test_what_a_client_did_is_an_episode_and_is_marked_partial(place):
     asyncio.run(work())
     with Store.open(place / "runs") as store:
         [run] = runs.list_runs(store)
-        [told] = read_episodes(store)
+        [told] = read_episodes([store])
         assert told.columns["partial"] == 1 and told.columns["model"] == "mcp/anne-code/1.2"
         example = whole(trajectory(store, run, episodes.get_episode(store, told.episode_id)))
         [node] = nodes.of_run(store, run.id)

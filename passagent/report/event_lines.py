@@ -7,6 +7,7 @@ from passagent.agent.prompt import short_note
 from passagent.events import Event
 from passagent.report.board import Board
 from passagent.report.text import number, percent, printable, thousands
+from passagent.store.locks import process_text
 from passagent.store.runs import SEEDS
 
 
@@ -55,9 +56,9 @@ def event_said(event: Event) -> str:
     match event:
         case events.Joined():
             changes = f": {'; '.join(event.changes)}" if event.changes else ""
-            return f"{_process(event.owner)} joined, passagent {event.version}{changes}"
+            return f"{process_text(event.owner)} joined, passagent {event.version}{changes}"
         case events.Left():
-            return f"{_process(event.owner)} left: {event.left_because}"
+            return f"{process_text(event.owner)} left: {event.left_because}"
         case events.EpisodeBegun():
             start = "the task"
             if event.parent is not None:
@@ -96,11 +97,6 @@ def event_said(event: Event) -> str:
         case events.Noted():
             return f"note: {event.message}"
     raise AssertionError(event)
-
-
-def _process(owner: str) -> str:
-    host, pid, _ = owner.rsplit(":", 2)
-    return f"pid {pid} on {host}"
 
 
 def _judged(event: events.Judged) -> str:

@@ -10,15 +10,10 @@ import fcntl
 import os
 import socket
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from passagent.errors import UsageError
 from passagent.faults import os_fault
 
-_COLLECTION = "collect.lock"
-"""Held by the process that collects into the database beside it, which writes its name into it."""
 _FLOCK = "hhqqi4x"
 """struct flock of 64-bit Linux: type, whence, start, length, pid."""
 
@@ -51,28 +46,6 @@ def is_locked(path: Path, byte: int) -> bool:
     finally:
         os.close(file)
     return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
-
-
-@contextmanager
-def alone(runs_dir: Path) -> Iterator[None]:
-    """Have the database in `runs_dir` for this process's collection. Raises UsageError naming who has it."""
-    path = runs_dir / _COLLECTION
-    file = take_lock(path, 0)
-    if file is None:
-        name = path.read_text(errors="replace")
-        who = process_text(name) if ":" in name else "another process"
-        raise UsageError(f"{runs_dir}: {who} collects here; wait until it ends, or take another --runs-dir")
-    try:
-        os.ftruncate(file, 0)
-        os.pwrite(file, this_process().encode(), 0)
-        yield
-    finally:
-        os.close(file)
-
-
-def is_collecting(runs_dir: Path) -> bool:
-    """Whether a process collects into the database there."""
-    return is_locked(runs_dir / _COLLECTION, 0)
 
 
 def this_process() -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from passagent import __version__
 from passagent.errors import UsageError
 
-SCHEMA = 20
+SCHEMA = 21
 """Of the tables in schema.sql (`PRAGMA user_version`)."""
 _PASSAGENT = 0x70617373
 """`PRAGMA application_id` of passagent's databases: "pass"."""
