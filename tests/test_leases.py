@@ -263,6 +263,6 @@ def test_two_programs_evaluate_at_once_and_neither_times_while_the_other_does_an
     timing = leases.fcntl.F_WRLCK
     for own, others in ((one[3], other[3]), (other[3], one[3])):
         blocks = [(start, end) for kind, start, end in own if kind == timing]
-        assert len(blocks) > 6, "no measurement was shared"
+        assert any(blocks[0][1] <= begun < blocks[-1][0] for kind, begun, _ in others if kind == timing)
         for start, end in blocks:
             assert all(ended <= start or end <= begun for _, begun, ended in others)

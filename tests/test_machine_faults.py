@@ -344,4 +344,5 @@ def test_tasks_check_tells_what_a_model_prints_from_its_answer(call, tmp_path):
     model = tiny.MODEL.replace("        tmp_0 =", "        print('{}')\n        tmp_0 =")
     code, out, _ = call("tasks", "check", write_task(tmp_path / "task", [4, 64], model), "--json")
     assert code in (0, 1)
-    assert [one["name"] for one in json.loads(out)["graphs"]] == ["g"]
+    [checked] = json.loads(out)["tasks"]
+    assert [graph["name"] for graph in checked["graphs"]] == ["g"]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from passagent.delivery.rewritten_graph import FIRST, Placed, join_files, rewritten
+from passagent.delivery.rewritten_graph import FIRST, HERE, Placed, join_files, rewritten
 from passagent.errors import UsageError
 from passagent.extraction.graph_text import model_text
 from passagent.plan.model import Recording
@@ -72,7 +72,8 @@ def kernelbench_module(task: Task, problem: Problem, recording: Recording, files
     body = model_text(graph)
     tree = ast.parse(body)
     forward = _forward(tree, [task.subgraphs[0].inputs[place] for place in subgraph.order], problem)
-    heads = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    imports = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    heads = [line for line in imports if HERE not in line]
     helper = [FIRST] if "first_of" in body else []
     main = "\n".join([*heads, "import torch", *helper, _model(problem, forward)])
     passes = ", ".join(one.name for one in recording.passes)

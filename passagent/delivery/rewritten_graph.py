@@ -21,7 +21,7 @@ from passagent.plan.model import Call, Recording
 from passagent.plan.recorded_pattern import pattern_graph
 from passagent.tasks.graphio import load_graph
 
-_HERE = "written_here"
+HERE = "written_here"
 """Stands for the module of functions that the file itself holds."""
 FIRST = '''\
 def first_of(value):
@@ -55,7 +55,7 @@ def rewritten(subgraph: Subgraph, recording: Recording, files: dict[str, str]) -
     for number, node in enumerate(graph_module.graph.nodes):
         if getattr(node.target, "__name__", "") == "_getitem":
             node.target = _named("first_of")
-        if getattr(node.target, "__module__", "") == _HERE:
+        if getattr(node.target, "__module__", "") == HERE:
             node._rename(f"out_{number}")  # a variable of a function's name would hide it
     return graph_module.graph, list(used)
 
@@ -135,7 +135,7 @@ def _bindings(name: str, node: ast.stmt, modules: Collection[str]) -> dict[str, 
 def _named(name: str) -> Any:
     """A function that a graph prints as `written_here_NAME`; one for each name, or the graph numbers them."""
     function = types.FunctionType((lambda *_: None).__code__, {}, name)
-    function.__module__ = _HERE
+    function.__module__ = HERE
     function.__qualname__ = name
     return function
 
@@ -157,7 +157,7 @@ class Placed(ast.NodeTransformer):
         self.places = places
 
     def visit_Name(self, node: ast.Name) -> Any:
-        name = node.id.removeprefix(f"{_HERE}_")
+        name = node.id.removeprefix(f"{HERE}_")
         return self.places[name] if name in self.places else ast.Name(name, node.ctx)
 
     def visit_Assign(self, node: ast.Assign) -> Any:
