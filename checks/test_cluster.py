@@ -173,7 +173,6 @@ def test_a_run_on_two_hosts_survives_a_lost_host_and_a_stalled_network(
     namespaces[1].stall(3.0)
     wait(lambda: done(tmp_path / "runs") >= 20, "20 are not judged")
     first.kill()
-    wait(lambda: done(tmp_path / "runs") >= 30, "30 are not judged")
     back = worker(listen=namespaces[0].address, prefix=namespaces[0].prefix, port=port + 1)
     assert process.wait(PATIENCE_S) == 0
     said = check_whole(tmp_path / "runs", local_tree)
