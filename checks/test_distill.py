@@ -88,7 +88,7 @@ def made(tmp_path_factory):
 
 
 def test_what_is_exported_is_in_order(made):
-    told = done([*PASSAGENT, "export", "check", "data", "--runs-dir", "runs"], cwd=made)
+    told = done([*PASSAGENT, "check", "data", "--runs-dir", "runs"], cwd=made)
     assert told == "data: 4 rows in order (hashes, secrets, database)\n"
     manifest = json.loads((made / "data/export.manifest").read_text())
     assert manifest["models"] == {"expert": 3, "replay:scripted.jsonl": 1}
@@ -101,7 +101,7 @@ def test_the_check_sees_a_changed_row(made, tmp_path):
     path = tmp_path / "data/messages.jsonl"
     path.write_text(path.read_text().replace('"role": "tool"', '"role": "user"', 1))
     ended = subprocess.run(
-        [*PASSAGENT, "export", "check", "data"],
+        [*PASSAGENT, "check", "data"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -64,7 +64,7 @@ def exported(
     """
     place = tmp_path_factory.mktemp("exported")
     for made in FORMATS.values():
-        request = exporting.Request(made.name, str(place / "whole" / made.name), Selection(), str(runs_dir))
+        request = exporting.Request(made.name, str(place / "whole" / made.name), Selection(), [str(runs_dir)])
         exporting.export(request, as_json=True)
         directory = place / "steps" / made.name
         directory.mkdir(parents=True)
