@@ -8,6 +8,7 @@ what the model is sent. Thoughts are told as `reasoning_content`, encrypted or s
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -61,10 +62,17 @@ def _after(*last: Said | tuple[str, Calls]) -> Callable[[str], Script]:
 
 
 def _long(words: str) -> Script:
-    """More than is sent: old results and calls are folded."""
+    """More than is sent: old results are folded. A correct candidate, a wrong one, a correct one."""
     note = f"# {words}\n" * 300
     looks = [("", [_edit("Notes.py", note + str(i)), ("check", "{}")]) for i in range(6)]
-    return [*looks, *_good(words)]
+    tries = [[("", _writing(_judged(f"{words} {n}", n != 1))), ("", [EVALUATE])] for n in range(3)]
+    return [*looks, *tries[0], *tries[1], *tries[2], ("That is all.", [])]
+
+
+def _judged(words: str, is_ok: bool) -> str:
+    """Words of a candidate that tiny_search judges to be correct, or to be wrong."""
+    every = (f"{words} {number}" for number in itertools.count())
+    return next(words for words in every if (tiny_search.share("status", words) > 0.25) == is_ok)
 
 
 KINDS: dict[str, Callable[[str], Script]] = {
