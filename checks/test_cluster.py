@@ -164,7 +164,7 @@ def namespaces():
 def test_a_run_on_two_hosts_survives_a_lost_host_and_a_stalled_network(
     task, tmp_path, namespaces, local_tree, worker
 ):
-    first, second = [worker(listen=one.address, prefix=one.prefix, seconds=0.2) for one in namespaces]
+    first, second = [worker(listen=one.address, prefix=one.prefix, seconds=0.6) for one in namespaces]
     port = int(first.address.rpartition(":")[2])
     later = f"http://{namespaces[0].address}:{port + 1}"
     names = f"{first.address},{second.address},{later}"
