@@ -289,8 +289,8 @@ class Baseline:
         exact, changes = self._float64(made, chosen, first) if is_small else (None, False)
         expected = Expected(eager + [one.after[-1] for one in states], facts, exact, states)
         if chosen >= SETS:
-            nudge = 2 * secrets.randbits(40)
-            others = [self._float64(made, chosen, first, nudge + sign)[0] or [] for sign in (0, 1)]
+            nudge = 2 * secrets.randbits(40)  # six: terms that cancel must not always move together
+            others = [self._float64(made, chosen, first, nudge + way)[0] or [] for way in range(6)]
             others += [exact] if exact is not None and expected.known else []
             pairs = zip(expected.eager, zip(*others, strict=True), strict=True)
             expected.room.extend(room_of(eager, given, is_steady=not changes) for eager, given in pairs)
