@@ -19,7 +19,6 @@ from typing import Any
 
 from evaluator_repeatability import keep
 
-from passagent.confine.environment import describe
 from passagent.errors import PassagentError
 from passagent.evaluator.result import Candidate
 from passagent.expert.author import author
@@ -29,6 +28,7 @@ from passagent.plan import ir, record, recorder_process
 from passagent.plan.facts import device_facts
 from passagent.plan.messages import Recorded
 from passagent.plan.model import TritonKernel
+from passagent.sandbox.environment import describe
 from passagent.tasks import Task, load_task
 from passagent.tasks.tasklist import find_tasks
 

@@ -19,9 +19,9 @@ from collections import defaultdict
 from itertools import combinations
 from pathlib import Path
 
-from passagent.benchmark.results import Row
-from passagent.benchmark.summary import Summary, summarise
-from passagent.report.bench_table import cell, markdown
+from passagent.data.bench.results import Row
+from passagent.data.bench.summary import Summary, summarise
+from passagent.view.bench_table import cell, markdown
 
 KINDS = {
     "attention": ("scaled_dot_product", "multi_head"),

@@ -36,17 +36,17 @@ from typing import Any
 from evaluator_repeatability import keep
 from search_overhead import summary
 
+from passagent.data.pipeline import assembling, folding
+from passagent.data.pipeline.assembling import find_samples, validation
+from passagent.data.pipeline.buckets import dimension_bucket
+from passagent.data.pipeline.cutting import metas_of
+from passagent.data.pipeline.partition import select
+from passagent.data.pipeline.plateaus import fusible_ranges
+from passagent.data.pipeline.units import Done, computing
 from passagent.errors import InfrastructureError
 from passagent.evaluator.captures import graph_of
-from passagent.extraction.graph_text import model_text
-from passagent.extraction.structural_hash import structural_hash
-from passagent.pipeline import assembling, folding
-from passagent.pipeline.assembling import find_samples, validation
-from passagent.pipeline.buckets import dimension_bucket
-from passagent.pipeline.cutting import metas_of
-from passagent.pipeline.partition import select
-from passagent.pipeline.plateaus import fusible_ranges
-from passagent.pipeline.units import Done, computing
+from passagent.tasks.extract.graph_text import model_text
+from passagent.tasks.extract.structural_hash import structural_hash
 from passagent.tasks.graphio import load_graph
 from passagent.tasks.reader import Subgraph
 

@@ -24,13 +24,13 @@ from evaluator_repeatability import keep
 from search_overhead import ROOT
 
 from passagent.config import EvaluatorConfig
-from passagent.confine.environment import describe
-from passagent.delivery.deliver import programs
+from passagent.deploy.delivery.deliver import programs
 from passagent.evaluator.candidate import PLANS, TESTS, Candidate
 from passagent.evaluator.result import Evaluation
 from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.plan import artefact
 from passagent.plan.recorder_process import recording_process
+from passagent.sandbox.environment import describe
 
 sys.path.insert(0, str(ROOT / "tests"))
 from exported import TEN, Judge, candidate, delivered

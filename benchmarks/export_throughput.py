@@ -86,7 +86,7 @@ def main() -> None:
     parser.add_argument("--formats", nargs="+", default=["passagent", "trl", "openai", "atif"])
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    from passagent.confine.environment import describe
+    from passagent.sandbox.environment import describe
 
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False

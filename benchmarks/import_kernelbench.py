@@ -17,9 +17,9 @@ from pathlib import Path
 
 from evaluator_repeatability import keep
 
-from passagent.confine.environment import describe
-from passagent.suites.import_problems import How, import_problems, read_record
-from passagent.suites.problems import Problem, find_problems
+from passagent.sandbox.environment import describe
+from passagent.tasks.suites.import_problems import How, import_problems, read_record
+from passagent.tasks.suites.problems import Problem, find_problems
 
 
 def sample(problems: list[Problem], count: int) -> list[Problem]:

@@ -26,16 +26,16 @@ import torch
 from evaluator_repeatability import keep
 
 import passagent as pa
-from passagent.benchmark.authored import first_pass
-from passagent.confine.environment import describe
-from passagent.delivery.kernelbench_module import kernelbench_module, problem_of
-from passagent.delivery.standalone import standalone
+from passagent.data.bench.authored import first_pass
+from passagent.deploy.delivery.kernelbench_module import kernelbench_module, problem_of
+from passagent.deploy.delivery.standalone import standalone
 from passagent.errors import PassagentError
 from passagent.evaluator.candidate import Candidate
 from passagent.plan.facts import device_facts
 from passagent.plan.messages import Recorded
 from passagent.plan.record import record, subgraphs_of
 from passagent.plan.recorder_process import recording_process
+from passagent.sandbox.environment import describe
 from passagent.tasks import load_task
 from passagent.tasks.reader import GRAPH_LIST
 

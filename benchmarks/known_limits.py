@@ -3,8 +3,8 @@
     python benchmarks/known_limits.py [--repeats 5] [--report copy.ncu-rep]
 
 Needs a GPU, ncu and ncu-report. For each kernel a process traces a call with torch.profiler, and another
-runs under ncu; `passagent.profiling` makes a record of both and names the limit. With `--report` the report
-of the copy is kept as a file. Raw results go to benchmarks/results/known-limits-cuda-<date>.json.
+runs under ncu; `passagent.experience.profiling` makes a record of both and names the limit. With `--report`
+the report of the copy is kept as a file. Raw results go to benchmarks/results/known-limits-cuda-<date>.json.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ import triton
 import triton.language as tl
 from evaluator_repeatability import keep
 
-from passagent.confine.environment import describe
-from passagent.profiling import nsight, tracing
-from passagent.profiling.evidence import examine
-from passagent.profiling.profile_record import GraphProfile, KernelProfile, Profile
+from passagent.experience.profiling import nsight, tracing
+from passagent.experience.profiling.evidence import examine
+from passagent.experience.profiling.profile_record import GraphProfile, KernelProfile, Profile
+from passagent.sandbox.environment import describe
 
 WANTED = {
     "copy": "memory",

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import torch
 
-from passagent.confine.environment import describe
 from passagent.kernels import cpp_kernel, cuda_kernel
+from passagent.sandbox.environment import describe
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = 10

@@ -39,10 +39,10 @@ from typing import Any
 from evaluator_repeatability import ROOT, expert_candidates, keep
 
 from passagent.config import EvaluatorConfig
-from passagent.confine.environment import describe, worker_threads
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.result import Candidate
+from passagent.sandbox.environment import describe, worker_threads
 from passagent.tasks import load_task
 
 BAR = 1.0

@@ -16,13 +16,13 @@ from importlib.metadata import version
 from pathlib import Path
 
 import passagent as pa
-from passagent.confine.environment import device_name
 from passagent.errors import PassagentError
 from passagent.experience.exemplars import shape_class
 from passagent.expert.choices import start
 from passagent.expert.expert_model import candidate
-from passagent.extraction.task_hashes import hash_subgraph
+from passagent.sandbox.environment import device_name
 from passagent.store.pass_library import licence_of
+from passagent.tasks.extract.task_hashes import hash_subgraph
 from passagent.tasks.tasklist import find_tasks
 
 OUT = Path(__file__).resolve().parents[1] / "knowledge" / "exemplars" / "expert-cpu.jsonl.gz"

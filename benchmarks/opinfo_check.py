@@ -24,16 +24,16 @@ from typing import Any
 
 from evaluator_repeatability import keep
 
-from passagent.benchmark.authored import first_pass
-from passagent.cluster.opening import open_pool
 from passagent.config import load_config
-from passagent.confine.environment import describe
+from passagent.data.bench.authored import first_pass
 from passagent.errors import PassagentError
 from passagent.evaluator.candidate import Candidate
-from passagent.suites.import_problems import How, import_problems
-from passagent.suites.problems import find_problems
+from passagent.evaluator.fleet.opening import open_pool
+from passagent.sandbox.environment import describe
 from passagent.tasks import load_task
 from passagent.tasks.reader import GRAPH_LIST
+from passagent.tasks.suites.import_problems import How, import_problems
+from passagent.tasks.suites.problems import find_problems
 
 OPERATORS = [
     "abs",

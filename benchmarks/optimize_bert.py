@@ -26,7 +26,7 @@ from typing import Any
 
 from evaluator_repeatability import keep
 
-from passagent.confine.environment import device_name
+from passagent.sandbox.environment import device_name
 
 ROOT = Path(__file__).resolve().parents[1]
 FACTORY = f"{ROOT / 'examples/optimize_bert/bert.py'}:bert"
@@ -66,7 +66,7 @@ def measure(package: str, threads: int) -> None:
     import passagent as pa
     from passagent.evaluator.hardware.devices import find_device
     from passagent.evaluator.hardware.leases import DeviceLease
-    from passagent.extraction.factories import load_model
+    from passagent.tasks.extract.factories import load_model
 
     torch.set_num_threads(threads)
     model = load_model(FACTORY)

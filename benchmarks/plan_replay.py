@@ -32,14 +32,14 @@ sys.path.insert(0, str(ROOT / "tests"))
 import cases  # noqa: E402
 import plans  # noqa: E402
 
-from passagent.confine.environment import describe  # noqa: E402
-from passagent.confine.fork_server import ForkServer  # noqa: E402
 from passagent.evaluator.matching.passes import load_passes  # noqa: E402
 from passagent.evaluator.matching.rewrite import apply_passes  # noqa: E402
 from passagent.plan import record  # noqa: E402
 from passagent.plan.compile import compile_plan  # noqa: E402
 from passagent.plan.recorder_process import recording_process  # noqa: E402
 from passagent.plan.replay import Replay  # noqa: E402
+from passagent.sandbox.environment import describe  # noqa: E402
+from passagent.sandbox.fork_server import ForkServer  # noqa: E402
 from passagent.tasks import graphio  # noqa: E402
 from passagent.tasks.inputs import make_inputs  # noqa: E402
 

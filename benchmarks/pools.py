@@ -37,8 +37,8 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPA
 import stub_worker  # noqa: E402
 import tiny_search  # noqa: E402
 
-from passagent.cluster.opening import open_pool  # noqa: E402
 from passagent.config import EvaluatorConfig  # noqa: E402
+from passagent.evaluator.fleet.opening import open_pool  # noqa: E402
 from passagent.evaluator.hardware.devices import Device  # noqa: E402
 from passagent.evaluator.result import Candidate  # noqa: E402
 from passagent.evaluator.service import pool  # noqa: E402
@@ -74,7 +74,7 @@ def on_ray(place: Path, seconds: float) -> Iterator[Callable[[], pool.EvaluatorP
     """Four actors."""
     from ray.cluster_utils import Cluster
 
-    from passagent.cluster import ray_fleet
+    from passagent.evaluator.fleet import ray_fleet
 
     ray_fleet.make_host = stub_worker.make_host
     head = {"num_cpus": 1, "num_gpus": SLOTS, "include_dashboard": False, "object_store_memory": 100 << 20}

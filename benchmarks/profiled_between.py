@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from evaluator_repeatability import keep
 
-from passagent.confine.environment import describe
+from passagent.sandbox.environment import describe
 
 
 def ran(*words: str) -> dict[str, Any]:

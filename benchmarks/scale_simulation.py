@@ -34,7 +34,7 @@ from typing import Any
 
 from evaluator_repeatability import ROOT, keep
 
-from passagent.confine.environment import describe
+from passagent.sandbox.environment import describe
 
 RESULTS = ROOT / "benchmarks/results"
 SLICE_S = 0.5

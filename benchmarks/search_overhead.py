@@ -382,7 +382,7 @@ def summary(data: dict[str, Any]) -> dict[str, Any]:
     """The machine and the versions."""
     import sqlite3
 
-    from passagent.confine.environment import describe
+    from passagent.sandbox.environment import describe
 
     return {"environment": describe("cpu", 1) | {"sqlite": sqlite3.sqlite_version}, **data}
 

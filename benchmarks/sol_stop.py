@@ -23,10 +23,10 @@ from typing import Any
 
 from evaluator_repeatability import keep
 
-from passagent.confine.environment import describe
 from passagent.evaluator.hardware.machine import Machine, measure_machine
 from passagent.evaluator.result import Evaluation
 from passagent.experience.diagnosis import diagnose
+from passagent.sandbox.environment import describe
 from passagent.store import Store, evaluations, nodes, runs
 from passagent.store.runs import Run
 

@@ -26,7 +26,6 @@ import torch
 import torch.nn.functional as F
 from evaluator_repeatability import keep
 
-from passagent.confine.environment import describe
 from passagent.evaluator.matching.passes import load_passes
 from passagent.evaluator.matching.rewrite import apply_passes
 from passagent.evaluator.result import Candidate
@@ -34,6 +33,7 @@ from passagent.expert.author import author
 from passagent.expert.choices import default
 from passagent.expert.graph import op_name
 from passagent.expert.lower import OPS
+from passagent.sandbox.environment import describe
 from passagent.tasks.capture import capture
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)

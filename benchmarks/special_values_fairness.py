@@ -18,7 +18,6 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 
-from passagent.confine.environment import device_name, evaluator_version
 from passagent.errors import PassagentError
 from passagent.evaluator.captures import KeptGraph, without_dynamo
 from passagent.evaluator.correctness.double import changes_class, in_float64, nudged
@@ -27,6 +26,7 @@ from passagent.evaluator.correctness.settled import first_beyond, room_of
 from passagent.evaluator.reference import beyond
 from passagent.evaluator.reference.drawing import draw_sets
 from passagent.evaluator.runner.fresh import Rotation
+from passagent.sandbox.environment import device_name, evaluator_version
 from passagent.tasks.capture import capture
 from passagent.tasks.graphio import dump_graph, load_graph
 from passagent.tasks.inputs import make_inputs

@@ -29,10 +29,10 @@ from leases import anew
 
 import passagent
 from passagent.config import ModelConfig
-from passagent.confine.environment import describe
 from passagent.evaluator.result import Evaluation
 from passagent.models.scripted import as_reply, calling
 from passagent.models.types import Message, Reply, ToolSpec
+from passagent.sandbox.environment import describe
 from passagent.store import Store, evaluations
 from passagent.tasks import load_task
 

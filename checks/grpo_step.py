@@ -17,8 +17,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
+from passagent.data.rl import PassEnv
 from passagent.errors import InfrastructureError
-from passagent.rl import PassEnv
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 QUICK = {"evaluator.budget_s": 0.1}

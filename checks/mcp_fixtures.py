@@ -12,9 +12,9 @@ from mcp.server.mcpserver.utilities.types import Audio
 from mcp_types import EmbeddedResource, ImageContent, TextContent, TextResourceContents
 
 from passagent.config import load_config
-from passagent.mcp_server.client_service import Service
-from passagent.mcp_server.pass_server import PassServer, build
-from passagent.mcp_server.serving import serve_http
+from passagent.view.mcp.client_service import Service
+from passagent.view.mcp.pass_server import PassServer, build
+from passagent.view.mcp.serving import serve_http
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="

@@ -112,10 +112,10 @@ def killed(task: str, runs_dir: str, iters: str) -> dict[str, Any]:
 def gpus() -> dict[str, Any]:
     import stub_worker
 
-    from passagent.cluster import ray_fleet
-    from passagent.cluster.opening import open_pool
-    from passagent.cluster.remote_owner import Silent
     from passagent.config import EvaluatorConfig
+    from passagent.evaluator.fleet import ray_fleet
+    from passagent.evaluator.fleet.opening import open_pool
+    from passagent.evaluator.fleet.remote_owner import Silent
 
     made, _ = cluster(1, num_gpus=4)
     ray_fleet.make_host = stub_worker.make_host

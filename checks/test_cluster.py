@@ -31,9 +31,9 @@ from pool_search import done, kept, tree  # noqa: E402
 from stub_worker import StubWorker  # noqa: E402
 from test_remote import candidates, config_of, judged, task, worker  # noqa: E402, F401
 
-from passagent.cluster import host  # noqa: E402
-from passagent.cluster.opening import open_pool  # noqa: E402
 from passagent.errors import InfrastructureError  # noqa: E402
+from passagent.evaluator.fleet import host  # noqa: E402
+from passagent.evaluator.fleet.opening import open_pool  # noqa: E402
 from passagent.evaluator.service import pool  # noqa: E402
 
 ITERS = 30

@@ -22,10 +22,10 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "checks")]
 import episodes  # noqa: E402
 from environments import python_of  # noqa: E402
 
-from passagent.commands import exporting  # noqa: E402
-from passagent.dataset.example import Example, Turn, steps, whole  # noqa: E402
-from passagent.dataset.formats import FORMATS  # noqa: E402
-from passagent.dataset.selection import Selection  # noqa: E402
+from passagent.cli.commands import exporting  # noqa: E402
+from passagent.data.dataset.example import Example, Turn, steps, whole  # noqa: E402
+from passagent.data.dataset.formats import FORMATS  # noqa: E402
+from passagent.data.dataset.selection import Selection  # noqa: E402
 from passagent.store import Store, runs  # noqa: E402
 from passagent.store.trajectories import find_episode, trajectory  # noqa: E402
 

@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 import tiny_search
 from test_pass_library import GELU
 
-from passagent.benchmark.results import FILE, Row
+from passagent.data.bench.results import FILE, Row
 from passagent.evaluator.result import Candidate
 from passagent.store import Store, confirmations, files, nodes, profiles, runs, sessions
 from passagent.store.pass_library import PassLibrary

@@ -16,8 +16,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 import tiny  # noqa: E402
 
+from passagent.data.rl.reward import rounded_as  # noqa: E402
 from passagent.evaluator.result import Candidate, Evaluation  # noqa: E402
-from passagent.rl.reward import rounded_as  # noqa: E402
 
 PASSAGENT = [sys.executable, "-m", "passagent"]
 QUICK = ("--set", "evaluator.budget_s=0.1")

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from passagent.config import load_config
-from passagent.errors import InfrastructureError, PassagentError, TaskError, UsageError
-from passagent.model_api import (
+from passagent.deploy.model_api import (
     apply,
     explain,
     extract,
@@ -24,16 +23,17 @@ from passagent.model_api import (
     optimize,
     package,
 )
-from passagent.report.handles import Bench, Collection, Node, Nodes, Plan, Result, Run
+from passagent.errors import InfrastructureError, PassagentError, TaskError, UsageError
 from passagent.search.apart import Search, Stoppable, finished, finished_async
 from passagent.search.beginning import Parts, begin
 from passagent.settings import settings_of
+from passagent.system.threads import LoopThread
 from passagent.tasks import Task, load_task
-from passagent.threads import LoopThread
-from passagent.warm_evaluator import Evaluator, Settings, as_task
+from passagent.view.handles import Bench, Collection, Node, Nodes, Plan, Result, Run
+from passagent.view.warm_evaluator import Evaluator, Settings, as_task
 
 if TYPE_CHECKING:
-    from passagent.dataset.writing import Summary
+    from passagent.data.dataset.writing import Summary
     from passagent.events import Event
     from passagent.search.conducting import Prepared
 
@@ -252,10 +252,10 @@ def bench(
     The arguments are the options of `passagent bench` (docs/bench.md); out: default `runs/bench/NAME`.
     Raises UsageError, InfrastructureError; a task that could not be measured is in `Bench.failed`.
     """
-    from passagent.benchmark.kernelbench import default_compilers
-    from passagent.benchmark.measure import Unwatched
-    from passagent.benchmark.sweep import Request
-    from passagent.benchmark.sweep import run as measured
+    from passagent.data.bench.kernelbench import default_compilers
+    from passagent.data.bench.measure import Unwatched
+    from passagent.data.bench.sweep import Request
+    from passagent.data.bench.sweep import run as measured
 
     options = {"device": device, "pool": pool, "token_file": token_file, "dispatch": dispatch}
     given = settings_of(options | {"model": model, "library": library}, settings)
@@ -300,8 +300,8 @@ def collect(
     The arguments are the options of `passagent collect` (docs/training.md). Raises UsageError,
     InfrastructureError; a trial that the machine failed, and a broken task, are in `Collection.data`.
     """
-    from passagent.collection import campaign
-    from passagent.collection.work import Unwatched
+    from passagent.data.collect import campaign
+    from passagent.data.collect.work import Unwatched
 
     given = settings_of(
         {
@@ -339,7 +339,7 @@ def build_dataset(
     The arguments are the options of `passagent tasks build` (docs/tasks.md). The same call again goes on.
     Raises UsageError, InfrastructureError.
     """
-    from passagent.pipeline.assembling import build, request_of
+    from passagent.data.pipeline.assembling import build, request_of
 
     places = [samples] if isinstance(samples, str | Path) else samples
     words = [str(place) for place in places]
@@ -366,8 +366,8 @@ def export(
     run: one run's episodes, or those of one or several runs directories. The other arguments are the options
     of `passagent export` (docs/training.md). Raises UsageError, and PassagentError for what must not go out.
     """
-    from passagent.dataset.making import Request, make
-    from passagent.dataset.selection import Selection
+    from passagent.data.dataset.making import Request, make
+    from passagent.data.dataset.selection import Selection
 
     place = run.runs_dir if isinstance(run, Run) else run
     places = [str(place)] if isinstance(place, str | Path) else [*map(str, place)]

@@ -14,9 +14,9 @@ import torch
 from cases import HERE, write_task
 
 from passagent.config import EvaluatorConfig
-from passagent.delivery.deliver import Delivered, MeasuredCandidate, deliver
-from passagent.delivery.readme import Origin
-from passagent.delivery.standalone import standalone
+from passagent.deploy.delivery.deliver import Delivered, MeasuredCandidate, deliver
+from passagent.deploy.delivery.readme import Origin
+from passagent.deploy.delivery.standalone import standalone
 from passagent.evaluator.candidate import MANIFEST, Candidate
 from passagent.evaluator.result import Evaluation, GraphResult, Speedup
 from passagent.expert.author import author

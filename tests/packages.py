@@ -6,8 +6,8 @@ import tempfile
 from pathlib import Path
 
 import passagent as pa
-from passagent.benchmark.authored import first_pass
-from passagent.deployment.package_writing import Packed, Source, pack
+from passagent.data.bench.authored import first_pass
+from passagent.deploy.package_writing import Packed, Source, pack
 from passagent.errors import PassagentError
 from passagent.evaluator.candidate import Candidate
 from passagent.plan import artefact

@@ -19,7 +19,7 @@ import paid_run
 import tiny_search
 from wire_server import CHECK, Said, WireServer
 
-from passagent.collection import trials
+from passagent.data.collect import trials
 from passagent.store import Store
 
 FORKS = multiprocessing.get_context("forkserver")
@@ -72,7 +72,7 @@ def brain(body: dict[str, Any]) -> Said:
 
 def preload() -> None:
     """Processes are forked from one that has imported everything: a start takes no time."""
-    FORKS.set_forkserver_preload(["paid_run", "passagent.commands.collecting", "openai"])
+    FORKS.set_forkserver_preload(["paid_run", "passagent.cli.commands.collecting", "openai"])
 
 
 def start(server: WireServer, out: Path, *words: object) -> multiprocessing.process.BaseProcess:

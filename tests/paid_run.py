@@ -95,7 +95,7 @@ def child(environment: dict[str, str], log: str, words: list[str]) -> None:
 
 def program() -> None:
     """The entry behind `main`, so that its errors and exit codes are those of the command line."""
-    from passagent.commands import running, searching
+    from passagent.cli.commands import running, searching
     from passagent.models import retry
 
     retry.BACKOFF = wait_random(0, 0.05)  # type: ignore[assignment]
@@ -113,7 +113,7 @@ def program() -> None:
 def collect() -> None:
     """The command line itself, with a fast evaluator behind it."""
     from passagent import cli
-    from passagent.commands import collecting
+    from passagent.cli.commands import collecting
 
     real = collecting.collect
     collecting.collect = lambda *words: real(*words, parts())  # type: ignore[assignment]

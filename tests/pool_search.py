@@ -14,7 +14,7 @@ from typing import Any
 import stub_worker
 import tiny_search
 
-from passagent.commands import running
+from passagent.cli.commands import running
 from passagent.config import EvaluatorConfig
 from passagent.evaluator.service import pool
 from passagent.search.beginning import Parts
@@ -35,7 +35,7 @@ def main() -> None:
         pool._owner = lambda device, config, cores, ahead, tell: stub_worker.StubOwner(device, config, cores)
         evaluator = pool.EvaluatorPool(EvaluatorConfig())
     if name.startswith("ray"):
-        from passagent.cluster import ray_fleet
+        from passagent.evaluator.fleet import ray_fleet
 
         ray_fleet.make_host = stub_worker.make_host
     parts = Parts(

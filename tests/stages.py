@@ -25,14 +25,14 @@ class Stage:
 def stages() -> list[Stage]:
     """Every stage, in the order in which a candidate meets them. Imports torch."""
     from passagent.config import EvaluatorConfig
-    from passagent.confine.channel import MAX_MESSAGE
-    from passagent.confine.limits import TOOLS
     from passagent.evaluator.judging.effort import CANDIDATE_S
     from passagent.evaluator.runner.endings import LIMITS
     from passagent.evaluator.runner.kernel_builds import MAX_OBJECT
     from passagent.evaluator.runner.process import START_TIMEOUT_S
     from passagent.kernels import lexer, objects
     from passagent.plan import check, messages, record
+    from passagent.sandbox.channel import MAX_MESSAGE
+    from passagent.sandbox.limits import TOOLS
 
     config = EvaluatorConfig()
     memory = int(config.memory_gb * 2**30)

@@ -18,8 +18,8 @@ from typing import Any
 
 import tiny_search
 
-from passagent.cluster import machine_facts
 from passagent.config import EvaluatorConfig
+from passagent.evaluator.fleet import machine_facts
 from passagent.evaluator.hardware.devices import Device
 from passagent.evaluator.result import Candidate
 from passagent.evaluator.service.device_owner import Lost
@@ -71,7 +71,7 @@ def facts(
 
 def make_host(device: str) -> Any:
     """Of an actor of Ray, in the place of ray_fleet.make_host; `host` is the GPU that it sees."""
-    from passagent.cluster.host import Host
+    from passagent.evaluator.fleet.host import Host
 
     found = facts(name=device)
     found["devices"][0]["uuid"] += f"-{os.getpid()}"  # a lock of its own
@@ -124,9 +124,9 @@ class StubWorker:
 
 def main() -> None:
     """The program."""
-    from passagent.cluster.host import Host
-    from passagent.cluster.http_fleet import token_in
-    from passagent.cluster.worker_app import Door, serve
+    from passagent.evaluator.fleet.host import Host
+    from passagent.evaluator.fleet.http_fleet import token_in
+    from passagent.evaluator.fleet.worker_app import Door, serve
 
     listen, token, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
     problem = options.pop("problem", None)

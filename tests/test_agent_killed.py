@@ -79,7 +79,7 @@ def die_after_one_step() -> None:
 
 
 def program() -> None:
-    from passagent.commands import running, searching
+    from passagent.cli.commands import running, searching
     from passagent.search import beginning
 
     verb, *words = sys.argv[1:]

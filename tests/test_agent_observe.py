@@ -12,7 +12,7 @@ from passagent.agent.observe import observation, read_as, read_status
 from passagent.agent.tokens import message_tokens
 from passagent.evaluator.result import Evaluation, GraphResult, Mismatch, Speedup, Violation, Worst
 from passagent.models.types import Message, assistant
-from passagent.report.evaluation import graph_table
+from passagent.view.evaluation import graph_table
 
 
 def graph(name: str, status: Any = "ok", dtype: str = "float32", **fields: Any) -> GraphResult:

@@ -17,10 +17,10 @@ from passagent.agent.observe import NOT_RUN, read_as, read_status
 from passagent.agent.taskfiles import TaskFiles
 from passagent.agent.toolbox import file_editor, pass_evaluator
 from passagent.agent.workspace import Workspace
-from passagent.commands import running
+from passagent.cli.commands import running
 from passagent.config import AgentConfig
-from passagent.dataset.columns import read_episodes
-from passagent.dataset.example import steps
+from passagent.data.dataset.columns import read_episodes
+from passagent.data.dataset.example import steps
 from passagent.errors import InfrastructureError
 from passagent.evaluator.result import MANIFEST
 from passagent.models.scripted import Scripted, ScriptedModel, calling

@@ -44,7 +44,7 @@ ONLY_IN_A_TERMINAL = {
     "mcp": "serves other programs",
     "models": "its package has this name; prints which keys are set",
     "plan": "its package has this name; Node.plan is the recorded plan of a node",
-    "profile": "prints; passagent.profiling.profiler.profile_evaluated makes the record",
+    "profile": "prints; passagent.experience.profiling.profiler.profile_evaluated makes the record",
     "report": "writes a page into a file",
     "runs": "lists runs; open_run opens one",
     "runs rm": "asks before it removes",
@@ -453,6 +453,6 @@ def test_a_type_checker_finds_the_types(tmp_path):
     environment = os.environ | {"MYPYPATH": str(Path(pa.__file__).parents[1])}
     words += ["--follow-imports", "silent", "--ignore-missing-imports"]
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert "passagent.report.handles.Node | None" in done.stdout or "Node | None" in done.stdout, done.stdout
+    assert "passagent.view.handles.Node | None" in done.stdout or "Node | None" in done.stdout, done.stdout
     assert "float | None" in done.stdout
     assert 'Unexpected keyword argument "itters"' in done.stdout

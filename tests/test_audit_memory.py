@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from passagent.confine.channel import Arena
 from passagent.evaluator.runner import worker
 from passagent.evaluator.runner.calls import Graph, refresh_all
 from passagent.evaluator.runner.reservoirs import InputSets
 from passagent.evaluator.runner.subgraphs import _live
 from passagent.evaluator.runner.worker_messages import Audit, AuditReply, Given
+from passagent.sandbox.channel import Arena
 
 SETS = 5
 ROWS, COLUMNS = 512, 2048

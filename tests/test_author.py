@@ -10,11 +10,11 @@ import tiny_search
 from tiny import write_subgraph
 
 from passagent.agent.tokens import tokens
-from passagent.commands import running
-from passagent.confine.environment import worker_threads
+from passagent.cli.commands import running
 from passagent.evaluator.result import MANIFEST
 from passagent.models.scripted import ScriptedModel, calling
 from passagent.models.types import Message
+from passagent.sandbox.environment import worker_threads
 from passagent.search.beginning import Parts
 from passagent.store import Store, runs
 from passagent.store.trajectories import find_episode, trajectory

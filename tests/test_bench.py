@@ -20,17 +20,17 @@ import tiny
 from test_bench_summary import evaluation, naive
 
 from passagent import cli
-from passagent.benchmark.held_out import held_out, unseen
-from passagent.benchmark.measure import EXPERT, plan
-from passagent.benchmark.results import FILE, Results, Row, look, open_results
-from passagent.benchmark.summary import METRICS
 from passagent.config import load_config
+from passagent.data.bench.held_out import held_out, unseen
+from passagent.data.bench.measure import EXPERT, plan
+from passagent.data.bench.results import FILE, Results, Row, look, open_results
+from passagent.data.bench.summary import METRICS
 from passagent.errors import InfrastructureError, UsageError
 from passagent.evaluator import compilers
 from passagent.evaluator.result import GraphResult, Measured, Speedup, Violation, Worst
 from passagent.evaluator.service.pool import EvaluatorPool
-from passagent.report.bench_progress import BenchProgress
 from passagent.tasks import load_task
+from passagent.view.bench_progress import BenchProgress
 
 SETTINGS = ("isolation=in-process", "warmups=1", "trials=10", "max_trials=10")
 QUICK = [word for setting in SETTINGS for word in ("--set", f"evaluator.{setting}")]
@@ -256,7 +256,7 @@ def test_a_task_that_fails_does_not_stop_the_others(call, tmp_path, monkeypatch)
         return await real(pool, task_path, subject)
 
     monkeypatch.setattr(EvaluatorPool, "evaluate", evaluate)
-    monkeypatch.setattr("passagent.benchmark.measure.RETRY_AFTER_S", (0.0, 0.0))
+    monkeypatch.setattr("passagent.data.bench.measure.RETRY_AFTER_S", (0.0, 0.0))
     words = ["bench", "tasks", "--compiler", "pass_dir", *QUICK, "--out", "kept", "--json"]
     code, out, err = call(*words)
     assert code == 1
@@ -377,7 +377,7 @@ def test_another_expert_is_measured_anew(tmp_path, monkeypatch):
     task = load_task(tiny.write_subgraph(tmp_path / "graph", [4, 64]))
     [first] = plan([task], [EXPERT], load_config(), None)
     [same] = plan([task], [EXPERT], load_config(), None)
-    monkeypatch.setattr("passagent.benchmark.measure.expert_version", lambda: "another")
+    monkeypatch.setattr("passagent.data.bench.measure.expert_version", lambda: "another")
     [other] = plan([task], [EXPERT], load_config(), None)
     assert first.key == same.key != other.key
 

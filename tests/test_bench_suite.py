@@ -8,16 +8,16 @@ import pytest
 import tiny
 from test_bench_summary import evaluation
 
-from passagent.benchmark.kernelbench import LEVELS_P, Place, default_compilers, lines, place_of
-from passagent.benchmark.losses import category, cause, losses
-from passagent.benchmark.measure import Unwatched
-from passagent.benchmark.results import FILE, Row
-from passagent.benchmark.sweep import Request, run
+from passagent.data.bench.kernelbench import LEVELS_P, Place, default_compilers, lines, place_of
+from passagent.data.bench.losses import category, cause, losses
+from passagent.data.bench.measure import Unwatched
+from passagent.data.bench.results import FILE, Row
+from passagent.data.bench.sweep import Request, run
 from passagent.errors import UsageError
 from passagent.evaluator.result import GraphResult, Speedup
-from passagent.report.bench_table import losses_text, suite_data, suite_text
 from passagent.tasks import load_task
 from passagent.tasks.reader import Task
+from passagent.view.bench_table import losses_text, suite_data, suite_text
 
 TIMES = {"a": (1.0, 0.8, 0.4), "b": (2.0, 1.0, 1.6), "c": (4.0, 8.0, 2.0), "d": (3.0, 1.5, None)}
 """By problem: what eager, inductor and the expert take, ms; None: it is wrong."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passagent.benchmark.summary import METRICS, summarise
+from passagent.data.bench.summary import METRICS, summarise
 from passagent.evaluator import score
 from passagent.evaluator.judging.verdict import graph_score
 from passagent.evaluator.result import Evaluation, GraphResult, Speedup

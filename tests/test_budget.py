@@ -14,7 +14,7 @@ import tiny_search
 from wire_server import Said, WireServer
 
 from passagent import cli
-from passagent.commands import running, searching
+from passagent.cli.commands import running, searching
 from passagent.config import SearchConfig, load_config
 from passagent.errors import UsageError
 from passagent.models import limiter, prices

@@ -8,11 +8,11 @@ import subprocess
 import pytest
 from test_sandbox import attempt
 
-from passagent.confine import privileges, sandbox
 from passagent.errors import InfrastructureError
 from passagent.evaluator.runner import build_requests, kernel_builds
 from passagent.evaluator.runner.process import Zygote
 from passagent.kernels import toolchain
+from passagent.sandbox import privileges, sandbox
 
 
 @pytest.fixture(scope="module")

@@ -17,10 +17,10 @@ import tiny
 import tiny_search
 
 from passagent import cli
-from passagent.commands import delivering
+from passagent.cli.commands import delivering
 from passagent.evaluator.candidate import HELPER, HELPER_HEAD
 from passagent.evaluator.result import MANIFEST, Evaluation
-from passagent.report.evaluation import evaluation_text
+from passagent.view.evaluation import evaluation_text
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = Path(tiny_search.__file__)
@@ -62,7 +62,7 @@ def task(tmp_path):
 @pytest.fixture
 def stored(task, call, capsys):
     """A finished tiny run in `runs`."""
-    from passagent.commands import running
+    from passagent.cli.commands import running
 
     running.run(str(task), None, tiny_search.settings(6, 2, 1), "runs", True, False, tiny_search.parts())
     capsys.readouterr()
@@ -93,7 +93,7 @@ def test_help_and_version_import_nothing_heavy(call):
 def test_looking_at_runs_imports_no_torch():
     program = (
         "import sys\n"
-        "from passagent.commands import exporting, run_commands, showing, task_commands\n"
+        "from passagent.cli.commands import exporting, run_commands, showing, task_commands\n"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
@@ -272,13 +272,13 @@ def test_best_overwrites_only_when_told(call, stored, recorded, monkeypatch):
     ]
     assert call("best", "last", "--out", "out/notes.txt", "--force")[0] == 2
     helped = {HELPER: f"{HELPER_HEAD}\n"}
-    monkeypatch.setattr("passagent.delivery.standalone.standalone", lambda files: files | helped)
+    monkeypatch.setattr("passagent.deploy.delivery.standalone.standalone", lambda files: files | helped)
     assert call("best", "last", "--out", "alone", "--standalone")[0] == 0
     assert HELPER in {path.name for path in Path("alone").iterdir()}
 
 
 def test_a_run_without_a_correct_pass(call, task, monkeypatch, capsys):
-    from passagent.commands import running
+    from passagent.cli.commands import running
 
     monkeypatch.setattr(tiny_search, "share", lambda *words: 0.0)
     running.run(str(task), None, tiny_search.settings(2, 1, 1), "runs", False, False, tiny_search.parts())
@@ -395,7 +395,7 @@ def test_ctrl_c_at_any_moment_is_told(call, stored, monkeypatch):
     monkeypatch.setattr(conducting, "open_session", interrupted)
     code, _, err = call("resume", "last", "--iters", "9")
     assert (code, err.splitlines()[-1][:44]) == (130, "passagent: interrupted; everything is stored")
-    monkeypatch.setattr("passagent.commands.run_commands.list_runs", interrupted)
+    monkeypatch.setattr("passagent.cli.commands.run_commands.list_runs", interrupted)
     assert call("runs")[::2] == (130, "passagent: interrupted\n")
 
 

@@ -6,7 +6,6 @@ import torch.nn.functional as F
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from passagent.confine import pieces
 from passagent.evaluator.correctness.compare import compare, surely_agree
 from passagent.evaluator.correctness.exactness import (
     Expected,
@@ -21,6 +20,7 @@ from passagent.evaluator.judging.agreement import judge_timed
 from passagent.evaluator.judging.verdict import Failed, Refused
 from passagent.evaluator.result import GraphResult
 from passagent.evaluator.score import tolerance
+from passagent.sandbox import pieces
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 
@@ -49,8 +49,8 @@ def test_parts_and_chunks_of_an_output_change_nothing(seed, size, scale):
     have = want + scale * torch.randn(size, generator=generator).pow(9)
     whole = compare([want], [have])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("passagent.confine.pieces.PART", 64)
-        patch.setattr("passagent.confine.pieces.CHUNK", 24)
+        patch.setattr("passagent.sandbox.pieces.PART", 64)
+        patch.setattr("passagent.sandbox.pieces.CHUNK", 24)
         assert compare([want], [have]) == whole
 
 
@@ -61,8 +61,8 @@ def test_nor_do_they_where_values_surely_agree(seed, size, count, by):
     have = eager.clone()
     have[torch.randperm(size, generator=generator)[:count]] += by
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("passagent.confine.pieces.PART", 64)
-        patch.setattr("passagent.confine.pieces.CHUNK", 24)
+        patch.setattr("passagent.sandbox.pieces.PART", 64)
+        patch.setattr("passagent.sandbox.pieces.CHUNK", 24)
         assert surely_agree([eager], [have], -2) == torch.allclose(have, eager, atol=1e-2)
 
 
@@ -71,7 +71,7 @@ def test_equal_and_copied_in_parts(seed, size, there):
     tensor = torch.randn(size, generator=torch.Generator().manual_seed(seed))
     other = torch.empty_like(tensor)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("passagent.confine.pieces.PART", 64)
+        patch.setattr("passagent.sandbox.pieces.PART", 64)
         pieces.copy(other, tensor)
         assert pieces.equal(tensor, other) and torch.equal(tensor, other)
         for unlike in (tensor.reshape(-1, 1), tensor[1:], tensor.double()):
@@ -99,7 +99,7 @@ def test_what_surely_agrees_agrees(dtype, seed, scale, t, special):
         want[30 * place], have[30 * place] = one, other
     want, have = want.to(dtype), have.to(dtype)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("passagent.confine.pieces.CHUNK", 24)
+        patch.setattr("passagent.sandbox.pieces.CHUNK", 24)
         surely = surely_agree([want], [have], t)
     level = compare([want], [have]).passes_from_t
     assert not surely or (level is not None and level <= t)

@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passagent.confine import tools
-from passagent.confine.limits import COMPILE, MESSAGE, ToolLimits
 from passagent.errors import InfrastructureError
 from passagent.kernels import build as cpp_build
 from passagent.kernels import build_cuda, compiler_output, lexer, objects, toolchain
 from passagent.kernels.source_errors import KernelBuildError, KernelRefused
+from passagent.sandbox import tools
+from passagent.sandbox.limits import COMPILE, MESSAGE, ToolLimits
 
 SIGNATURE = cpp_build.Signature(("float*",))
 BODY = "void f(float* x) { x[0] = 1; }\n"
@@ -265,8 +265,8 @@ def test_tools_run_side_by_side(tmp_path):
 def test_the_process_that_starts_tools_ends_with_this_one(tmp_path):
     code = f"""
 from pathlib import Path
-from passagent.confine import tools
-from passagent.confine.limits import COMPILE
+from passagent.sandbox import tools
+from passagent.sandbox.limits import COMPILE
 tools.run(["true"], Path({str(tmp_path)!r}), COMPILE)
 print(tools._started.__wrapped__ and tools._server(__import__("os").getpid()).process.pid)
 """
@@ -290,7 +290,7 @@ def test_one_that_was_lost_is_the_machines_fault_and_started_again(tmp_path):
 LACKING = """
 import sys
 sys.path.insert(0, {root!r})
-from passagent.confine import landlock, privileges, tool_server
+from passagent.sandbox import landlock, privileges, tool_server
 
 def missing(*_):
     raise OSError(38, "Function not implemented")

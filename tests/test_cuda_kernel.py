@@ -9,11 +9,11 @@ import struct
 import pytest
 import torch
 
-from passagent.cache import cache_dir
 from passagent.errors import PassagentError
 from passagent.kernels import build_cuda, cuda_kernel, lexer
 from passagent.kernels.build import KernelBuildError, KernelRefused, Signature
 from passagent.kernels.cuda_source import instantiate
+from passagent.system.cache import cache_dir
 
 SCALE = """
 // __global__ void scale(int wrong);

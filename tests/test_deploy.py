@@ -21,13 +21,13 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.utils import fresh_cache
 
 import passagent as pa
-from passagent.deployment import load_package
-from passagent.deployment.inductor_pass import PassesInGraph, passagent
-from passagent.deployment.package_writing import pack
-from passagent.deployment.registration import overload
+from passagent.deploy import load_package
+from passagent.deploy.inductor_pass import PassesInGraph, passagent
+from passagent.deploy.package_writing import pack
+from passagent.deploy.registration import overload
 from passagent.errors import PassagentError, UsageError
-from passagent.extraction.factories import Model
-from passagent.extraction.model_capture import capture_model
+from passagent.tasks.extract.factories import Model
+from passagent.tasks.extract.model_capture import capture_model
 
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 
@@ -330,7 +330,7 @@ def repack(path: Path, suffix: str, more: str) -> None:
     """Change kernels of a package as a new packaging would: the manifest says so, names of operators too."""
     import hashlib
 
-    from passagent.deployment import loading
+    from passagent.deploy import loading
     from passagent.plan import artefact
     from passagent.plan.recorded_pattern import pattern_graph  # noqa: F401
 
@@ -455,8 +455,8 @@ def test_without_a_compiler_calls_fall_back(my_passes, tmp_path):
     script = f"""
         import sys; sys.path.insert(0, {str(Path(models.__file__).parent)!r})
         import torch, models_to_extract as models, passagent as pa
-        from passagent.extraction.factories import Model
-        from passagent.extraction.model_capture import capture_model
+        from passagent.tasks.extract.factories import Model
+        from passagent.tasks.extract.model_capture import capture_model
         model, inputs = models.encoder()
         piece = capture_model(Model("m", model, inputs)).pieces[0]
         applied = pa.apply(piece.graph_module, "my_passes")
@@ -643,7 +643,7 @@ def replacement_func():
 def test_a_pass_that_writes_its_input_is_left_out(recorder, tmp_path):
     from test_tasks_capture import write
 
-    from passagent.deployment.package_writing import pack
+    from passagent.deploy.package_writing import pack
 
     write(tmp_path / "task", "y = torch.relu_(x)\nreturn (y,)", "x float32 [64]")
     kernel = "void relu(float* x, int64_t n) { for (int64_t i = 0; i < n; ++i) x[i] = x[i] > 0 ? x[i] : 0; }"
@@ -728,8 +728,8 @@ def test_the_commands(my_passes, tmp_path):
 
 @pytest.mark.long
 def test_a_model_is_timed_with_and_without_passes_and_losers_are_dropped(my_passes, tmp_path):
-    from passagent.deployment.model_timing import Ratio
-    from passagent.deployment.package_writing import drop
+    from passagent.deploy.model_timing import Ratio
+    from passagent.deploy.package_writing import drop
 
     model, inputs = models.encoder()
     found = pa.measure(model, *inputs, passes=my_passes)
@@ -751,7 +751,7 @@ def test_a_model_is_timed_with_and_without_passes_and_losers_are_dropped(my_pass
 
 
 def test_a_gain_is_over_the_faster_of_eager_and_inductor(gelu_passes, monkeypatch):
-    from passagent.deployment import model_timing
+    from passagent.deploy import model_timing
 
     took = {"eager": 448_000, "default": 631_000, "default + passes": 459_000}
     times = {name: [[ns] * 2] * 8 for name, ns in took.items()}

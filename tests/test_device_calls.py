@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from passagent.deployment import model_timing
+from passagent.deploy import model_timing
 from passagent.evaluator.runner import calls, hostless, worker
 
 BY_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"

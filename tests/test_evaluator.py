@@ -16,7 +16,6 @@ from tiny import HONEST, KERNEL, MODEL, candidate, write_subgraph, write_task
 
 from passagent.agent.observe import observation, read_status, used_evaluation
 from passagent.config import EvaluatorConfig
-from passagent.confine import tools
 from passagent.errors import TaskError
 from passagent.evaluator.correctness.sets import BEYOND_SET, SETS
 from passagent.evaluator.hardware.machine import Machine
@@ -31,6 +30,7 @@ from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.evaluator.runner.process import Worker
 from passagent.evaluator.timing import clocks
 from passagent.experience.diagnosis import diagnose
+from passagent.sandbox import tools
 from passagent.tasks.reader import load_task
 
 MACHINE = Machine(issue_s=1e-6, bandwidths=((2**20, 1e11), (2**27, 1e10)))

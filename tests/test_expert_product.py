@@ -7,13 +7,13 @@ from closeness import assert_as_exact_as_eager
 from torch import nn
 
 import passagent as pa
-from passagent.deployment.loading import load_package
-from passagent.deployment.package_writing import pack
+from passagent.deploy.loading import load_package
+from passagent.deploy.package_writing import pack
 from passagent.expert.author import author
 from passagent.expert.choices import Plan
 from passagent.expert.reading import graphs
-from passagent.extraction.factories import Model
-from passagent.extraction.model_capture import capture_model
+from passagent.tasks.extract.factories import Model
+from passagent.tasks.extract.model_capture import capture_model
 
 MODELS = {
     "blocks": (nn.Sequential(nn.Linear(64, 96), nn.GELU()), (2, 9, 64)),

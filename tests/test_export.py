@@ -21,17 +21,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from passagent import cli
-from passagent.dataset import columns as of
-from passagent.dataset import making
-from passagent.dataset.building import build
-from passagent.dataset.columns import Revision, Told
-from passagent.dataset.formats import FORMATS
-from passagent.dataset.selection import Selection, select
-from passagent.report.export_summary import stats_text
+from passagent.data.dataset import columns as of
+from passagent.data.dataset import making
+from passagent.data.dataset.building import build
+from passagent.data.dataset.columns import Revision, Told
+from passagent.data.dataset.formats import FORMATS
+from passagent.data.dataset.selection import Selection, select
 from passagent.store import Store
 from passagent.store import files as stored_files
 from passagent.store.conversations import pack
 from passagent.store.trajectories import Trajectory
+from passagent.view.export_summary import stats_text
 
 KEY = "hf_" + "a1" * 17
 """What looks like a token."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from exported import TEN, Judge, candidate, delivered, is_clean, ran, written
 
-from passagent.delivery.deliver import Delivered
+from passagent.deploy.delivery.deliver import Delivered
 from passagent.evaluator.candidate import TESTS, Candidate
 from passagent.evaluator.target import uses_triton
 from passagent.tasks.examples import examples

@@ -14,13 +14,13 @@ from torch import nn
 
 import passagent as pa
 from passagent import cli
-from passagent.extraction.factories import Model, load_model
-from passagent.extraction.input_metadata import laid_out
-from passagent.extraction.model_capture import capture_model
-from passagent.extraction.validation import STAGES, validate
 from passagent.tasks import load_task
 from passagent.tasks.capture import capture
 from passagent.tasks.constraints import check_task
+from passagent.tasks.extract.factories import Model, load_model
+from passagent.tasks.extract.input_metadata import laid_out
+from passagent.tasks.extract.model_capture import capture_model
+from passagent.tasks.extract.validation import STAGES, validate
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.module import load_module
 
@@ -182,8 +182,8 @@ def test_a_directory_that_is_there_stays(extract, tmp_path):
 
 
 def test_validation_compares_outputs_and_nodes(tmp_path):
-    from passagent.extraction.graph_text import clean_graph
-    from passagent.extraction.model_capture import capture_model
+    from passagent.tasks.extract.graph_text import clean_graph
+    from passagent.tasks.extract.model_capture import capture_model
 
     model = load_model(f"{FILE}:encoder")
     pa.extract(model.module, *model.args, name="m", out=tmp_path / "out")
@@ -208,7 +208,7 @@ def test_validation_compares_outputs_and_nodes(tmp_path):
 
 
 def test_the_capture_of_what_was_written_has_the_same_hash(tmp_path):
-    from passagent.extraction.structural_hash import structural_hash
+    from passagent.tasks.extract.structural_hash import structural_hash
 
     model, inputs = models.encoder()
     extracted = pa.extract(model, *inputs, out=tmp_path / "out")
@@ -220,8 +220,8 @@ def test_the_capture_of_what_was_written_has_the_same_hash(tmp_path):
 
 
 def test_a_captured_input_lies_in_the_argument_unless_it_was_written():
-    from passagent.extraction.factories import Model
-    from passagent.extraction.model_capture import capture_model
+    from passagent.tasks.extract.factories import Model
+    from passagent.tasks.extract.model_capture import capture_model
 
     def model(x, y):
         z = x * y

@@ -18,8 +18,6 @@ import torch
 from tiny import HONEST, KERNEL, candidate, write_subgraph
 
 from passagent.config import EvaluatorConfig
-from passagent.confine.environment import import_path, worker_environment
-from passagent.confine.sandbox import Limits
 from passagent.errors import InfrastructureError
 from passagent.evaluator.judging.eager_worker import EagerWorker
 from passagent.evaluator.judging.referee import Referee
@@ -30,6 +28,8 @@ from passagent.evaluator.runner.endings import WorkerDied
 from passagent.evaluator.runner.process import Worker, Zygote
 from passagent.evaluator.runner.worker_messages import Prepare
 from passagent.evaluator.timing import timing
+from passagent.sandbox.environment import import_path, worker_environment
+from passagent.sandbox.sandbox import Limits
 from passagent.tasks.reader import load_task
 
 pytestmark = pytest.mark.usefixtures("own_memory")
@@ -407,8 +407,8 @@ def _until(condition, seconds=120):
 FULL_DISK = """
 import os, sys
 from pathlib import Path
-from passagent.confine import privileges
-from passagent.confine import sandbox
+from passagent.sandbox import privileges
+from passagent.sandbox import sandbox
 disk = Path(os.environ["TMPDIR"])
 try:
     privileges.own_users()

@@ -10,10 +10,10 @@ import tiny
 import tiny_search
 from stub_worker import facts
 
-from passagent.cluster import contents
-from passagent.cluster.host import Host
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
+from passagent.evaluator.fleet import contents
+from passagent.evaluator.fleet.host import Host
 from passagent.evaluator.hardware.devices import Device
 from passagent.evaluator.judging import recorder, referee
 from passagent.evaluator.judging.referee import Referee

@@ -14,7 +14,6 @@ from tiny import KERNEL, candidate, write_subgraph, write_task
 
 from passagent.cli.options import Dispatch
 from passagent.config import EvaluatorConfig
-from passagent.confine.channel import Arena
 from passagent.errors import TaskError
 from passagent.evaluator.judging import judging
 from passagent.evaluator.judging.effort import dispatch_of
@@ -27,6 +26,7 @@ from passagent.evaluator.runner.fresh import Draw, Rotation, refresher, window_o
 from passagent.evaluator.runner.samples import Samples, counted
 from passagent.evaluator.service.known import environment_key
 from passagent.evaluator.timing.timing import together
+from passagent.sandbox.channel import Arena
 from passagent.tasks import Subgraph, TensorMeta
 from passagent.tasks.reader import load_task
 

@@ -18,7 +18,7 @@ from passagent.evaluator.result import Candidate, Measured
 from passagent.evaluator.runner.calls import Graph
 from passagent.evaluator.runner.reservoirs import InputSets
 from passagent.evaluator.service.pool import EvaluatorPool
-from passagent.report.evaluation import evaluation_text
+from passagent.view.evaluation import evaluation_text
 
 CONFIG = EvaluatorConfig(isolation="in-process", warmups=3, trials=20, max_trials=40)
 HONEST = {one.values[0].name: one.values[0] for one in suite("honest")}

@@ -15,11 +15,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passagent.confine.limits import ToolLimits
 from passagent.errors import PassagentError
 from passagent.kernels import build as cpp_build
 from passagent.kernels import build_cuda, cpp_kernel, lexer, objects, toolchain
 from passagent.kernels.build import KernelBuildError, KernelRefused, Signature
+from passagent.sandbox.limits import ToolLimits
 
 SCALE = cpp_kernel(
     """

@@ -8,11 +8,11 @@ import time
 import pytest
 import torch
 
-from passagent.confine.channel import Arena
 from passagent.evaluator.runner import calls, lockstep
 from passagent.evaluator.runner.lockstep import Turn, TurnLost
 from passagent.evaluator.runner.marks import GAPS, Marks, mark_by
 from passagent.evaluator.runner.worker_messages import Turns
+from passagent.sandbox.channel import Arena
 
 
 def in_another_process(work):

@@ -23,9 +23,9 @@ from pathlib import Path
 import pytest
 import tiny
 
-from passagent import cli, faults, machine_memory
-from passagent.benchmark import measure
+from passagent import cli
 from passagent.config import EvaluatorConfig
+from passagent.data.bench import measure
 from passagent.errors import InfrastructureError, MachineFault, TaskError
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.evaluator.runner import kernel_builds
@@ -33,6 +33,7 @@ from passagent.evaluator.runner.build_requests import ModuleBuild
 from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.search import candidates
 from passagent.store import Store
+from passagent.system import faults, machine_memory
 
 QUICK = ["--set", "evaluator.warmups=1", "--set", "evaluator.trials=10", "--set", "evaluator.max_trials=10"]
 SEARCH = ["--iters", 1, "--islands", 1, *QUICK, "--set", "evaluator.budget_s=0.1"]
@@ -261,7 +262,7 @@ def test_a_reference_that_is_killed_for_memory_is_the_tasks_fault(words, memory_
 
 
 def test_the_memory_that_is_free_is_that_of_the_control_group(memory_group):
-    code = "from passagent.machine_memory import *; print(memory_bytes(), available_bytes())"
+    code = "from passagent.system.machine_memory import *; print(memory_bytes(), available_bytes())"
     there, free = map(int, inside(memory_group, "-c", code).stdout.split())
     assert 0 < free < there == 2000 << 20
 

@@ -25,21 +25,21 @@ from test_pass_library import GELU
 from passagent import __version__
 from passagent.agent.tool_specs import CHECK, KNOWLEDGE, SERVED, SPECS
 from passagent.config import load_config
-from passagent.dataset.columns import read_episodes
-from passagent.dataset.example import whole
+from passagent.data.dataset.columns import read_episodes
+from passagent.data.dataset.example import whole
 from passagent.errors import UsageError
-from passagent.mcp_server import answers
-from passagent.mcp_server.client_service import Service
-from passagent.mcp_server.pass_server import build
-from passagent.mcp_server.serving import _app, guarded, parse_address
-from passagent.report.doctor import examine
-from passagent.report.status import status_data, status_text
 from passagent.search import conducting
 from passagent.search.beginning import Parts
 from passagent.search.run_memory import open_memory
 from passagent.store import Store, episodes, nodes, runs, sessions
 from passagent.store.pass_library import PassLibrary
 from passagent.store.trajectories import trajectory
+from passagent.view.doctor import examine
+from passagent.view.mcp import answers
+from passagent.view.mcp.client_service import Service
+from passagent.view.mcp.pass_server import build
+from passagent.view.mcp.serving import _app, guarded, parse_address
+from passagent.view.status import status_data, status_text
 
 ROOT = Path(__file__).parents[1]
 ANNE, BOB = Implementation(name="anne-code", version="1.2"), Implementation(name="bob", version="3")

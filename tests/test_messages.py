@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from test_sandbox import attempt
 
 from passagent.config import EvaluatorConfig
-from passagent.confine.channel import Channel, ChannelTimeout
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.evaluator.runner import worker_messages as messages
 from passagent.evaluator.runner.endings import WorkerDied
 from passagent.evaluator.runner.process import Worker, Zygote
+from passagent.sandbox.channel import Channel, ChannelTimeout
 from passagent.tasks.reader import load_task
 
 TASK = Path(__file__).parents[1] / "examples/tasks/add_layer_norm"
@@ -213,7 +213,7 @@ def test_who_does_not_read_is_not_waited_for():
 
 SPOKEN = """
 import gc, json, struct
-from passagent.confine.channel import Channel
+from passagent.sandbox.channel import Channel
 channel = next(one for one in gc.get_objects() if type(one) is Channel and one.socket.fileno() >= 0)
 data = {data!r}
 channel.socket.sendall(struct.pack("!I", len(data)) + data)
@@ -246,7 +246,7 @@ def test_types_of_a_kernel_are_no_text_of_the_candidates(kind, ctype, zygote):
 
 PASS = """
 import gc, json, struct, torch
-from passagent.confine.channel import Channel
+from passagent.sandbox.channel import Channel
 from passagent.kernels import cpp_kernel
 
 channel = next(one for one in gc.get_objects() if type(one) is Channel and one.socket.fileno() >= 0)

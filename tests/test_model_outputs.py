@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import passagent as pa
-from passagent.deployment.model_outputs import find_difference, outputs_in_float64, read_outputs
+from passagent.deploy.model_outputs import find_difference, outputs_in_float64, read_outputs
 from passagent.errors import PassagentError
-from passagent.extraction.factories import Model
+from passagent.tasks.extract.factories import Model
 
 Pair = namedtuple("Pair", "left right")
 

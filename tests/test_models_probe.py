@@ -17,8 +17,8 @@ from test_models_command import Call, call
 from test_models_wire import ASK, TOOL, Server, error_body, server, text_body
 from wire_server import WireServer
 
-from passagent.benchmark import sweep
 from passagent.config import ModelConfig, load_config
+from passagent.data.bench import sweep
 from passagent.errors import UsageError
 from passagent.models import open_model, probe
 from passagent.search import conducting

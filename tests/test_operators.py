@@ -21,14 +21,14 @@ import tiny_search
 
 from passagent import cli
 from passagent.agent.observe import read_status
-from passagent.commands import running, searching
-from passagent.commands.tidying import size_of
+from passagent.cli.commands import running, searching
+from passagent.cli.commands.tidying import size_of
 from passagent.errors import PassagentError
 from passagent.evaluator.hardware import health
 from passagent.events import KINDS
-from passagent.report.event_lines import event_text
-from passagent.report.tree import tree_text
 from passagent.store import Store, confirmations, episodes, evaluations, files, nodes, runs, sessions
+from passagent.view.event_lines import event_text
+from passagent.view.tree import tree_text
 
 
 @pytest.fixture
@@ -646,7 +646,7 @@ def test_gc_is_not_disturbed_by_what_others_remove(call, copy, tmp_path, monkeyp
 
 
 def test_fork_starts_a_run_from_a_node(call, copy, place, capsys):
-    from passagent.commands import searching
+    from passagent.cli.commands import searching
 
     with Store.open(copy) as store:
         old = runs.find_run(store, "last")

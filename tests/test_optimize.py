@@ -19,16 +19,9 @@ from torch import nn
 
 import passagent as pa
 from passagent.config import load_config
-from passagent.deployment.model_timing import Measurement, Ratio
-from passagent.errors import PassagentError, UsageError
-from passagent.extraction.factories import Model
-from passagent.extraction.inductor_schedule import scheduled_kernels
-from passagent.extraction.model_capture import capture_model
-from passagent.extraction.region_tasks import Regions, model_hash
-from passagent.extraction.regions import cut
-from passagent.kernels import toolchain
-from passagent.optimization import optimizing, region_searches
-from passagent.optimization.optimized import (
+from passagent.deploy import optimizing, region_searches
+from passagent.deploy.model_timing import Measurement, Ratio
+from passagent.deploy.optimized import (
     DROPPED,
     FAILED,
     KEPT,
@@ -38,10 +31,17 @@ from passagent.optimization.optimized import (
     Optimized,
     RegionOutcome,
 )
-from passagent.optimization.region_searches import RegionSearches, Wanted, finished_run
+from passagent.deploy.region_searches import RegionSearches, Wanted, finished_run
+from passagent.errors import PassagentError, UsageError
+from passagent.kernels import toolchain
 from passagent.store import Store, runs
 from passagent.store.pass_library import PassLibrary
 from passagent.tasks import load_task
+from passagent.tasks.extract.factories import Model
+from passagent.tasks.extract.inductor_schedule import scheduled_kernels
+from passagent.tasks.extract.model_capture import capture_model
+from passagent.tasks.extract.region_tasks import Regions, model_hash
+from passagent.tasks.extract.regions import cut
 
 FILE = str(Path(models.__file__))
 QUICK = {

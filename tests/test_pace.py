@@ -5,12 +5,12 @@ import json
 import pytest
 from tiny import candidate, write_task
 
-from passagent import cache
-from passagent.cache import cache_dir
 from passagent.config import EvaluatorConfig
 from passagent.evaluator.judging import judging
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.reference import pace
+from passagent.system import cache
+from passagent.system.cache import cache_dir
 from passagent.tasks.reader import load_task
 
 

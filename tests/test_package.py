@@ -43,7 +43,7 @@ def in_wheel(site, code, cwd):
 def test_a_wheel_finds_its_prompts_knowledge_and_configs(installed, tmp_path):
     code = (
         "import passagent; print(passagent.__file__)\n"
-        "from passagent import config, resources\n"
+        "from passagent import config\nfrom passagent.system import resources\n"
         "from passagent.agent.prompt import roles\n"
         "from passagent.experience.hints import load_hints\n"
         "from passagent.experience.knowledge import search\n"
@@ -88,7 +88,7 @@ def test_a_wheel_has_the_api_and_its_types(installed, tmp_path):
 
 def test_a_wheel_has_the_page(installed):
     for name in ("templates/layout.html", "assets/page.css", "assets/vendor/htmx.LICENSE"):
-        assert (installed / "passagent/page" / name).is_file()
+        assert (installed / "passagent/view/page" / name).is_file()
 
 
 def test_a_users_directory_overrides_file_by_file(installed, tmp_path):

@@ -8,8 +8,8 @@ import pytest
 from test_resume import make_run
 
 from passagent.evaluator.result import Evaluation, GraphResult
-from passagent.redaction import redact
 from passagent.store import Store, episodes, evaluations, removal
+from passagent.system.redaction import redact
 
 TASK_TEXT = "\n".join(
     f"line {number} of a task that every prompt repeats: {number**3}" for number in range(200)

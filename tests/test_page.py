@@ -19,20 +19,20 @@ import tiny_search
 from starlette.testclient import TestClient
 from test_pass_library import GELU
 
-from passagent.benchmark.results import FILE, Row, look
-from passagent.commands.run_commands import report
+from passagent.cli.commands.run_commands import report
+from passagent.data.bench.results import FILE, Row, look
 from passagent.errors import InfrastructureError, UsageError
-from passagent.page.app import create_app
-from passagent.page.freshness import Freshness
-from passagent.page.guard import Access
-from passagent.page.one_file import one_file
-from passagent.page.page_server import Request, serve
-from passagent.report import course, tree_layout
-from passagent.report.course import Made, Point
-from passagent.report.tree import node_row
 from passagent.store import Store, nodes, runs, sessions
 from passagent.store.pass_library import PassLibrary
 from passagent.store.profiles import keep_profile
+from passagent.view import course, tree_layout
+from passagent.view.course import Made, Point
+from passagent.view.page.app import create_app
+from passagent.view.page.freshness import Freshness
+from passagent.view.page.guard import Access
+from passagent.view.page.one_file import one_file
+from passagent.view.page.page_server import Request, serve
+from passagent.view.tree import node_row
 
 ORIGIN = "http://127.0.0.1:8640"
 
@@ -40,7 +40,7 @@ ORIGIN = "http://127.0.0.1:8640"
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A runs directory with a finished run of two islands."""
-    from passagent.commands import running
+    from passagent.cli.commands import running
 
     place = tmp_path_factory.mktemp("page")
     task = tiny_search.write_task(place / "task")

@@ -113,7 +113,7 @@ def test_a_file_of_something_else_is_told(tmp_path):
 def test_verify_evaluates_again(call, path, tmp_path):  # noqa: F811
     import torch
 
-    from passagent.confine.environment import device_name
+    from passagent.sandbox.environment import device_name
 
     subgraph = tiny.write_subgraph(tmp_path / "small", [4, 64])
     texts = {file.name: file.read_text() for file in subgraph.iterdir() if file.is_file()}

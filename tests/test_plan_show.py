@@ -13,7 +13,7 @@ import pytest
 from test_plan_record import PASS
 
 from passagent import cli
-from passagent.commands import planning
+from passagent.cli.commands import planning
 from passagent.errors import UsageError
 from passagent.evaluator.result import MANIFEST
 from passagent.plan.arguments import IntArg, ValueArg

@@ -16,7 +16,6 @@ import pytest
 import tiny
 
 from passagent.config import EvaluatorConfig
-from passagent.confine import environment
 from passagent.errors import InfrastructureError, TaskError, UsageError
 from passagent.evaluator.hardware import health, nvml
 from passagent.evaluator.hardware.devices import Device, find_device, find_devices
@@ -28,6 +27,7 @@ from passagent.evaluator.result import Evaluation, GraphResult
 from passagent.evaluator.runner.starting import owner_ahead
 from passagent.evaluator.service import pool
 from passagent.evaluator.service.pool import EvaluatorPool, SubjectLost
+from passagent.sandbox import environment
 from passagent.tasks import load_task
 
 pytestmark = pytest.mark.usefixtures("own_memory")

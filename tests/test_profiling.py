@@ -25,11 +25,11 @@ from passagent.evaluator.reference.eager import Output
 from passagent.evaluator.reference.reference import own_bytes
 from passagent.evaluator.result import MANIFEST, Evaluation, GraphResult, Speedup
 from passagent.experience.diagnosis import Diagnosis, GraphDiagnosis, diagnose
+from passagent.experience.profiling import nsight
+from passagent.experience.profiling.evidence import MOST_LINES, examine
+from passagent.experience.profiling.free_tier import free_profile
+from passagent.experience.profiling.profile_record import GraphProfile, KernelProfile, Profile
 from passagent.kernels.vector_report import read_report
-from passagent.profiling import nsight
-from passagent.profiling.evidence import MOST_LINES, examine
-from passagent.profiling.free_tier import free_profile
-from passagent.profiling.profile_record import GraphProfile, KernelProfile, Profile
 from passagent.search.beginning import Parts
 from passagent.search.conducting import started, work
 from passagent.settings import settings_of

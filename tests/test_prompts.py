@@ -14,7 +14,6 @@ import torch
 from closeness import assert_as_exact_as_eager
 from tiny import MODEL, write_subgraph, write_task
 
-from passagent import resources
 from passagent.agent.context import Attempt, EpisodeContext, HintView, ParentView
 from passagent.agent.hardware_facts import figures
 from passagent.agent.prompt import compose, note_of, prompts_hash, roles, short_note, shown_files
@@ -28,6 +27,7 @@ from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.evaluator.target import target_of
 from passagent.experience import knowledge, load_hints
 from passagent.experience.knowledge import Passage
+from passagent.system import resources
 from passagent.tasks import load_task
 
 CPU = target_of(EvaluatorConfig())

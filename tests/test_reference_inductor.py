@@ -13,8 +13,8 @@ from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.runner import worker_messages as messages
 from passagent.evaluator.runner.process import Answer
 from passagent.evaluator.service.known import environment_key
-from passagent.report.evaluation import evaluation_text
 from passagent.tasks.reader import load_task
+from passagent.view.evaluation import evaluation_text
 
 CONFIG = EvaluatorConfig(
     reference="inductor", warmups=3, trials=20, max_trials=40, timeout_s=600, memory_gb=6

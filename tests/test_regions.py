@@ -14,13 +14,13 @@ import passagent as pa
 from passagent.errors import PassagentError
 from passagent.evaluator.matching.effects import is_pure
 from passagent.expert.attention_regions import attentions
-from passagent.extraction.factories import Model
-from passagent.extraction.inductor_schedule import Kernels, scheduled_kernels
-from passagent.extraction.model_capture import capture_model
-from passagent.extraction.region_tasks import extract_regions
-from passagent.extraction.regions import cut
 from passagent.tasks import load_task
 from passagent.tasks.constraints import check_task
+from passagent.tasks.extract.factories import Model
+from passagent.tasks.extract.inductor_schedule import Kernels, scheduled_kernels
+from passagent.tasks.extract.model_capture import capture_model
+from passagent.tasks.extract.region_tasks import extract_regions
+from passagent.tasks.extract.regions import cut
 
 
 @pytest.fixture(scope="module")

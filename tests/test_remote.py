@@ -16,10 +16,10 @@ import tiny_search
 import torch
 from stub_worker import StubWorker, facts
 
-from passagent.cluster import contents, survey
-from passagent.cluster.opening import environment_key, open_pool
 from passagent.config import EvaluatorConfig
 from passagent.errors import PassagentError, UsageError
+from passagent.evaluator.fleet import contents, survey
+from passagent.evaluator.fleet.opening import environment_key, open_pool
 from passagent.evaluator.result import Candidate
 from passagent.evaluator.service import pool
 from passagent.search.device_report import devices_of, report
@@ -124,7 +124,7 @@ def test_a_killed_worker_costs_no_candidate_and_is_used_again_on_another_port(
     told: list[str] = []
 
     async def work():
-        monkeypatch.setattr("passagent.cluster.machine_fleet.BEAT_S", 0.1)
+        monkeypatch.setattr("passagent.evaluator.fleet.machine_fleet.BEAT_S", 0.1)
         evaluators = open_pool(config, told.append)
         try:
             asked = [asyncio.create_task(evaluators.evaluate(task, one)) for one in candidates(3)]
@@ -211,9 +211,7 @@ def test_contents_cannot_leave_their_place(tmp_path, task):
 
 
 def test_passagent_does_not_import_what_carries_calls():
-    program = (
-        "import sys, passagent, passagent.api, passagent.cluster.opening as o; print(sorted(sys.modules))"
-    )
+    program = "import sys, passagent.api, passagent.evaluator.fleet.opening; print(sorted(sys.modules))"
     found = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
     names = set(json.loads(found.stdout.replace("'", '"')))
     assert not names & {"ray", "starlette", "uvicorn"}

@@ -6,10 +6,10 @@ import sys
 import pytest
 import torch
 
-from passagent.confine.channel import Arena
 from passagent.evaluator.runner import reservoirs
 from passagent.evaluator.runner.reservoirs import InputSets
 from passagent.evaluator.runner.worker_messages import Given
+from passagent.sandbox.channel import Arena
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def sets():
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    monkeypatch.setattr("passagent.confine.pieces.PART", 5)
+    monkeypatch.setattr("passagent.sandbox.pieces.PART", 5)
 
 
 def test_a_set_is_what_was_drawn_and_read_once(sets):
@@ -67,7 +67,7 @@ def test_outputs_may_be_larger_than_a_log():
     """The limit on a worker's files is for its log; Linux applies it to writes into shared memory, too."""
     child = """
 import resource, torch
-from passagent.confine.channel import Arena
+from passagent.sandbox.channel import Arena
 values = torch.arange(9 << 20)
 arena = Arena.create(Arena.room([values, values]))
 resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 20, 64 << 20))

@@ -14,11 +14,11 @@ import pytest
 import tiny_search
 
 from passagent.cli import guarded
-from passagent.commands import running
-from passagent.commands.signals import ECHO_S
+from passagent.cli.commands import running
+from passagent.cli.commands.signals import ECHO_S
 from passagent.errors import UsageError
-from passagent.report.doctor import examine
 from passagent.store import Store, nodes, runs, sessions
+from passagent.view.doctor import examine
 
 PROGRAM = [sys.executable, str(Path(tiny_search.__file__))]
 ITERS, ISLANDS = 8, 2
@@ -145,7 +145,7 @@ def test_the_same_command_goes_on_with_an_unfinished_run(tmp_path: Path) -> None
 
 
 def test_more_iterations(tmp_path: Path) -> None:
-    from passagent.commands import running, searching
+    from passagent.cli.commands import running, searching
 
     task = tiny_search.write_task(tmp_path / "task")
     running.run(
@@ -190,7 +190,7 @@ def test_unexpected_error_of_an_island_is_one_line_and_the_run_goes_on(tmp_path:
 
 
 def test_a_changed_task_is_not_gone_on_with(tmp_path: Path) -> None:
-    from passagent.commands import running, searching
+    from passagent.cli.commands import running, searching
 
     task = tiny_search.write_task(tmp_path / "task")
     running.run(

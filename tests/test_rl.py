@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 
 from passagent.agent.toolbox import SPECS
 from passagent.config import load_config
+from passagent.data.rl import PassEnv, harbor, shared
+from passagent.data.rl.instructions import task_text
+from passagent.data.rl.reward import FLOOR, reward_of, rounded_as, step_of
 from passagent.errors import InfrastructureError, TaskError, UsageError
 from passagent.evaluator.result import MANIFEST, Evaluation, Measured, Violation
 from passagent.evaluator.service.pool import SubjectLost
-from passagent.rl import PassEnv, harbor, shared
-from passagent.rl.instructions import task_text
-from passagent.rl.reward import FLOOR, reward_of, rounded_as, step_of
 from passagent.tasks import load_task
 
 QUICK = {"evaluator.budget_s": 0.05}
@@ -109,7 +109,7 @@ def write(env, name):
 
 
 def test_it_imports_no_torch_and_no_trainer():
-    code = "import sys, passagent.rl; print(sorted({'torch', 'trl', 'transformers'} & set(sys.modules)))"
+    code = "import sys, passagent.data.rl; print(sorted({'torch', 'trl', 'transformers'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -265,7 +265,7 @@ PROGRAM = """
 import json, sys
 sys.path.insert(0, {tests!r})
 import tiny
-from passagent.rl import PassEnv
+from passagent.data.rl import PassEnv
 env = PassEnv(settings={{"evaluator.budget_s": 0.05}}, runs_dir=None)
 env.reset(task=sys.argv[1])
 for name, text in tiny.candidate().files.items():

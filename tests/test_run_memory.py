@@ -12,7 +12,7 @@ from test_cli import call, one_line  # noqa: F401
 from test_distiller import Teacher
 from test_search import finish, shape
 
-from passagent.commands import running
+from passagent.cli.commands import running
 from passagent.config import load_config
 from passagent.errors import UsageError
 from passagent.experience import exemplars

@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 
 from passagent.config import EvaluatorConfig
-from passagent.confine import landlock, privileges, sandbox, seccomp
-from passagent.confine.environment import worker_memory
-from passagent.confine.sandbox import Limits
 from passagent.evaluator.reference.reference import load_request
 from passagent.evaluator.result import MANIFEST
 from passagent.evaluator.runner import endings
 from passagent.evaluator.runner.endings import WorkerDied
 from passagent.evaluator.runner.process import Zygote
-from passagent.machine_memory import memory_bytes, memory_kills
+from passagent.sandbox import landlock, privileges, sandbox, seccomp
+from passagent.sandbox.environment import worker_memory
+from passagent.sandbox.sandbox import Limits
+from passagent.system.machine_memory import memory_bytes, memory_kills
 
 LAYERS = [
     "descriptors_closed", "user_namespace", "network_namespace", "ipc_namespace", "private_scratch",

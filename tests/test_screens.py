@@ -14,14 +14,14 @@ import typer
 from test_cli import call, one_line, stored, task  # noqa: F401 (fixtures)
 
 from passagent import settings
-from passagent.benchmark.summary import summarise
 from passagent.cli import GROUPS, app
-from passagent.collection.collection_figures import Summary as Collected
 from passagent.config import load_config
+from passagent.data.bench.summary import summarise
+from passagent.data.collect.collection_figures import Summary as Collected
 from passagent.evaluator.result import Evaluation, GraphResult, Speedup
-from passagent.report import bench_table, collect_table
-from passagent.report.text import table
 from passagent.store import Store, runs
+from passagent.view import bench_table, collect_table
+from passagent.view.text import table
 
 RUN = {"task_path": "", "task_key": "", "model": "expert", "device": "cpu", "seed": 0, "iters": 1}
 RUN |= {"config": load_config().model_dump_json(), "version": ""}

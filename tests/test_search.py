@@ -15,8 +15,8 @@ import tiny_search
 from test_store import add_node
 
 from passagent.agent.observe import read_status
-from passagent.commands import running
-from passagent.commands.delivering import best as write_best
+from passagent.cli.commands import running
+from passagent.cli.commands.delivering import best as write_best
 from passagent.config import EvaluatorConfig, SearchConfig, load_config
 from passagent.errors import InfrastructureError, PassagentError, UsageError
 from passagent.evaluator.judging import unrecorded
@@ -24,7 +24,6 @@ from passagent.evaluator.reference.eager import EagerGraph, Output
 from passagent.evaluator.result import Candidate, Evaluation, Speedup, Violation
 from passagent.evaluator.service.known import recall
 from passagent.models.scripted import ScriptedModel, calling
-from passagent.report.run_summary import run_data, run_text
 from passagent.search import candidates, describing, stop
 from passagent.search.controller import Outcome, search
 from passagent.search.gain import expected_per_hour, gains_after
@@ -45,6 +44,7 @@ from passagent.store import (
     runs,
 )
 from passagent.tasks import load_task
+from passagent.view.run_summary import run_data, run_text
 
 
 @pytest.fixture

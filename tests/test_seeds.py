@@ -12,17 +12,14 @@ import tiny
 import tiny_search
 from test_search import finish, open_tiny, shape, store, task  # noqa: F401 (fixtures)
 
-from passagent.benchmark.searched import best_of_search
-from passagent.commands import running, searching
-from passagent.commands.delivering import best as write_best
-from passagent.commands.run_commands import list_runs
+from passagent.cli.commands import running, searching
+from passagent.cli.commands.delivering import best as write_best
+from passagent.cli.commands.run_commands import list_runs
 from passagent.config import load_config
+from passagent.data.bench.searched import best_of_search
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.result import Candidate, Speedup
 from passagent.expert.expert_model import ExpertModel
-from passagent.report.run_summary import run_row, run_text
-from passagent.report.tree import tree_text
-from passagent.report.why import why_data
 from passagent.search.beginning import Parts
 from passagent.search.islandview import rank
 from passagent.search.setup import new_run, open_session
@@ -30,6 +27,9 @@ from passagent.store import Store, episodes, nodes, runs
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
 from passagent.tasks import load_task
+from passagent.view.run_summary import run_row, run_text
+from passagent.view.tree import tree_text
+from passagent.view.why import why_data
 
 
 class Correct(tiny_search.FastEvaluator):

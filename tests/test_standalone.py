@@ -11,8 +11,8 @@ import pytest
 import torch
 from exported import Judge, as_a_model_writes, by_the_expert, delivered, is_clean, written
 
-from passagent.delivery.deliver import programs
-from passagent.delivery.standalone import helper, standalone
+from passagent.deploy.delivery.deliver import programs
+from passagent.deploy.delivery.standalone import helper, standalone
 from passagent.errors import UsageError
 from passagent.evaluator.candidate import HELPER, MANIFEST, Candidate
 from passagent.kernels import cpp_kernel, plain

@@ -16,9 +16,9 @@ from torch import fx
 
 from passagent.evaluator import captures
 from passagent.evaluator.matching.effects import Memory, is_pure
-from passagent.extraction.structural_hash import structural_hash
-from passagent.extraction.task_hashes import hash_subgraph
 from passagent.tasks import load_task
+from passagent.tasks.extract.structural_hash import structural_hash
+from passagent.tasks.extract.task_hashes import hash_subgraph
 from passagent.tasks.graphio import load_graph
 from passagent.tasks.meta import TensorMeta
 

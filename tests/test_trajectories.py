@@ -15,14 +15,13 @@ import tiny_search
 from typer.testing import CliRunner
 
 from passagent.cli import app
-from passagent.commands import running, showing
+from passagent.cli.commands import running, showing
 from passagent.config import load_config
 from passagent.errors import UsageError
 from passagent.models import open_model
 from passagent.models.recorded import ReplayModel
 from passagent.models.scripted import ScriptedModel, calling
 from passagent.models.types import LENGTH, Message, Reply, Usage, assistant
-from passagent.redaction import redact, redacted
 from passagent.search import beginning
 from passagent.store import Store, files, nodes, runs
 from passagent.store.trajectories import (
@@ -34,6 +33,7 @@ from passagent.store.trajectories import (
     find_episode,
     trajectory,
 )
+from passagent.system.redaction import redact, redacted
 
 SETTINGS = tiny_search.settings(4, 2, 3)
 

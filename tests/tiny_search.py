@@ -15,12 +15,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from passagent.confine.environment import evaluator_version
 from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.result import MANIFEST, Candidate, Evaluation, GraphResult, Speedup
 from passagent.experience import Diagnosis
 from passagent.models.scripted import ScriptedModel, calling
 from passagent.models.types import Message, ToolSpec
+from passagent.sandbox.environment import evaluator_version
 from passagent.store import Store, evaluations, nodes
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
@@ -202,7 +202,7 @@ def settings(iters: int, islands: int, seed: int) -> dict[str, object]:
 
 def program() -> None:
     """The entry behind `main`, so that its errors and exit codes are those of the command line."""
-    from passagent.commands import running, searching
+    from passagent.cli.commands import running, searching
 
     verb, target, runs_dir, *rest = sys.argv[1:]
     made = parts(float(rest[-1]), Gate(Path(os.environ["HOLD"])) if "HOLD" in os.environ else None)

@@ -15,7 +15,6 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from pydantic import ValidationError
 
-from passagent import resources
 from passagent.agent.structured import again, braced
 from passagent.agent.tokens import cut_end
 from passagent.config import Config
@@ -24,6 +23,7 @@ from passagent.experience.diagnosis import LABELS, Diagnosis
 from passagent.experience.hints import MAX_ADVICE, LearnedHint, fitness
 from passagent.models import open_model, role_config
 from passagent.models.types import Message, Model, Reply, ToolSpec
+from passagent.system import resources
 from passagent.tasks import Task
 
 ROLE = "hint_distiller"

@@ -6,8 +6,8 @@ from dataclasses import replace
 from functools import partial
 
 from passagent.agent import validator
-from passagent.cluster.opening import environment_key
 from passagent.config import Config
+from passagent.evaluator.fleet.opening import environment_key
 from passagent.evaluator.result import Candidate
 from passagent.evaluator.service import known
 from passagent.evaluator.service.known import Judge, Known

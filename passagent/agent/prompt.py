@@ -13,7 +13,6 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from passagent import resources
 from passagent.agent.context import Attempt, EpisodeContext
 from passagent.agent.hardware_facts import figures
 from passagent.agent.source import parsed
@@ -23,6 +22,7 @@ from passagent.agent.toolbox import spec_of
 from passagent.errors import UsageError, nearest
 from passagent.evaluator.result import MANIFEST
 from passagent.models.types import Message, ToolSpec
+from passagent.system import resources
 
 
 def compose(context: EpisodeContext, served: Sequence[ToolSpec] = ()) -> list[Message]:

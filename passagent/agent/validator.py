@@ -13,7 +13,6 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from pydantic import BaseModel
 
-from passagent import resources
 from passagent.agent.bare import bare_modules
 from passagent.agent.structured import again, braced
 from passagent.config import Config, EvaluatorConfig, ValidatorConfig
@@ -21,6 +20,7 @@ from passagent.errors import UsageError
 from passagent.evaluator.result import Candidate, Evaluation, Violation
 from passagent.models import open_model, role_config
 from passagent.models.types import Message, Model, Reply, ToolSpec
+from passagent.system import resources
 from passagent.tasks import Task
 
 ROLE = "validator"

@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 from passagent import __version__
 from passagent.cli import data_verbs, judge_verbs, look_verbs, model_verbs, search_verbs, service_verbs
 from passagent.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, PassagentError
-from passagent.faults import machine_fault
+from passagent.system.faults import machine_fault
 
 GROUPS = {
     "start": ("optimize", "run", "eval"),

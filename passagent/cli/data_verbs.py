@@ -43,7 +43,7 @@ def collect(
     json: opt.Json = False,
 ) -> None:
     """Collect conversations on many tasks in one database. The same command again goes on."""
-    from passagent.commands import collecting
+    from passagent.cli.commands import collecting
 
     settings = opt.settings_of(set_, locals())
     request = collecting.Request(
@@ -69,8 +69,8 @@ def export(
     json: opt.Json = False,
 ) -> None:
     """Write a data set for a trainer, checked and with a card."""
-    from passagent.commands import exporting
-    from passagent.dataset.selection import Selection
+    from passagent.cli.commands import exporting
+    from passagent.data.dataset.selection import Selection
 
     request = exporting.Request(
         form=form.value,
@@ -89,7 +89,7 @@ def export(
 @tasks_app.command("list")
 def tasks_list(json: opt.Json = False) -> None:
     """List the example tasks. example:NAME works wherever a command takes a task."""
-    from passagent.commands import task_commands
+    from passagent.cli.commands import task_commands
 
     task_commands.list_tasks(json)
 
@@ -106,7 +106,7 @@ def tasks_check(
 
     With --against: that they share nothing with other tasks. With --coverage: what the expert lowers.
     """
-    from passagent.commands import task_commands
+    from passagent.cli.commands import task_commands
 
     if against and coverage:
         raise typer.BadParameter("--against and --coverage exclude each other")
@@ -133,9 +133,9 @@ def tasks_import(
     json: opt.Json = False,
 ) -> None:
     """Make tasks of another suite's problems. Their code runs shut in, each in a process of its own."""
-    from passagent.commands import task_commands
+    from passagent.cli.commands import task_commands
     from passagent.evaluator.hardware.devices import first_device
-    from passagent.suites.import_problems import How
+    from passagent.tasks.suites.import_problems import How
 
     if not all(word.isdigit() for word in level.split(",")):
         raise typer.BadParameter(f"--level {level}: write numbers, such as 1,2,3")
@@ -162,8 +162,8 @@ def tasks_build(
 
     The models in SAMPLES are executed. Exit code 1 if too many samples are refused.
     """
-    from passagent.commands import task_commands
-    from passagent.pipeline.assembling import request_of
+    from passagent.cli.commands import task_commands
+    from passagent.data.pipeline.assembling import request_of
 
     request = request_of(samples, out, shapes, evaluation, backward, device, parallel, limit)
     task_commands.build_tasks(request, most_refused, json)
@@ -179,6 +179,6 @@ def tasks_export(
     json: opt.Json = False,
 ) -> None:
     """Write tasks as environments of Harbor. Each has an instruction, an image and a test."""
-    from passagent.commands import task_commands
+    from passagent.cli.commands import task_commands
 
     task_commands.export_harbor(tasks, harbor, device or "cpu", wheel, set_ or [], json)

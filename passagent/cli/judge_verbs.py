@@ -34,7 +34,7 @@ def evaluate(
 
     A pass that was measured before on this machine is answered from the store. Exit code 1 if it is not ok.
     """
-    from passagent.commands import evaluating
+    from passagent.cli.commands import evaluating
 
     options = {"device": device, "pool": pool, "token_file": token_file, "dispatch": dispatch}
     settings = opt.settings_of(set_, options | {"validator": validator})
@@ -56,7 +56,7 @@ def check(
     json: opt.Json = False,
 ) -> None:
     """Check what export or tasks build wrote. Against its record, evaluation tasks and its runs."""
-    from passagent.commands import exporting
+    from passagent.cli.commands import exporting
 
     exporting.check(directory, against or [], runs_dir or [], json)
 
@@ -70,7 +70,7 @@ def plan(
     json: opt.Json = False,
 ) -> None:
     """Show what a pass does on TASK in each call. Allocations, launches with their arguments, bytes moved."""
-    from passagent.commands import planning
+    from passagent.cli.commands import planning
 
     planning.plan(pass_dir, task, device, ir.value if ir else None, json)
 
@@ -88,7 +88,7 @@ def profile(
     json: opt.Json = False,
 ) -> None:
     """Say what limits a pass on TASK. Speed of light, compilers' figures, a trace; --deep: GPU counters."""
-    from passagent.commands import profiling_passes
+    from passagent.cli.commands import profiling_passes
 
     settings = opt.settings_of(set_, {"device": device, "dispatch": dispatch})
     profiling_passes.profile(pass_dir, task, config, settings, runs_dir, deep, json)
@@ -120,8 +120,8 @@ def bench(
     markdown: opt.Markdown = False,
 ) -> None:
     """Measure compilers and passes on many tasks. Prints PassNet's table; the same command again goes on."""
-    from passagent.benchmark.kernelbench import default_compilers
-    from passagent.commands import benching
+    from passagent.cli.commands import benching
+    from passagent.data.bench.kernelbench import default_compilers
 
     options = {"device": device, "pool": pool, "token_file": token_file, "dispatch": dispatch}
     settings = opt.settings_of(set_, options | {"model": model, "library": library})

@@ -17,7 +17,7 @@ commands.add_typer(runs_app, name="runs")
 @runs_app.callback(invoke_without_command=True)
 def runs(context: typer.Context, runs_dir: opt.RunsDir = "runs", json: opt.Json = False) -> None:
     """List the runs, newest first. `passagent runs rm RUN...` removes some."""
-    from passagent.commands import run_commands
+    from passagent.cli.commands import run_commands
 
     if context.invoked_subcommand is None:
         run_commands.list_runs(runs_dir, json)
@@ -32,7 +32,7 @@ def runs_rm(
     names: opt.RunsArgument, yes: opt.Yes = False, runs_dir: opt.RunsDir = "runs", json: opt.Json = False
 ) -> None:
     """Remove runs at rest, with all that is theirs alone."""
-    from passagent.commands import run_commands
+    from passagent.cli.commands import run_commands
 
     run_commands.remove_runs(names, yes, runs_dir, json)
 
@@ -46,7 +46,7 @@ def status(
     json: opt.Json = False,
 ) -> None:
     """Show the state of RUN. Processes, budgets, pace, best so far; with -f, its events as they happen."""
-    from passagent.commands import run_commands
+    from passagent.cli.commands import run_commands
 
     if follow:
         run_commands.follow(run or "last", lines, runs_dir, json)
@@ -67,7 +67,7 @@ def show(
     """Show a node, run, episode, task, data set or row of one.
 
     What it is; and of a node, how it came to be."""
-    from passagent.commands import showing
+    from passagent.cli.commands import showing
 
     parts: list[showing.Part] = []
     parts += ["why"] if why else []
@@ -86,7 +86,7 @@ def diff(
     json: opt.Json = False,
 ) -> None:
     """Compare nodes A and B. Their files, and the speedup of each subgraph."""
-    from passagent.commands import run_commands
+    from passagent.cli.commands import run_commands
 
     run_commands.diff(first, second, runs_dir, json)
 
@@ -94,7 +94,7 @@ def diff(
 @commands.command()
 def doctor(run: opt.RunArgument, runs_dir: opt.RunsDir = "runs", json: opt.Json = False) -> None:
     """Check that the mechanisms of RUN work. Gives figures and advice; exit code 1 if a check failed."""
-    from passagent.commands import run_commands
+    from passagent.cli.commands import run_commands
 
     run_commands.doctor(run, runs_dir, json)
 
@@ -112,9 +112,9 @@ def view(
     """Serve a page to look at runs in a browser, live. Needs passagent[web]; Ctrl-C ends it."""
     from pathlib import Path
 
-    from passagent.page.page_server import Request
-    from passagent.page.page_server import serve as serve_page
     from passagent.store.library import library_path
+    from passagent.view.page.page_server import Request
+    from passagent.view.page.page_server import serve as serve_page
 
     place = Path(runs_dir)
     serve_page(Request(place, host, port, token, allow_host or (), control, library_path(library, place)))
@@ -131,6 +131,6 @@ def report(
     """Write RUN as one HTML file, which opens from disk.
 
     With --pictures, draw it as SVG files, too."""
-    from passagent.commands import run_commands
+    from passagent.cli.commands import run_commands
 
     run_commands.report(run, html, pictures, runs_dir, json)

@@ -39,7 +39,7 @@ def optimize(
 
     Ctrl-C stops cleanly; the same command again goes on.
     """
-    from passagent.commands import model_optimizing
+    from passagent.cli.commands import model_optimizing
 
     given = {key: value for key, value in locals().items() if key not in ("max_time", "library")}
     settings = opt.settings_of(set_, given)
@@ -56,7 +56,7 @@ def extract(
     json: opt.Json = False,
 ) -> None:
     """Write the graphs of your model as tasks. Each is validated against the model's own outputs."""
-    from passagent.commands import model_extraction
+    from passagent.cli.commands import model_extraction
 
     if regions and dynamic:
         raise typer.BadParameter("--regions takes fixed sizes; leave out --dynamic")
@@ -75,7 +75,7 @@ def package(
     json: opt.Json = False,
 ) -> None:
     """Make a Python package of passes for torch.compile."""
-    from passagent.commands import deploying
+    from passagent.cli.commands import deploying
 
     deploying.package(sources, task or [], out, runs_dir, json)
 
@@ -89,7 +89,7 @@ def explain(
     json: opt.Json = False,
 ) -> None:
     """Say where passes of a package fit in your model. Which pass does not fit, and why."""
-    from passagent.commands import deploying
+    from passagent.cli.commands import deploying
 
     deploying.explain(passes, factory, inputs, dynamic, json)
 
@@ -104,7 +104,7 @@ def measure(
     json: opt.Json = False,
 ) -> None:
     """Time your model with a package of passes. Beside it: eager, and Inductor alone."""
-    from passagent.commands import deploying
+    from passagent.cli.commands import deploying
 
     deploying.measure(factory, inputs, passes, mode or [], out, json)
 
@@ -121,7 +121,7 @@ def best(
     json: opt.Json = False,
 ) -> None:
     """Write RUN's best pass to a directory for review. With a test, a README and its plan."""
-    from passagent.commands import delivering
+    from passagent.cli.commands import delivering
 
     if format_ is of_result.BestFormat.review:
         delivering.best(run, out, runs_dir, force, measure, json, standalone)
@@ -132,7 +132,7 @@ def best(
 @library_app.command("list")
 def library_list(library: own.Library = None, json: opt.Json = False) -> None:
     """List the passes that are kept, the fastest first."""
-    from passagent.commands import library_of_passes
+    from passagent.cli.commands import library_of_passes
 
     library_of_passes.list_passes(library, json)
 
@@ -140,7 +140,7 @@ def library_list(library: own.Library = None, json: opt.Json = False) -> None:
 @library_app.command("show")
 def library_show(kept: own.KeptArgument, library: own.Library = None, json: opt.Json = False) -> None:
     """Show a pass: where it comes from, how it was measured, its text."""
-    from passagent.commands import library_of_passes
+    from passagent.cli.commands import library_of_passes
 
     library_of_passes.show(kept, library, json)
 
@@ -153,6 +153,6 @@ def library_verify(
     json: opt.Json = False,
 ) -> None:
     """Evaluate passes again. One that does not hold is used no more; exit code 1."""
-    from passagent.commands import library_of_passes
+    from passagent.cli.commands import library_of_passes
 
     library_of_passes.verify(kept or [], library, device or "cpu", json)

@@ -42,7 +42,7 @@ def run(
     json: opt.Json = False,
 ) -> None:
     """Search for passes for TASK. Ctrl-C stops cleanly; resume, or the same command again, goes on."""
-    from passagent.commands import running
+    from passagent.cli.commands import running
 
     running.run(task, config, opt.settings_of(set_, locals()), runs_dir, json, new, events_file=events)
 
@@ -68,7 +68,7 @@ def resume(
     json: opt.Json = False,
 ) -> None:
     """Go on with RUN where it was left. Its settings hold unless others are given."""
-    from passagent.commands import searching
+    from passagent.cli.commands import searching
 
     searching.resume(run, opt.settings_of(set_, locals()), runs_dir, json)
 
@@ -97,7 +97,7 @@ def fork(
     json: opt.Json = False,
 ) -> None:
     """Start a new run from a node of RUN. Its settings hold unless others are given."""
-    from passagent.commands import searching
+    from passagent.cli.commands import searching
 
     searching.fork(run, node, opt.settings_of(set_, locals()), runs_dir, json)
 
@@ -110,6 +110,6 @@ def stop(
     json: opt.Json = False,
 ) -> None:
     """Stop a live RUN, as Ctrl-C does. Model calls under way are finished and stored."""
-    from passagent.commands import run_commands
+    from passagent.cli.commands import run_commands
 
     run_commands.stop(run, after_episodes, runs_dir, json)

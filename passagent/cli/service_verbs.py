@@ -22,7 +22,7 @@ def worker(
     json: opt.Json = False,
 ) -> None:
     """Evaluate for other machines. They name it by --pool http://HOST:PORT. SIGTERM lets it finish first."""
-    from passagent.commands import offering
+    from passagent.cli.commands import offering
 
     request = offering.Request(target, listen, device, token_file, tls_cert, tls_key, remote_command)
     offering.offer(request, json)
@@ -40,7 +40,7 @@ def mcp(
     set_: opt.Set = None,
 ) -> None:
     """Serve the evaluator to coding agents. Over the Model Context Protocol on stdin and stdout."""
-    from passagent.commands import serving_mcp
+    from passagent.cli.commands import serving_mcp
 
     settings = opt.settings_of(set_, {"device": device})
     serving_mcp.serve(tasks or [], http, config, settings, runs_dir, trust_files, max_wait)
@@ -57,7 +57,7 @@ def models(
     json: opt.Json = False,
 ) -> None:
     """List models with their addresses, keys and prices. Exit code 1 if one fails --check."""
-    from passagent.commands import model_check as command
+    from passagent.cli.commands import model_check as command
 
     command.models(config, opt.settings_of(set_, locals()), check, json)
 
@@ -65,7 +65,7 @@ def models(
 @commands.command()
 def hints(runs_dir: opt.RunsDir = "runs", json: opt.Json = False) -> None:
     """List curated and learned hints. With where they come from, and what showing learned ones gains."""
-    from passagent.commands import learned_hints
+    from passagent.cli.commands import learned_hints
 
     learned_hints.list_hints(runs_dir, json)
 
@@ -73,6 +73,6 @@ def hints(runs_dir: opt.RunsDir = "runs", json: opt.Json = False) -> None:
 @commands.command()
 def gc(dry_run: opt.DryRun = False, runs_dir: opt.RunsDir = "runs", json: opt.Json = False) -> None:
     """Remove what nothing needs. Old directories, files of dead evaluators, old kernels."""
-    from passagent.commands import tidying
+    from passagent.cli.commands import tidying
 
     tidying.gc(dry_run, runs_dir, json)

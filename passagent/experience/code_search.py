@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from passagent import resources
 from passagent.errors import UsageError, nearest
 from passagent.extend import Target
+from passagent.system import resources
 
 Kind = Literal["string", "file"]
 KINDS = ("string", "file")

@@ -15,12 +15,12 @@ import re
 import sys
 from pathlib import Path
 
-from passagent.confine.environment import package_version
 from passagent.errors import PassagentError
 from passagent.kernels import cuda_source, elf, lexer, objects, toolchain
 from passagent.kernels.build import Signature
 from passagent.kernels.ptx import variables, without_comments, written
 from passagent.kernels.source_errors import KernelBuildError, KernelRefused
+from passagent.sandbox.environment import package_version
 
 HEADERS = frozenset({
     "algorithm", "array", "assert.h", "cassert", "cfloat", "climits", "cmath", "cstddef", "cstdint", "cstdio",

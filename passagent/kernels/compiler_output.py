@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from passagent.confine.limits import MESSAGE
+from passagent.sandbox.limits import MESSAGE
 
 _PLACE = re.compile(r"(?:In file included from | +from )?(?P<file>[^\s:(][^:(]*)(?:\(\d+\)|:)")
 _PROGRAMS = re.compile(r"(?:.*/)?(?:[\w.-]*-)?(?:ld(?:\.\w+)?|as|collect2|cc1(?:plus)?)")

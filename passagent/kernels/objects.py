@@ -12,10 +12,10 @@ import re
 import tempfile
 from pathlib import Path
 
-from passagent.confine import tools
-from passagent.confine.limits import READ
 from passagent.kernels import elf, lexer
 from passagent.kernels.source_errors import KernelBuildError, KernelRefused
+from passagent.sandbox import tools
+from passagent.sandbox.limits import READ
 
 _CALLBACKS = (
     "GOMP_parallel", "GOMP_parallel_reductions", "GOMP_parallel_sections", "GOMP_parallel_loop_static",

@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from passagent.confine import tools
-from passagent.confine.limits import ASK
+from passagent.sandbox import tools
+from passagent.sandbox.limits import ASK
 
 _LINE = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+)")
 

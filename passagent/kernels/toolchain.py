@@ -14,12 +14,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from passagent.cache import cache_dir
-from passagent.confine import tools
-from passagent.confine.limits import COMPILE, PRECOMPILE, ToolLimits
 from passagent.errors import PassagentError
 from passagent.kernels import compiler_output
 from passagent.kernels.source_errors import KernelBuildError
+from passagent.sandbox import tools
+from passagent.sandbox.limits import COMPILE, PRECOMPILE, ToolLimits
+from passagent.system.cache import cache_dir
 
 HEADERS = frozenset({
     "algorithm", "array", "assert.h", "atomic", "bit", "bitset", "cassert", "cctype", "cerrno", "cfloat",
@@ -92,7 +92,7 @@ def run(
     execute: Iterable[Path] = (),
     environment: dict[str, str] | None = None,
 ) -> None:
-    """Run a compiler in `scratch`, shut in (confine/tools.py).
+    """Run a compiler in `scratch`, shut in (sandbox/tools.py).
 
     Raises KernelBuildError with its messages if it fails, in `name`'s words; of them is shown what is about
     the files `own`, or in directories `headers` (messages.py).

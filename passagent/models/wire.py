@@ -14,7 +14,7 @@ from passagent.config import ModelConfig
 from passagent.errors import UsageError
 from passagent.models.retry import Transient, is_overflow, judge_status, one_line
 from passagent.models.types import Message, Reply, ToolSpec, Usage
-from passagent.redaction import secrets
+from passagent.system.redaction import secrets
 
 log = logging.getLogger("passagent.models")
 

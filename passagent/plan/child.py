@@ -1,4 +1,4 @@
-"""The process that forks a throw-away process for each recording (confine/forking.py), and what one does."""
+"""The process that forks a throw-away process for each recording (sandbox/forking.py), and what one does."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from passagent.confine import sandbox
-from passagent.confine.channel import Channel
-from passagent.confine.forking import serve
+from passagent.sandbox import sandbox
+from passagent.sandbox.channel import Channel
+from passagent.sandbox.forking import serve
 
 
 def main() -> None:

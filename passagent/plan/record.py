@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from passagent.confine.fork_server import ForkServer
-from passagent.confine.sandbox import Limits
 from passagent.errors import PassagentError
 from passagent.evaluator.candidate import Candidate
 from passagent.evaluator.target import uses_triton
@@ -29,6 +27,8 @@ from passagent.plan.messages import (
 )
 from passagent.plan.model import Recording
 from passagent.plan.recorded_pattern import check_calls
+from passagent.sandbox.fork_server import ForkServer
+from passagent.sandbox.sandbox import Limits
 from passagent.tasks.reader import Subgraph as TaskSubgraph
 from passagent.tasks.reader import Task
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-from passagent.confine.fork_server import ForkServer, serving
-from passagent.confine.fork_server import start as start_server
+from passagent.sandbox.fork_server import ForkServer, serving
+from passagent.sandbox.fork_server import start as start_server
 
 
 def start() -> ForkServer:

@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
-from passagent.threads import LoopThread
+from passagent.system.threads import LoopThread
 
 T = TypeVar("T")
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from passagent.cluster.opening import LOCAL, check_devices
 from passagent.config import Config
+from passagent.evaluator.fleet.opening import LOCAL, check_devices
 from passagent.evaluator.judging.effort import check_task_room
 from passagent.evaluator.runner.starting import StartedReferee, owner_ahead
 from passagent.tasks.reader import Task

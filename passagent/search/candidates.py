@@ -9,12 +9,12 @@ from functools import partial
 from passagent.agent import validator
 from passagent.agent.observe import observation
 from passagent.agent.prompt import note_of
-from passagent.confine.environment import evaluator_version
 from passagent.errors import InfrastructureError
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.service.known import Known, keep, recall
 from passagent.evaluator.service.pool import SubjectLost
 from passagent.events import EvaluationBegun
+from passagent.sandbox.environment import evaluator_version
 from passagent.search import opinions
 from passagent.search.canonical import canonical_key
 from passagent.search.session import Session

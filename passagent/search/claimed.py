@@ -32,7 +32,6 @@ from passagent.events import EpisodeContinued
 from passagent.experience import knowledge
 from passagent.models.meter import metered
 from passagent.models.types import Message, Model, Reply, ToolSpec, Usage
-from passagent.redaction import redact
 from passagent.search.candidates import outline, submitter
 from passagent.search.describing import describe
 from passagent.search.drafts import is_draft, is_first
@@ -50,6 +49,7 @@ from passagent.store import conversations as stored
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
+from passagent.system.redaction import redact
 
 
 async def run_claimed(session: Session, episode: Episode) -> Episode:

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from passagent import extend
-from passagent.cluster.opening import check_devices, open_pool
 from passagent.config import Config, override
 from passagent.errors import PassagentError, UsageError
+from passagent.evaluator.fleet.opening import check_devices, open_pool
 from passagent.evaluator.result import Candidate
 from passagent.evaluator.target import target_of
 from passagent.events import OnEvent
-from passagent.faults import os_fault
 from passagent.models import open_model
 from passagent.models.probe import check_models
 from passagent.models.types import Model
@@ -42,6 +41,7 @@ from passagent.search.setup import (
 from passagent.search.wishes import driven
 from passagent.store import Store, confirmations, nodes, runs, sessions
 from passagent.store.runs import Run
+from passagent.system.faults import os_fault
 from passagent.tasks import Task
 
 log = logging.getLogger("passagent.search")

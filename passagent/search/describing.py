@@ -6,9 +6,9 @@ import asyncio
 import math
 import time
 
-from passagent.cluster.opening import LOCAL
 from passagent.config import EvaluatorConfig
 from passagent.errors import PassagentError
+from passagent.evaluator.fleet.opening import LOCAL
 from passagent.evaluator.hardware.devices import first_device
 from passagent.evaluator.reference import eager
 from passagent.evaluator.reference.eager import EagerGraph

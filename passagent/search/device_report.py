@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from passagent.cache import write_whole
-from passagent.cluster.machine_facts import versions
+from passagent.evaluator.fleet.machine_facts import versions
 from passagent.store.sessions import SAVE_S
+from passagent.system.cache import write_whole
 
 _FILE = "devices.json"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from passagent import __version__
 from passagent.agent.prompt import prompts_hash
-from passagent.confine.environment import evaluator_version
+from passagent.sandbox.environment import evaluator_version
 from passagent.search.session import Session
 from passagent.search.wishes import driven
 from passagent.store import runs, sessions

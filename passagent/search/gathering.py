@@ -11,11 +11,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from passagent import resources
 from passagent.agent.context import Attempt, EpisodeContext, HintView, ParentView, PastTask
 from passagent.agent.observe import observation
-from passagent.cluster.opening import threads_of
 from passagent.config import Config, EvaluatorConfig
+from passagent.evaluator.fleet.opening import threads_of
 from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.result import Evaluation
@@ -32,6 +31,7 @@ from passagent.store import Store, bests, evaluations, hint_uses, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS, Run
+from passagent.system import resources
 from passagent.tasks import Task
 
 

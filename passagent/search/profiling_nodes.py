@@ -6,10 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from passagent.agent.taskfiles import ToolError
-from passagent.cluster.opening import LOCAL
 from passagent.config import EvaluatorConfig
 from passagent.errors import PassagentError
 from passagent.evaluator.candidate import Candidate
+from passagent.evaluator.fleet.opening import LOCAL
 from passagent.evaluator.result import Evaluation
 from passagent.evaluator.service.known import recall
 from passagent.search.session import Session
@@ -17,7 +17,7 @@ from passagent.store import profiles
 from passagent.tasks import Task
 
 if TYPE_CHECKING:
-    from passagent.profiling.profiler import Profiled
+    from passagent.experience.profiling.profiler import Profiled
 
 
 async def limits_of(session: Session, files: dict[str, str], deep: bool) -> str:
@@ -30,7 +30,7 @@ async def limits_of(session: Session, files: dict[str, str], deep: bool) -> str:
     evaluation = known.evaluation if known else None
     work = profiled(session.task, candidate, evaluation, session.config.evaluator, deep)
     found = await session.in_time(work)
-    from passagent.report.profile_text import profile_text
+    from passagent.view.profile_text import profile_text
 
     told = profile_text(found), found.as_json()
     profiles.keep_profile(session.store, session.run.id, candidate.key, deep, *told)
@@ -49,7 +49,7 @@ async def profiled(
     if evaluation is None:
         raise ToolError("profile: these files were not evaluated yet; call pass_evaluator first")
     from passagent.evaluator.hardware.devices import first_device
-    from passagent.profiling.profiler import profile_evaluated
+    from passagent.experience.profiling.profiler import profile_evaluated
 
     try:
         device = first_device(config.device)

@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 
-from passagent.faults import os_fault
-from passagent.redaction import redact
+from passagent.system.faults import os_fault
+from passagent.system.redaction import redact
 
 _log: ContextVar[Path | None] = ContextVar("run log", default=None)
 

@@ -14,8 +14,8 @@ from typing import Any, Protocol, TypeVar
 
 from passagent.agent.context import ParentView
 from passagent.agent.taskfiles import TaskFiles
-from passagent.cluster.opening import environment_key
 from passagent.config import Config, SearchConfig
+from passagent.evaluator.fleet.opening import environment_key
 from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.result import Candidate, Evaluation

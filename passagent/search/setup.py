@@ -10,9 +10,9 @@ from passagent import __version__
 from passagent.agent.distiller import open_distiller
 from passagent.agent.prompt import note_of, roles
 from passagent.agent.validator import open_validator
-from passagent.cluster.opening import device_label, machine_of
 from passagent.config import Config, EvaluatorConfig, SearchConfig, validate
 from passagent.errors import UsageError, nearest
+from passagent.evaluator.fleet.opening import device_label, machine_of
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.events import Follower, OnEvent
 from passagent.experience import Diagnosis, diagnose, load_hints

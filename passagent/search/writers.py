@@ -14,12 +14,12 @@ from passagent.models.ensemble import Ensemble, Outcome, choose, member
 from passagent.models.meter import Meter
 from passagent.models.prices import Price
 from passagent.models.types import Model, Usage
-from passagent.redaction import redact
 from passagent.search.session import Session
 from passagent.search.stop import Want
 from passagent.store import ledger
 from passagent.store.episodes import Episode
 from passagent.store.runs import SEEDS
+from passagent.system.redaction import redact
 
 log = logging.getLogger("passagent.search")
 

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 from sqlite_utils import Database
 
 from passagent.errors import InfrastructureError, PassagentError, UsageError
-from passagent.faults import os_fault
 from passagent.store.schema import check, create_or_check
+from passagent.system.faults import os_fault
 
 DATABASE = "passagent.db"
 BUSY_TIMEOUT_S = 15.0

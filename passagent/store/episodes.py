@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from passagent.errors import PassagentError
-from passagent.redaction import redacted
 from passagent.store import conversations as stored
 from passagent.store.database import Store, now
 from passagent.store.runs import SEEDS, Run
+from passagent.system.redaction import redacted
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
-from passagent.redaction import redacted
 from passagent.store.database import Store, now
 from passagent.store.episodes import Episode
+from passagent.system.redaction import redacted
 
 
 class LearnedRow(NamedTuple):

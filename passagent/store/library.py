@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from passagent.errors import UsageError
-from passagent.faults import os_fault
 from passagent.store.database import BUSY_TIMEOUT_S, read_only, sqlite_fault
+from passagent.system.faults import os_fault
 
 SCHEMA = 2
 """Of TABLES (`PRAGMA user_version`)."""

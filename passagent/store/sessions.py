@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
-from passagent.redaction import redact
 from passagent.store import ledger
 from passagent.store.database import Store, now
 from passagent.store.locks import is_locked, take_lock, this_process
+from passagent.system.redaction import redact
 
 LOCKS = "runs.lock"
 """Name of the lock file. The id of a run, a number of eight hexadecimal digits, is its byte."""

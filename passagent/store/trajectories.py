@@ -12,11 +12,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from passagent.errors import UsageError
-from passagent.redaction import redacted
 from passagent.store import conversations, nodes, runs
 from passagent.store.database import Store, written
 from passagent.store.episodes import Episode, get_episode
 from passagent.store.runs import Run
+from passagent.system.redaction import redacted
 
 FORMAT: Literal["passagent.trajectory/1"] = "passagent.trajectory/1"
 

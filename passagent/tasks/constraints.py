@@ -18,7 +18,7 @@ import torch.fx
 import torch.utils._pytree as pytree
 
 from passagent.errors import MachineFault, TaskError
-from passagent.faults import machine_fault
+from passagent.system.faults import machine_fault
 from passagent.tasks.capture import capture
 from passagent.tasks.examples import locate
 from passagent.tasks.inputs import make_inputs

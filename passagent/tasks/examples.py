@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
 
-from passagent import resources
 from passagent.errors import UsageError, nearest
+from passagent.system import resources
 
 PREFIX = "example:"
 

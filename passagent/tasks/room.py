@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from passagent.errors import MachineFault, TaskError
-from passagent.machine_memory import available_bytes, memory_bytes
+from passagent.system.machine_memory import available_bytes, memory_bytes
 from passagent.tasks.meta import TensorMeta
 from passagent.tasks.reader import Subgraph
 

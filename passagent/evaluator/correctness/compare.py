@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from passagent.confine.pieces import chunks, each_part, equal, scratch
 from passagent.evaluator.result import Worst
 from passagent.evaluator.score import T_RANGE, tolerance
+from passagent.sandbox.pieces import chunks, each_part, equal, scratch
 
 _STRICT = -5
 """The t whose tolerance tells which element is furthest outside."""

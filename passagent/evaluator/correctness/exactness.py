@@ -15,8 +15,8 @@ from functools import cached_property
 
 import torch
 
-from passagent.confine.pieces import chunks, each_part
 from passagent.evaluator.correctness.inplace import States
+from passagent.sandbox.pieces import chunks, each_part
 
 _SAMPLE = 1 << 13
 """Elements of an output that its error is estimated from, at most: shares come out within half a per cent."""

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from passagent.confine.pieces import in_threads
 from passagent.evaluator.result import Worst
 from passagent.evaluator.score import STRICT_T, tolerance
+from passagent.sandbox.pieces import in_threads
 
 _SPREAD = 16.0
 """A value may be off by so many times what eager's own differ by there, or, in tolerances, along its row."""

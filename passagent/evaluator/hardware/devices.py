@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from passagent.confine.environment import device_name
 from passagent.errors import UsageError
+from passagent.sandbox.environment import device_name
 
 FORMS = "cpu, cuda, cuda:N, cuda:N,cuda:M or cuda:all"
 

@@ -15,9 +15,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from passagent import cache
-from passagent.confine.environment import device_name, import_path
 from passagent.errors import InfrastructureError
+from passagent.sandbox.environment import device_name, import_path
+from passagent.system import cache
 
 SIZES = (2**20, 2**24, 2**27)
 """Working sets whose bandwidth is measured, bytes: in cache, at its border, in memory."""

@@ -13,13 +13,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from passagent.config import EvaluatorConfig
-from passagent.confine.channel import Arena
 from passagent.errors import TaskError
 from passagent.evaluator.reference.keeping import are_too_many
 from passagent.evaluator.reference.reference import Reference, load_request, run_request
 from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, failed, lost
 from passagent.evaluator.runner.process import Answer, Worker
 from passagent.evaluator.runner.worker_messages import R, Release, Request
+from passagent.sandbox.channel import Arena
 
 USES = 8
 """Evaluations that an eager worker serves."""

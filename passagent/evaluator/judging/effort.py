@@ -7,9 +7,9 @@ import os
 from dataclasses import dataclass
 
 from passagent.config import EvaluatorConfig
-from passagent.confine.environment import device_memory_bytes, gpu_memory_bytes
 from passagent.evaluator.compilers import is_compiled
 from passagent.evaluator.result import Subject
+from passagent.sandbox.environment import device_memory_bytes, gpu_memory_bytes
 from passagent.tasks.reader import Task
 from passagent.tasks.room import check_room, check_room_on
 

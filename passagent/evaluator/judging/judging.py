@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any
 
 from passagent.config import EvaluatorConfig
-from passagent.confine import tools
 from passagent.errors import InfrastructureError
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.judging import effort, speed_of_light
@@ -49,6 +48,7 @@ from passagent.evaluator.timing import clocks
 from passagent.evaluator.timing.estimate import typical_ns
 from passagent.evaluator.timing.passbench import measure_passbench
 from passagent.evaluator.timing.timing import PATIENCE, TimedCallError, Timing, measure, together
+from passagent.sandbox import tools
 from passagent.tasks.reader import Subgraph, Task
 
 _DEATHS = 2

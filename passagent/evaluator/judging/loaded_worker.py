@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import torch
 
 from passagent.config import EvaluatorConfig
-from passagent.confine.channel import Arena
 from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.judging.effort import Allowance
 from passagent.evaluator.judging.recorder import Prepared
@@ -26,6 +25,7 @@ from passagent.evaluator.runner.fresh import Draw
 from passagent.evaluator.runner.process import Answer, Worker
 from passagent.evaluator.runner.worker_messages import Audit, R, Release, Request
 from passagent.evaluator.worker_text import plain
+from passagent.sandbox.channel import Arena
 from passagent.tasks.graphio import load_graph
 from passagent.tasks.reader import Subgraph
 from passagent.tasks.uses import wrong_indices

@@ -16,9 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
-from passagent import faults
 from passagent.config import EvaluatorConfig
-from passagent.confine import fork_server, tools
 from passagent.errors import InfrastructureError, UsageError
 from passagent.evaluator import captures
 from passagent.evaluator.candidate import PLAN
@@ -41,6 +39,8 @@ from passagent.plan.facts import device_facts
 from passagent.plan.messages import Missed, Recorded, Refusal
 from passagent.plan.messages import Subgraph as RecordedSubgraph
 from passagent.plan.model import Plan, Recording
+from passagent.sandbox import fork_server, tools
+from passagent.system import faults
 from passagent.tasks.reader import Subgraph
 
 _PLACE = re.compile(r"^(\S+?(?::\d+:\d+|\(\d+\))): error:", re.MULTILINE)

@@ -30,9 +30,9 @@ from passagent.evaluator.reference.keeping import SMALL
 from passagent.evaluator.result import Candidate, Evaluation, Subject
 from passagent.evaluator.runner.starting import Started
 from passagent.evaluator.target import uses_triton
-from passagent.faults import named
-from passagent.machine_memory import available_bytes
 from passagent.plan import artefact
+from passagent.system.faults import named
+from passagent.system.machine_memory import available_bytes
 from passagent.tasks.reader import Task
 
 

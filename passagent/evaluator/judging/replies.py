@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from passagent.confine.channel import Arena
 from passagent.evaluator.correctness.compare import surely_agree
 from passagent.evaluator.correctness.exactness import Fact
 from passagent.evaluator.correctness.inplace import States
@@ -17,6 +16,7 @@ from passagent.evaluator.runner.process import Answer
 from passagent.evaluator.runner.worker_messages import Kept, R, Reply, Request, Tensor
 from passagent.evaluator.score import STRICT_T
 from passagent.evaluator.sizes import VIOLATIONS
+from passagent.sandbox.channel import Arena
 
 if TYPE_CHECKING:
     from passagent.evaluator.judging.loaded_worker import LoadedWorker

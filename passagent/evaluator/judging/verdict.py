@@ -8,7 +8,6 @@ from typing import Literal, get_args
 import numpy as np
 
 from passagent.config import EvaluatorConfig
-from passagent.confine.environment import describe, evaluator_version, worker_threads
 from passagent.evaluator import score
 from passagent.evaluator.compilers import is_compiled
 from passagent.evaluator.correctness.sets import SETS
@@ -30,6 +29,7 @@ from passagent.evaluator.timing import estimate
 from passagent.evaluator.timing.passbench import OF_PASSBENCH
 from passagent.evaluator.timing.timing import Timing
 from passagent.evaluator.worker_text import plain, shortened
+from passagent.sandbox.environment import describe, evaluator_version, worker_threads
 from passagent.tasks.reader import Subgraph, Task
 
 REFUSED = "broke an integrity rule; see violations"

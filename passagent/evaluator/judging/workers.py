@@ -7,9 +7,7 @@ import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from passagent.cache import cache_dir
 from passagent.config import EvaluatorConfig
-from passagent.confine.environment import worker_threads
 from passagent.evaluator.compilers import is_compiled
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.judging.eager_worker import EagerWorkers
@@ -21,6 +19,8 @@ from passagent.evaluator.runner.starting import Started
 from passagent.evaluator.runner.thread_worker import InsideZygote
 from passagent.evaluator.runner.worker_messages import Prepare
 from passagent.kernels import build
+from passagent.sandbox.environment import worker_threads
+from passagent.system.cache import cache_dir
 
 
 class Workers:

@@ -16,8 +16,6 @@ from collections.abc import Sequence
 import torch
 
 from passagent.config import EvaluatorConfig
-from passagent.confine.channel import Arena, Described
-from passagent.confine.environment import give_memory_back
 from passagent.errors import InfrastructureError, TaskError
 from passagent.evaluator import captures
 from passagent.evaluator.correctness.exactness import Expected, Fact
@@ -38,6 +36,8 @@ from passagent.evaluator.runner.process import Answer, Worker, Zygote, answered
 from passagent.evaluator.runner.samples import counted
 from passagent.evaluator.runner.thread_worker import InsideZygote
 from passagent.evaluator.runner.worker_messages import R, Request
+from passagent.sandbox.channel import Arena, Described
+from passagent.sandbox.environment import give_memory_back
 from passagent.tasks.graphio import operator_name
 from passagent.tasks.reader import Subgraph
 from passagent.tasks.room import input_bytes

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from passagent.confine.channel import Arena
 from passagent.errors import TaskError
 from passagent.evaluator.captures import KeptGraph
 from passagent.evaluator.reference import keeping
 from passagent.evaluator.reference.reference import describe
 from passagent.evaluator.runner.fresh import Rotation
 from passagent.evaluator.runner.worker_messages import Given
+from passagent.sandbox.channel import Arena
 from passagent.tasks.inputs import BEYOND, RARE, generator_of, make_inputs
 from passagent.tasks.reader import Subgraph
 from passagent.tasks.special import KINDS, exchanged, may_exchange, numbers_of

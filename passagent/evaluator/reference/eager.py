@@ -12,9 +12,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from passagent import cache
 from passagent.config import EvaluatorConfig
-from passagent.confine.environment import device_name, evaluator_version, worker_threads
+from passagent.sandbox.environment import device_name, evaluator_version, worker_threads
+from passagent.system import cache
 from passagent.tasks.reader import Task
 
 KEPT_S = 24 * 3600.0

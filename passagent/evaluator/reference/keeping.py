@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from passagent.confine.channel import Arena
-from passagent.confine.environment import device_memory_bytes
 from passagent.errors import InfrastructureError, PassagentError, TaskError
 from passagent.evaluator.hardware import health
 from passagent.evaluator.runner.fresh import MORE
-from passagent.machine_memory import available_bytes
+from passagent.sandbox.channel import Arena
+from passagent.sandbox.environment import device_memory_bytes
+from passagent.system.machine_memory import available_bytes
 from passagent.tasks.reader import Subgraph
 from passagent.tasks.room import itemsize
 

@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 import torch
 
 from passagent.config import EvaluatorConfig
-from passagent.confine.channel import Arena
 from passagent.evaluator.correctness.exactness import Expected
 from passagent.evaluator.reference.eager import Output
 from passagent.evaluator.runner import worker_messages
 from passagent.evaluator.runner.fresh import Rotation, Windows, window_of
 from passagent.evaluator.runner.worker_messages import Float64, Given, Load, Rounding, Run, States, TakeGraph
+from passagent.sandbox.channel import Arena
 from passagent.tasks.reader import Subgraph
 from passagent.tasks.special import KINDS
 

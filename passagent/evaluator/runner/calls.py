@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from passagent.confine.channel import Arena, Placed
 from passagent.evaluator.integrity.zones import Zoned
 from passagent.evaluator.runner.fresh import (
     MIX,
@@ -29,6 +28,7 @@ from passagent.evaluator.runner.lockstep import Turn
 from passagent.evaluator.runner.marks import GAPS, Mark
 from passagent.evaluator.runner.reservoirs import InputSets
 from passagent.evaluator.runner.worker_messages import GroupTimes, Turns
+from passagent.sandbox.channel import Arena, Placed
 from passagent.tasks.graphio import load_graph
 
 _clock = time.perf_counter_ns

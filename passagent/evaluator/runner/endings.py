@@ -7,12 +7,12 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from passagent.confine.sandbox import Limits
 from passagent.errors import InfrastructureError, MachineFault
 from passagent.evaluator.result import Status
 from passagent.evaluator.runner.worker_messages import Error
 from passagent.evaluator.worker_text import plain
-from passagent.faults import NO_MEMORY, machine_fault
+from passagent.sandbox.sandbox import Limits
+from passagent.system.faults import NO_MEMORY, machine_fault
 
 LIMITS = Limits()
 """Of every worker; its address space is limited beside."""

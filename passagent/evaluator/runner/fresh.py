@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from passagent.confine.unseen import Filling, Reservoir
+from passagent.sandbox.unseen import Filling, Reservoir
 from passagent.tasks.inputs import is_endless, more_values, shift_unit
 from passagent.tasks.meta import TensorMeta
 from passagent.tasks.reader import Subgraph

@@ -20,8 +20,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from passagent import faults
-from passagent.confine import tools
 from passagent.errors import InfrastructureError, MachineFault
 from passagent.evaluator.runner.build_requests import (
     BuildRequest,
@@ -33,6 +31,8 @@ from passagent.evaluator.runner.build_requests import (
 )
 from passagent.kernels import build, build_cuda, launch, toolchain
 from passagent.kernels.source_errors import KernelBuildError, KernelRefused
+from passagent.sandbox import tools
+from passagent.system import faults
 
 MAX_OBJECT = 11 << 20
 """Bytes that fit into one message."""

@@ -15,9 +15,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Generic
 
-from passagent.confine.channel import Channel, ChannelClosed, ChannelTimeout
-from passagent.confine.environment import worker_memory
-from passagent.confine.unseen import hidden
 from passagent.errors import InfrastructureError, PassagentError
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.runner import endings, worker_messages
@@ -36,8 +33,11 @@ from passagent.evaluator.runner.kernel_builds import answer
 from passagent.evaluator.runner.marks import Marks
 from passagent.evaluator.runner.starting import Started, start_zygote, zygote_environment
 from passagent.evaluator.runner.worker_messages import Error, Failure, R, Request, Run
-from passagent.faults import named
-from passagent.machine_memory import memory_kills
+from passagent.sandbox.channel import Channel, ChannelClosed, ChannelTimeout
+from passagent.sandbox.environment import worker_memory
+from passagent.sandbox.unseen import hidden
+from passagent.system.faults import named
+from passagent.system.machine_memory import memory_kills
 
 START_TIMEOUT_S = 120.0
 EXIT_TIMEOUT_S = 60.0

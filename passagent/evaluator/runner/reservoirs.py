@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from passagent.confine.channel import Arena
 from passagent.evaluator.runner.worker_messages import Given
+from passagent.sandbox.channel import Arena
 
 _SHARE = 8
 """Sets that together take more than this part of a GPU's memory are large: the baseline's worker, the

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from passagent.confine.environment import core_shares, import_path, worker_environment
 from passagent.evaluator.hardware.devices import gpu_numbers
-from passagent.faults import named
+from passagent.sandbox.environment import core_shares, import_path, worker_environment
+from passagent.system.faults import named
 
 if TYPE_CHECKING:
     from passagent.config import EvaluatorConfig

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from passagent.confine.channel import Arena
 from passagent.evaluator.compilers import arguments, is_compiled
 from passagent.evaluator.correctness.sets import BEYOND_SET
 from passagent.evaluator.integrity.zones import (
@@ -29,6 +28,7 @@ from passagent.evaluator.runner.planned import Planned
 from passagent.evaluator.runner.reservoirs import InputSets
 from passagent.evaluator.runner.worker_messages import GraphReply, ReportedMismatch, TakeGraph
 from passagent.plan.interpret import is_interpreting
+from passagent.sandbox.channel import Arena
 from passagent.tasks.graphio import dump_graph, load_graph, operator_name
 from passagent.tasks.meta import TensorMeta
 from passagent.tasks.module import load_module

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import torch
 
-from passagent.confine.channel import Channel
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.runner import worker
 from passagent.evaluator.runner.endings import WorkerDied
 from passagent.evaluator.runner.process import Worker
-from passagent.faults import named
+from passagent.sandbox.channel import Channel
+from passagent.system.faults import named
 
 _END_S = 5.0
 """For a worker to end, which it does when it has answered."""

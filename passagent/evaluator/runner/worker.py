@@ -15,9 +15,6 @@ from typing import Any
 
 import torch
 
-from passagent.confine.channel import Channel, ChannelClosed
-from passagent.confine.environment import give_memory_back
-from passagent.confine.unseen import Unseen
 from passagent.evaluator.correctness.double import changes_class, in_float64, nudged
 from passagent.evaluator.correctness.eager_rounding import operators_that_show
 from passagent.evaluator.correctness.inplace import states_of
@@ -36,6 +33,9 @@ from passagent.evaluator.runner.planned import Planned, Plans
 from passagent.evaluator.runner.subgraphs import Loaded
 from passagent.plan import extension
 from passagent.plan.interpret import is_interpreting
+from passagent.sandbox.channel import Channel, ChannelClosed
+from passagent.sandbox.environment import give_memory_back
+from passagent.sandbox.unseen import Unseen
 from passagent.tasks.module import full_device
 
 

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from passagent.confine.channel import Placed
 from passagent.evaluator.runner.build_requests import BuildRequest, Name, build_request
 from passagent.plan.arguments import Dtype
+from passagent.sandbox.channel import Placed
 
 VERSION: Literal[2] = 2
 """Of these messages: a worker of another version takes none."""

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from passagent.confine import sandbox, seccomp
-from passagent.confine.channel import Channel, ChannelClosed, ChannelTimeout
+from passagent.sandbox import sandbox, seccomp
+from passagent.sandbox.channel import Channel, ChannelClosed, ChannelTimeout
 
 _ENTER_S = 20.0
 _ANSWERED = 1000

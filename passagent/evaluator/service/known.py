@@ -22,16 +22,16 @@ from typing import Any
 from pydantic import BaseModel
 
 from passagent.config import EvaluatorConfig
-from passagent.confine import tools
-from passagent.confine.environment import (
+from passagent.evaluator.hardware import nvml
+from passagent.evaluator.hardware.devices import find_devices
+from passagent.evaluator.result import Candidate, Evaluation, Subject
+from passagent.sandbox import tools
+from passagent.sandbox.environment import (
     device_name,
     evaluator_version,
     package_version,
     worker_threads,
 )
-from passagent.evaluator.hardware import nvml
-from passagent.evaluator.hardware.devices import find_devices
-from passagent.evaluator.result import Candidate, Evaluation, Subject
 from passagent.store import Store, evaluations, files
 from passagent.store.database import now
 from passagent.tasks import Task

@@ -3,7 +3,7 @@
 A device judges one subject of this program at a time; between programs its owner leases it, stage by stage
 (hardware/leases.py). A CPU with cores for several is several devices. After a fault of the machine the device
 must pass a health check; one that fails it is quarantined, and its work goes to another. What crosses to an
-owner is plain data, and nothing here knows where a device is: a fleet (passagent.cluster) may bring owners of
+owner is plain data, and nothing here knows where a device is: a fleet (evaluator/fleet) may bring owners of
 other machines.
 """
 
@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from passagent.config import EvaluatorConfig
-from passagent.confine.environment import core_shares
 from passagent.errors import InfrastructureError, MachineFault, TaskError
 from passagent.evaluator.hardware import health
 from passagent.evaluator.hardware.devices import Device, find_devices
@@ -31,7 +30,8 @@ from passagent.evaluator.runner.starting import StartedReferee, cpu_sets
 from passagent.evaluator.service.device_owner import DeviceOwner, Fleet, Lost
 from passagent.evaluator.service.referee_process import RefereeProcess
 from passagent.evaluator.target import target_of
-from passagent.faults import speaks_of_places
+from passagent.sandbox.environment import core_shares
+from passagent.system.faults import speaks_of_places
 
 log = logging.getLogger("passagent.evaluator")
 

@@ -17,8 +17,8 @@ from passagent.evaluator.hardware import health
 from passagent.evaluator.hardware.devices import Device
 from passagent.evaluator.runner.starting import StartedReferee, start_referee
 from passagent.evaluator.service.device_owner import Lost
-from passagent.faults import NO_MEMORY
-from passagent.machine_memory import memory_kills
+from passagent.system.faults import NO_MEMORY
+from passagent.system.machine_memory import memory_kills
 
 log = logging.getLogger("passagent.evaluator")
 

@@ -18,12 +18,12 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from passagent.confine.environment import worker_threads
 from passagent.errors import InfrastructureError, MachineFault, PassagentError, TaskError, UsageError
 from passagent.evaluator.hardware.devices import find_device
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.runner.starting import start_zygote
-from passagent.faults import named
+from passagent.sandbox.environment import worker_threads
+from passagent.system.faults import named
 
 if TYPE_CHECKING:
     from passagent.evaluator.judging.referee import Referee

@@ -1,0 +1,199 @@
+"""Look at runs, stop and remove them: `runs`, `status`, `diff`, `doctor`, `report`, `stop`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from passagent.errors import PassagentError, UsageError
+from passagent.events import event_of
+from passagent.search import happenings, wishes
+from passagent.search.going_on import resume_command, runs_dir_flag
+from passagent.store import Store, nodes, removal, runs, sessions
+from passagent.store.runs import Run
+from passagent.view.difference import diff_data, diff_text
+from passagent.view.doctor import examine, findings_text
+from passagent.view.event_lines import event_text
+from passagent.view.run_summary import run_row, shown_state
+from passagent.view.status import status_data, status_text
+from passagent.view.text import clock, console, number, table
+
+POLL_S = 0.25
+"""Time between two looks of `status --follow` at the database, s."""
+
+
+def list_runs(runs_dir: str, as_json: bool) -> None:
+    """Print all runs, the newest first."""
+    with Store.open(runs_dir, create=False) as store:
+        listed = [run_row(store, run) for run in runs.list_runs(store)]
+    if as_json:
+        print(json.dumps({"runs": listed}))
+        return
+    rows = [
+        [
+            *(run["run"], run["created_at"][:16].replace("T", " "), run["task"], run["model"], run["device"]),
+            *(
+                run["state"],
+                f"{run['episodes']}/{'-' if run['iters'] is None else run['iters']}",
+                number(run["best_as"]),
+                f"{number(run['seed'])} ({run['seed_from'].split()[0]})" if run["seed_from"] else "-",
+            ),
+            clock(run["elapsed_s"]),
+        ]
+        for run in listed
+    ]
+    header = ["run", "begun (UTC)", "task", "model", "device", "state", ">episodes", ">best AS", "seed"]
+    header.append(">time")
+    print(table(header, rows, indent="", drop=["device", "begun (UTC)", "time", "model", "seed"]))
+
+
+def status(name: str | None, runs_dir: str, as_json: bool) -> None:
+    """Print the state of a run; without a name that of all live ones, or of the newest. Raises UsageError."""
+    with Store.open(runs_dir, create=False) as store:
+        shown = [runs.find_run(store, name)] if name is not None else _live_runs(store)
+        data = [status_data(store, run) for run in shown]
+        if as_json:
+            print(json.dumps(data[0] if name is not None else {"runs": data}))
+        else:
+            print("\n\n".join(status_text(store, of_run) for of_run in data))
+
+
+def _live_runs(store: Store) -> list[Run]:
+    live = [run for run in runs.list_runs(store) if sessions.is_driven(store, run.id)]
+    return live or [runs.find_run(store, "last")]
+
+
+def follow(name: str, count: int, runs_dir: str, as_json: bool) -> None:
+    """Print a run's last `count` events, then those to come, until no process works on it."""
+    with Store.open(runs_dir, create=False) as store:
+        run = runs.find_run(store, name)
+        roles = {island.island: island.role for island in runs.islands(store, run.id)}
+        events, seen = happenings.newest(store, run.id, count)
+        is_live = True
+        while True:
+            for event in map(event_of, events):
+                print(json.dumps(event.as_json()) if as_json else event_text(event, roles), flush=True)
+            if not is_live:
+                break
+            # asked before looking, so that what a process did before it left is seen, too
+            is_live = sessions.is_driven(store, run.id)
+            if is_live:
+                time.sleep(POLL_S)
+            events = happenings.since(store, run.id, seen)
+        if not as_json:
+            run = runs.get_run(store, run.id)
+            print(f"run {run.id} is {shown_state(store, run)}: {run.stop_reason or 'no process works on it'}")
+
+
+def stop(name: str, after_episodes: bool, runs_dir: str, as_json: bool) -> None:
+    """Ask a live run to stop. Raises UsageError if no process works on it."""
+    with Store.open(runs_dir, create=False) as store:
+        run = runs.find_run(store, name)
+        driver = wishes.ask_to_stop(store, run, after_episodes)
+        if as_json:
+            shown = driver._asdict() if driver else None
+            wanted = runs.get_run(store, run.id).wanted
+            print(json.dumps({"run": run.id, "wanted": wanted, "was": run.wanted, "process": shown}))
+            return
+        finished = "model calls under way are finished and stored, evaluations only if they end in time"
+        if after_episodes:
+            finished = "the episodes under way are finished first"
+        print(f"run {run.id}: asked to stop; {finished}; go on with {resume_command(store, run.id)}")
+
+
+def diff(first: int, second: int, runs_dir: str, as_json: bool) -> None:
+    """Print what two nodes differ in. Raises UsageError if there is no such node."""
+    with Store.open(runs_dir, create=False) as store:
+        data = diff_data(store, nodes.get_node(store, first), nodes.get_node(store, second))
+    if as_json:
+        print(json.dumps(data))
+    else:
+        console(soft_wrap=True).print(diff_text(data))
+
+
+def doctor(name: str, runs_dir: str, as_json: bool) -> None:
+    """Print what the checks of a run's mechanisms found. Raises PassagentError if one failed."""
+    with Store.open(runs_dir, create=False) as store:
+        run = runs.find_run(store, name)
+        findings = examine(store, run)
+    if as_json:
+        print(json.dumps({"run": run.id, "findings": [finding._asdict() for finding in findings]}))
+    else:
+        print(findings_text(run, findings))
+    failed = [finding.check for finding in findings if finding.verdict == "fail"]
+    if failed:
+        raise PassagentError(
+            f"run {run.id}: {len(failed)} of {len(findings)} checks failed: {', '.join(failed)}"
+        )
+
+
+def report(name: str, html: str | None, pictures: str | None, runs_dir: str, as_json: bool) -> None:
+    """Write a run as one HTML file, and its pictures into a directory.
+
+    Raises UsageError if there is no such run or a file cannot be written.
+    """
+    from passagent.system.faults import os_fault
+    from passagent.view.page.one_file import one_file, write
+    from passagent.view.run_pictures import draw_all
+
+    if html is None and pictures is None:
+        raise UsageError("report needs --html FILE or --pictures DIR; see passagent report --help")
+    with Store.open(runs_dir, create=False, to_look=True) as store:
+        run = runs.find_run(store, name)
+        sizes, left_out = dict[str, int](), list[str]()
+        if html is not None:
+            text = one_file(store, run)
+            try:
+                write(Path(html), text)
+            except OSError as error:
+                raise os_fault(error, Path(html), "--html") from error
+            sizes[html] = len(text.encode())
+        if pictures is not None:
+            written, left_out = draw_all(store, run, Path(pictures))
+            sizes |= {str(path): path.stat().st_size for path in written}
+    if as_json:
+        print(json.dumps({"run": run.id, "files": sizes, "left_out": left_out}))
+        return
+    for path, count in sizes.items():
+        print(f"run {run.id}: {path} ({count / 1e3:.0f} kB)")
+    for reason in left_out:
+        print(f"not drawn: {reason}")
+
+
+def remove_runs(names: list[str], yes: bool, runs_dir: str, as_json: bool) -> None:
+    """Remove runs with all that is theirs alone, after asking. Raises UsageError if one is live."""
+    with Store.open(runs_dir, create=False) as store:
+        chosen = list({run.id: run for run in (runs.find_run(store, name) for name in names)}.values())
+        for run in chosen:
+            if sessions.is_driven(store, run.id):
+                raise wishes.driven(store, run.id)
+        if not yes and not _agrees([f"{run.id} ({run.task}, begun {run.created_at[:16]})" for run in chosen]):
+            return
+        removal.for_removal(store)
+        removed = {}
+        with store.transaction():
+            for run in chosen:
+                if sessions.is_driven(store, run.id):
+                    raise UsageError(f"run {run.id} was taken up meanwhile; nothing was removed")
+                removed[run.id] = removal.remove_run(store, run.id)
+        for run in chosen:
+            shutil.rmtree(store.runs_dir / run.id, ignore_errors=True)
+        if as_json:
+            print(json.dumps({"removed": {name: counts._asdict() for name, counts in removed.items()}}))
+            return
+        for name, counts in removed.items():
+            hints = f", {counts.hints} hints distilled from it" if counts.hints else ""
+            told = f"{counts.nodes} nodes, {counts.evaluations} evaluations, {counts.messages} messages"
+            print(f"removed run {name}: {told}{hints}")
+        print(f"passagent gc{runs_dir_flag(store)} frees the space")
+
+
+def _agrees(shown: list[str]) -> bool:
+    """Return whether the person at the terminal agrees. Raises UsageError where there is no terminal."""
+    if not sys.stdin.isatty():
+        raise UsageError("passagent runs rm asks before it removes; without a terminal say --yes")
+    print(f"remove {', '.join(shown)} for good? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

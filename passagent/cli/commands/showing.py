@@ -1,0 +1,218 @@
+"""`passagent show`: a run, an episode, a node, a task, a data set or a row of one."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from passagent.data.dataset.writing import MANIFEST, provenance, read_manifest, texts
+from passagent.data.pipeline.task_directories import RECORD
+from passagent.errors import UsageError
+from passagent.search.going_on import runs_dir_flag
+from passagent.search.pairing import confirmed_evaluation
+from passagent.search.setup import stored_config
+from passagent.store import Store, confirmations, episodes, nodes, runs
+from passagent.store.episodes import Episode
+from passagent.store.nodes import Node
+from passagent.store.runs import Run
+from passagent.store.trajectories import find_episode, trajectory
+from passagent.tasks import load_task
+from passagent.tasks.examples import PREFIX, locate
+from passagent.tasks.tasklist import is_task
+from passagent.view.evaluation import evaluation_text
+from passagent.view.export_summary import print_row, stats_text
+from passagent.view.run_summary import run_data, run_text
+from passagent.view.text import console, interval, printable
+from passagent.view.trajectory import print_trajectory
+from passagent.view.tree import node_row, tree_text
+from passagent.view.why import why_data, why_text
+
+Part = Literal["why", "prompt", "conversation"]
+
+
+def show(what: str, number: int | None, part: Part | None, runs_dir: str, as_json: bool) -> None:
+    """Print what `what` is: a number is a node, a path or `example:NAME` a task or data set, else a run.
+
+    number: an episode of the run, or a row of the data set.
+    part: of a node, of an episode (its best node) or of a run (its best node).
+    Raises UsageError for what is not there, and TaskError for a task that cannot be read.
+    """
+    path = Path(what)
+    is_export, is_built = (path / MANIFEST).is_file(), (path / RECORD).is_file()
+    if is_export or is_built or what.startswith(PREFIX) or is_task(path):
+        if part is not None:
+            raise UsageError(f"--{part} is of a node, an episode or a run; {what} is none")
+        if is_export:
+            _show_export(path, number, as_json)
+            return
+        if number is not None:
+            raise UsageError(f"{what}: has no rows; passagent show TASK takes one of its tasks")
+        if is_built:
+            _show_built(path, as_json)
+        else:
+            _show_task(what, as_json)
+        return
+    with Store.open(runs_dir, create=False) as store:
+        if what.isdecimal() and number is None and not _is_run(store, what):
+            node = nodes.get_node(store, int(what))
+            _show_part(store, node, part, as_json) if part else _show_node(store, node, as_json)
+            return
+        run = runs.find_run(store, what)
+        if number is not None:
+            episode = find_episode(store, run, number)
+            if part in (None, "conversation"):
+                _show_episode(store, run, episode, as_json)
+            elif part == "prompt":
+                _show_prompt(store, run, episode, as_json)
+            else:
+                _show_part(store, _best_of_episode(store, run, episode), "why", as_json)
+        elif part is None:
+            _show_run(store, run, as_json)
+        else:
+            best = confirmations.winner(store, run.id)
+            if best is None:
+                raise UsageError(f"run {run.id}: has no best node yet; give a node or an episode")
+            _show_part(store, best, part, as_json)
+
+
+def _is_run(store: Store, name: str) -> bool:
+    return bool(store.rows("SELECT 1 FROM runs WHERE id = :name", {"name": name}))
+
+
+def _best_of_episode(store: Store, run: Run, episode: Episode) -> Node:
+    if episode.best_node is None:
+        raise UsageError(f"episode {episode.number} of run {run.id} has no correct node")
+    return nodes.get_node(store, episode.best_node)
+
+
+def _show_run(store: Store, run: Run, as_json: bool) -> None:
+    """Print the run's tree and summary."""
+    config, of_run = stored_config(run), nodes.of_run(store, run.id)
+    if as_json:
+        print(json.dumps(run_data(store, run, config) | {"tree": [node_row(node) for node in of_run]}))
+        return
+    best = confirmations.winner(store, run.id)
+    again = confirmations.scores(confirmations.last_series(store, run.id))
+    print(tree_text(of_run, best.id if best else None, again))
+    print()
+    print(run_text(store, run, config))
+
+
+def _show_episode(store: Store, run: Run, episode: Episode, as_json: bool) -> None:
+    """Print the conversation: readably, or as one line of `passagent.trajectory/1`."""
+    conversation = trajectory(store, run, episode)
+    if as_json:
+        print(conversation.model_dump_json())
+    else:
+        print_trajectory(conversation, console(soft_wrap=True))
+
+
+def _show_prompt(store: Store, run: Run, episode: Episode, as_json: bool) -> None:
+    """Print the system and the task message that the episode began with, and the tools' names."""
+    messages = episodes.conversation(store, episode.id)[:2]
+    if not messages:
+        source = episode.model
+        if run.forked_node is not None:
+            source = f"node {run.forked_node} of run {run.forked_run}"
+        raise UsageError(f"episode {episode.number} was not written in this run; it is {source}")
+    if as_json:
+        print(json.dumps({"run": run.id, "episode": episode.number, "messages": messages}))
+        return
+    for message in messages:
+        print(f"===== {message['role']} =====\n{message['content']}\n")
+    print("===== tools =====\n" + "\n".join(tool["name"] for tool in messages[0].get("tools", [])))
+
+
+def _show_part(store: Store, node: Node, part: Part, as_json: bool) -> None:
+    run, episode = runs.get_run(store, node.run_id), episodes.get_episode(store, node.episode_id)
+    if part == "prompt":
+        _show_prompt(store, run, episode, as_json)
+    elif part == "conversation":
+        _show_episode(store, run, episode, as_json)
+    elif as_json:
+        print(json.dumps(why_data(store, node)))
+    else:
+        console(soft_wrap=True).print(why_text(store, why_data(store, node)))
+
+
+def _show_node(store: Store, node: Node, as_json: bool) -> None:
+    """Print the node: where it comes from, its evaluation and its files."""
+    episode = episodes.get_episode(store, node.episode_id)
+    evaluation = confirmed_evaluation(store, node) if node.state == "done" else None
+    files = nodes.get_files(store, node)
+    if as_json:
+        judged = json.loads(evaluation.model_dump_json()) if evaluation else None
+        data = node_row(node) | {"run": node.run_id, "episode": episode.number}
+        print(json.dumps(data | {"files": files, "evaluation": judged}))
+        return
+    score = interval(evaluation.as_score, evaluation.as_low, evaluation.as_high, 4) if evaluation else "none"
+    start = "the task" if node.parent_id is None else f"node {node.parent_id}"
+    print(f"node {node.id} of run {node.run_id}: {node.status or node.state}, AS {score}")
+    print(f"from {start}, in episode {episode.number} of island {node.island}")
+    if node.note:
+        print(printable(node.note))
+    if evaluation is not None:
+        print(evaluation_text(evaluation))
+    for name, text in files.items():
+        print(f"\n--- {name}\n{printable(text.rstrip())}")
+    flag = runs_dir_flag(store)
+    print(f"\nhow it came to be: passagent show {node.id} --why{flag} (or --prompt, --conversation)")
+
+
+def _show_task(name: str, as_json: bool) -> None:
+    """Print a task: its subgraphs with their inputs, where they come from, and the first one's text."""
+    task = load_task(locate(name))
+    graphs = list[dict[str, Any]]()
+    for graph in task.subgraphs:
+        kept = graph.path / "graph_net.json"
+        facts = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
+        inputs = [f"{meta.name} {meta.dtype}{list(meta.shape)}" for meta in graph.inputs]
+        graphs.append({
+            "name": graph.name, "inputs": inputs, "origin": facts.get("origin"), "sizes": facts.get("sizes")
+        })  # fmt: skip
+    if as_json:
+        data = {"task": task.name, "path": str(task.path), "key": task.key, "operators": task.operators}
+        print(json.dumps(data | {"subgraphs": graphs}))
+        return
+    print(f"{task.name} ({task.path}): {', '.join(task.operators)}\n{task.subgraphs[0].source}")
+    for shown in graphs:
+        print(f"{shown['name']}: {', '.join(shown['inputs'])}")
+        if shown["origin"]:
+            print("  from " + ", ".join(f"{key} {value}" for key, value in shown["origin"].items()))
+
+
+def _show_export(path: Path, number: int | None, as_json: bool) -> None:
+    """Print what an export holds, or one row of it (from 1)."""
+    manifest, rows = read_manifest(path), provenance(path)
+    if number is None:
+        print(json.dumps(manifest) if as_json else stats_text(str(path), manifest, rows))
+        return
+    row, text = next(islice(texts(path, rows), max(number, 1) - 1, None), (None, None))
+    if row is None or text is None or number < 1:
+        raise UsageError(f"{path}: has no row {number}; it has 1 to {manifest['rows']}")
+    if as_json:
+        print(json.dumps({"provenance": row, "row": json.loads(text)}))
+    else:
+        print_row(row, json.loads(text), console(soft_wrap=True))
+
+
+def _show_built(path: Path, as_json: bool) -> None:
+    """Print what `tasks build` wrote: what was lost at each step, and a line for each list of tasks."""
+    from passagent.cli.commands.task_commands import funnel_text
+    from passagent.data.pipeline.inspection import stats
+    from passagent.view.text import table
+
+    data = stats(path)
+    if as_json:
+        print(json.dumps({"directory": str(path), **data}))
+        return
+    rows = []
+    for listed in data["lists"]:
+        operators = listed["operators"]
+        span = f"{operators[0]}-{operators[-1]}, median {operators[len(operators) // 2]}"
+        dtypes = ", ".join(f"{count} {dtype}" for dtype, count in listed["dtypes"].items())
+        rows.append([listed["list"], str(listed["tasks"]), str(listed["subgraphs"]), span, dtypes])
+    print(funnel_text(data["funnel"]))
+    print(table(["list", ">tasks", ">subgraphs", "operators", "dtypes"], rows, drop=["dtypes"]))

@@ -1,0 +1,186 @@
+"""KernelBench's table of a benchmark: fast_p and the geometric mean against eager and against torch.compile.
+
+A problem counts once: one that became several tasks is correct where all of them are, and its time is their
+sum. fast_p is the share of problems that are correct and more than p times as fast (KernelBench, score.py);
+fast_0 is the share of correct ones. A problem that the expert leaves to eager is correct, and as fast as it.
+A speedup over torch.compile is the quotient of two over eager, each measured against eager in turns.
+Intervals are over problems, as in summary.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from passagent.data.bench.results import Row
+from passagent.data.bench.summary import Estimate, draws, geometric, ratio, summarise, sums
+from passagent.errors import UsageError
+from passagent.evaluator.compilers import is_compiled
+from passagent.evaluator.result import Evaluation
+from passagent.tasks import Task
+
+SUITE = "kernelbench"
+LEVELS_P = (0.0, 1.0, 1.2, 2.0)
+"""The p of fast_p."""
+ALL = "all"
+_COMPILERS = ("inductor", "torch:inductor:reduce-overhead", "expert")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a task comes from."""
+
+    level: str
+    problem: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """A compiler against another one, on the problems of a level on which both were measured."""
+
+    compiler: str
+    base: str
+    level: str
+    problems: int
+    fast: dict[float, Estimate]
+    """By p."""
+    gmean: Estimate
+    """Over the correct problems."""
+    as_score: Estimate
+    """Against eager, over the tasks."""
+    light: Estimate
+    """Geometric mean, over the correct problems, of the least time in which memory moves inputs and outputs
+    over the measured time. FLOPs are not in it."""
+
+
+@dataclass(frozen=True)
+class _Result:
+    """A problem, measured with one compiler; times in ms."""
+
+    is_correct: bool
+    eager: float
+    compiled: float
+    least: float
+
+
+def default_compilers(suite: str | None, device: str | None) -> list[str]:
+    """What is measured where no compiler is named: CUDA graphs are a GPU's."""
+    if suite is None:
+        return ["eager", "inductor"]
+    on_gpu = (device or "cpu").startswith("cuda")
+    return [one for one in _COMPILERS if on_gpu or not one.endswith("reduce-overhead")]
+
+
+def place_of(task: Task) -> Place:
+    """Level and problem of a task. Raises UsageError for one that was not imported from KernelBench."""
+    file = task.subgraphs[0].path / "graph_net.json"
+    known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    origin = known.get("origin", {})
+    if origin.get("suite") != SUITE:
+        raise UsageError(
+            f"--suite {SUITE}: {task.path} was not imported from it; passagent tasks import {SUITE} PATH"
+        )
+    return Place(origin["file"].split("/")[-2], known["group"])
+
+
+def lines(
+    places: dict[str, Place],
+    rows: Sequence[Row],
+    compilers: Sequence[str],
+    bandwidth: Callable[[int], float] | None,
+    b: float,
+    p: float,
+) -> list[Line]:
+    """Every compiler against eager, and what is no compiler of torch's against those that are.
+
+    `places`: by a task's key. `bandwidth`: bytes/s for a call that moves so many bytes.
+    """
+    results = {one: _results(places, rows, one, bandwidth) for one in compilers if one != "eager"}
+    levels = sorted({place.level for place in places.values()})
+    levels += [ALL] if len(levels) > 1 else []
+    found = []
+    for compiler, own in results.items():
+        bases = [] if is_compiled(compiler) else filter(is_compiled, results)
+        for base, level in itertools.product(["eager", *bases], levels):
+            inside = {key: place.problem for key, place in places.items() if level in (ALL, place.level)}
+            problems = sorted(set(inside.values()) & own.keys())
+            other = None if base == "eager" else results[base]
+            line = _line(compiler, base, level, problems, own, other)
+            if line is not None:
+                mine = [row for row in rows if row.compiler == compiler and row.error is None]
+                judged = [row.evaluation for row in mine if row.evaluation and row.task_key in inside]
+                score = summarise(compiler, judged, len(judged), b, p).as_score
+                found.append(dataclasses.replace(line, as_score=score))
+    return found
+
+
+def _results(
+    places: dict[str, Place],
+    rows: Sequence[Row],
+    compiler: str,
+    bandwidth: Callable[[int], float] | None,
+) -> dict[str, _Result]:
+    """By problem; one of which a task could not be measured is not there."""
+    tasks: dict[str, list[Evaluation | None]] = {}
+    for row in rows:
+        if row.compiler == compiler and row.task_key in places:
+            evaluation = row.evaluation if row.error is None else None
+            tasks.setdefault(places[row.task_key].problem, []).append(evaluation)
+    found = {}
+    for problem, evaluations in tasks.items():
+        if any(one is None for one in evaluations):
+            continue
+        graphs = [graph for one in evaluations if one is not None for graph in one.graphs]
+        timed = [graph for graph in graphs if graph.speedup is not None and graph.eager_ms is not None]
+        right = len(timed) == len(graphs) and all(graph.status == "ok" for graph in graphs)
+        eager = math.fsum(graph.eager_ms or 0.0 for graph in timed)
+        compiled = math.fsum((graph.eager_ms or 0.0) / graph.speedup.e2e for graph in timed if graph.speedup)
+        least = math.fsum(
+            1e3 * graph.moved_bytes / bandwidth(graph.moved_bytes) if bandwidth is not None else 0.0
+            for graph in timed
+        )
+        found[problem] = _Result(right, eager, compiled, least)
+    return found
+
+
+def _line(
+    compiler: str,
+    base: str,
+    level: str,
+    problems: Sequence[str],
+    own: dict[str, _Result],
+    other: dict[str, _Result] | None,
+) -> Line | None:
+    """Without AS. None where no problem was measured with both."""
+    if other is not None:  # what the other is wrong on has no time to be compared with
+        problems = [one for one in problems if one in other and other[one].is_correct]
+    if not problems:
+        return None
+    results = [own[one] for one in problems]
+    speedups = [one.eager / one.compiled if one.is_correct else None for one in results]
+    if other is not None:
+        speedups = [
+            None if mine is None else mine * other[one].compiled / other[one].eager
+            for one, mine in zip(problems, speedups, strict=True)
+        ]
+    weights, ones = draws(len(problems)), sums([1] * len(problems))
+    right = sums([one is not None for one in speedups])
+    logs = sums([math.log(one) if one is not None else 0.0 for one in speedups])
+    shares = [one.least / one.compiled if one.is_correct else 0.0 for one in results]
+    light = geometric(
+        sums([math.log(one) if one else 0.0 for one in shares]), sums([one > 0 for one in shares]), weights
+    )
+    return Line(
+        compiler=compiler,
+        base=base,
+        level=level,
+        problems=len(problems),
+        fast={p: ratio(sums([s is not None and s > p for s in speedups]), ones, weights) for p in LEVELS_P},
+        gmean=geometric(logs, right, weights),
+        as_score=Estimate(None),
+        light=light,
+    )

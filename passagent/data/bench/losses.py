@@ -1,0 +1,153 @@
+"""`bench --explain`: where a compiler loses, as PassNet's Appendix G tells it (Tables 7 and 8), and on what.
+
+A subgraph loses if it is correct and slower than eager, end to end. Its root cause is found as there: if its
+kernels are no slower, it is the cost of a call, of a small graph or of a fast one; if they are, it is the
+kernels. That takes the time of the device, so on the CPU only the size of the graph is told.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from passagent.data.bench.results import Row
+from passagent.evaluator.result import GraphResult
+from passagent.tasks import Task
+
+SMALL = 15
+"""Operators below which a graph is small (PassNet, Table 8)."""
+FAST_MS = 2.0
+"""What eager takes at most on a fast graph (Table 8), ms."""
+BOUNDS = (1.0, 1.2, 2.0)
+"""Between the ranges of Table 7."""
+Cause = Literal[
+    "small graph: cost of a call",
+    "fast graph: cost of a call",
+    "slower kernels",
+    "other",
+    "device time unknown",
+]
+CAUSES: tuple[Cause, ...] = get_args(Cause)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Some subgraphs of a compiler."""
+
+    name: str
+    """The root cause, or the category."""
+    subgraphs: int
+    slower: int
+    """Of them, than eager."""
+    wrong: int
+    """Or without a result."""
+    median: float | None
+    """Of the end-to-end speedups of the correct ones."""
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Of one compiler."""
+
+    compiler: str
+    is_kernel: bool
+    """The ranges are of kernel speedups; else of those end to end, as no device time is known."""
+    ranges: tuple[int, ...]
+    """Correct subgraphs in each range between BOUNDS."""
+    causes: list[Group]
+    """Of the slower ones."""
+    categories: list[Group]
+    """Of all."""
+    inexact: int
+    """Correct ones that differ from eager by 1e-3 or more."""
+
+
+def losses(tasks: dict[str, Task], rows: Sequence[Row], compiler: str) -> Losses | None:
+    """What a compiler's results say; `tasks` by their keys. None without a timed subgraph."""
+    graphs: list[tuple[str, GraphResult]] = []
+    for row in rows:
+        if row.compiler == compiler and row.error is None and row.evaluation is not None:
+            kind = category(tasks[row.task_key].operators)
+            graphs += [(kind, graph) for graph in row.evaluation.graphs]
+    timed = [graph for _, graph in graphs if _right(graph)]
+    if not timed:
+        return None
+    kernels = [graph.speedup.device for graph in timed if graph.speedup and graph.speedup.device is not None]
+    is_kernel = len(kernels) == len(timed)
+    speeds = kernels if is_kernel else [_e2e(graph) for graph in timed]
+    slower = [graph for graph in timed if _e2e(graph) < 1]
+    kinds = list(dict.fromkeys(kind for kind, _ in graphs))
+    return Losses(
+        compiler=compiler,
+        is_kernel=is_kernel,
+        ranges=tuple(
+            sum(low <= speed < high for speed in speeds)
+            for low, high in zip((0.0, *BOUNDS), (*BOUNDS, float("inf")), strict=True)
+        ),
+        causes=[
+            _group(one, own) for one in CAUSES if (own := [graph for graph in slower if cause(graph) == one])
+        ],
+        categories=[_group(kind, [graph for own, graph in graphs if own == kind]) for kind in sorted(kinds)],
+        inexact=sum((graph.max_abs_diff or 0.0) >= 1e-3 for graph in timed),
+    )
+
+
+def cause(graph: GraphResult) -> Cause:
+    """Why a subgraph is slower than eager (PassNet, Table 8)."""
+    assert graph.speedup is not None
+    if graph.speedup.device is None:
+        return "small graph: cost of a call" if graph.nodes_before < SMALL else "device time unknown"
+    if graph.speedup.device < 1:
+        return "slower kernels"
+    if graph.nodes_before < SMALL:
+        return "small graph: cost of a call"
+    return "fast graph: cost of a call" if (graph.eager_ms or 0.0) < FAST_MS else "other"
+
+
+_CATEGORIES = {
+    "convolution": ("conv",),
+    "attention": ("scaled_dot_product", "attention"),
+    "recurrent": ("lstm", "gru", "rnn"),
+    "matrix product": ("matmul", "linear", "bmm", "mm", "einsum", "baddbmm", "addmm"),
+    "norm": ("norm",),
+    "softmax": ("softmax", "logsumexp"),
+    "loss": ("loss", "cross_entropy", "kl_div"),
+    "pooling": ("pool",),
+    "scan": ("cumsum", "cumprod", "sort"),
+    "reduction": ("sum", "mean", "prod", "max", "min", "argmax", "argmin", "amax", "amin", "var", "std"),
+    "indexing": ("index", "gather", "scatter", "embedding", "roll", "cat", "getitem"),
+}
+"""By words in operators' names, the first that is there."""
+_EXACT = {"mm", "sum", "max", "min", "mean", "prod", "var", "std", "rnn", "sort"}
+"""Words that are a whole name, or a part of other ones."""
+
+
+def category(operators: Sequence[str]) -> str:
+    """What kind of task it is: by the heaviest kind of operator in it."""
+    for name, words in _CATEGORIES.items():
+        for word in words:
+            if any(one == word if word in _EXACT else word in one for one in operators):
+                return name
+    return "elementwise"
+
+
+def _right(graph: GraphResult) -> bool:
+    return graph.status == "ok" and graph.speedup is not None
+
+
+def _e2e(graph: GraphResult) -> float:
+    assert graph.speedup is not None
+    return graph.speedup.e2e
+
+
+def _group(name: str, graphs: Sequence[GraphResult]) -> Group:
+    speeds = [_e2e(graph) for graph in graphs if _right(graph)]
+    return Group(
+        name=name,
+        subgraphs=len(graphs),
+        slower=sum(speed < 1 for speed in speeds),
+        wrong=len(graphs) - len(speeds),
+        median=statistics.median(speeds) if speeds else None,
+    )

@@ -1,0 +1,105 @@
+"""The Agent Trajectory Interchange Format, ATIF v1.8: a JSON document for each example, as harbor reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from passagent.data.dataset.example import Example, ToolCall, Turn
+from passagent.data.dataset.formats.common import Row, functions, provenance
+
+VERSION = "ATIF-v1.8"
+_SOURCES = {"system": "system", "user": "user", "assistant": "agent"}
+
+
+def rows(example: Example) -> Iterator[Row]:
+    """The whole conversation, what is not trained too: `extra.is_trained` of a step tells."""
+    told = example.trajectory
+    yield {
+        "schema_version": VERSION,
+        "session_id": told.run,
+        "trajectory_id": example.id,
+        "agent": {
+            "name": "passagent",
+            "version": told.passagent,
+            "model_name": told.model,
+            "tool_definitions": functions(example),
+        },
+        "steps": _steps(example),
+        "final_metrics": _totals(example),
+        "extra": provenance(example),
+    }
+
+
+def file_of(row: Row) -> str:
+    """The document's name, of the run, the episode and, of a step, the node."""
+    return f"{row['trajectory_id'].replace('/', '-')}.json"
+
+
+def _steps(example: Example) -> list[Row]:
+    told, is_part = example.trajectory, example.id != f"{example.trajectory.run}/{example.trajectory.episode}"
+    begin = next((place for place, turn in enumerate(example.turns) if turn.is_trained), 0)
+    found: list[Row] = []
+    for place, turn in enumerate(example.turns):
+        if turn.role == "tool":
+            results = found[-1].setdefault("observation", {"results": []})["results"]
+            results.append({"source_call_id": turn.answers, "content": turn.content})
+            continue
+        step: Row = {"step_id": len(found) + 1, "source": _SOURCES[turn.role], "message": turn.content}
+        if turn.at:
+            step["timestamp"] = turn.at
+        if is_part and place < begin:
+            step["is_copied_context"] = True  # another example has it
+        if turn.role == "assistant":
+            step |= _of_reply(turn, told.model)
+        found.append(step)
+    return found
+
+
+def _of_reply(turn: Turn, model: str) -> Row:
+    step: Row = {"llm_call_count": 1, "extra": {"is_trained": turn.is_trained}}
+    if turn.usage and turn.usage.model and turn.usage.model != model:
+        step["model_name"] = turn.usage.model
+    if turn.reasoning is not None:
+        step["reasoning_content"] = turn.reasoning
+    if turn.calls:
+        step["tool_calls"] = [_call(call) for call in turn.calls]
+    if turn.usage:
+        step["metrics"] = _known(
+            prompt_tokens=turn.usage.input_tokens,
+            completion_tokens=turn.usage.output_tokens,
+            cached_tokens=turn.usage.cached_tokens,
+            cost_usd=turn.usage.cost,
+            extra=_known(
+                cache_write_tokens=turn.usage.cache_write_tokens,
+                reasoning_tokens=turn.usage.reasoning_tokens,
+                latency_s=turn.usage.latency_s,
+            ),
+        )
+    return step
+
+
+def _call(call: ToolCall) -> Row:
+    told: Row = {"tool_call_id": call.id, "function_name": call.name, "arguments": call.arguments}
+    return told if call.raw is None else {**told, "extra": {"raw_arguments": call.raw}}
+
+
+def _totals(example: Example) -> Row:
+    """The sums over the replies; of what is not known of each reply, none."""
+    used = [turn.usage for turn in example.replies]
+
+    def total(name: str) -> Any:
+        values = [getattr(usage, name, None) for usage in used]
+        return None if None in values else sum(values)
+
+    return _known(
+        total_prompt_tokens=total("input_tokens"),
+        total_completion_tokens=total("output_tokens"),
+        total_cached_tokens=total("cached_tokens"),
+        total_cost_usd=total("cost"),
+        total_steps=sum(turn.role != "tool" for turn in example.turns),
+    )
+
+
+def _known(**values: Any) -> Row:
+    return {name: value for name, value in values.items() if value is not None}

@@ -1,0 +1,90 @@
+"""What the formats share: columns of provenance, tool schemas, chat messages, and what a row trains."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from passagent.data.dataset.example import Example, ToolCall, Turn
+
+Row = dict[str, Any]
+"""One JSON object of an export."""
+FILES = "files"
+"""The column of `Example.columns` with the candidates' files, which the format `passagent` alone carries."""
+
+
+class Stretch(NamedTuple):
+    """`turns[begin:end]` of an example. It begins and ends with a trained reply, and holds no other reply."""
+
+    begin: int
+    end: int
+
+
+def stretches(turns: Sequence[Turn]) -> list[Stretch]:
+    """The longest stretches of trained replies, in order: together they hold each trained reply once."""
+    found: list[Stretch] = []
+    is_open = False
+    for place, turn in enumerate(turns):
+        if turn.role != "assistant":
+            continue
+        if turn.is_trained:
+            begin = found.pop().begin if is_open else place
+            found.append(Stretch(begin, place + 1))
+        is_open = turn.is_trained
+    return found
+
+
+def has_untrained(turns: Sequence[Turn]) -> bool:
+    """Whether there is a reply that is not trained."""
+    return any(turn.role == "assistant" and not turn.is_trained for turn in turns)
+
+
+def provenance(example: Example) -> Row:
+    """Where an example comes from, and what is known of it: columns of every table.
+
+    A column of the example is taken before what the trajectory says. `raw_arguments` is JSON text: an empty
+    list has no type that a table could take.
+    """
+    told = example.trajectory
+    known = {"run": told.run, "episode": told.episode, "model": told.model, "device": told.device}
+    columns = {name: value for name, value in example.columns.items() if name != FILES}
+    return {
+        "id": example.id,
+        **known,
+        **columns,
+        "reasoning": example.reasoning,
+        "raw_arguments": json.dumps(raw_arguments(example), ensure_ascii=False),
+    }
+
+
+def raw_arguments(example: Example) -> list[dict[str, str]]:
+    """The arguments that are no JSON object, as the model sent them; in its call stands `{}`."""
+    return [
+        {"call": call.id, "arguments": call.raw}
+        for turn in example.replies
+        for call in turn.calls
+        if call.raw is not None
+    ]
+
+
+def functions(example: Example) -> list[Row]:
+    """The tools in the form that chat APIs and chat templates take."""
+    return [{"type": "function", "function": dict(tool)} for tool in example.tools]
+
+
+def chat_message(turn: Turn, arguments: Callable[[ToolCall], Any]) -> Row:
+    """A turn as a chat message, its reasoning left out. `arguments` gives a call's arguments."""
+    message: Row = {"role": turn.role, "content": turn.content}
+    if turn.role == "tool":
+        message |= {"tool_call_id": turn.answers, "name": turn.name}
+    if turn.calls:
+        message["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": arguments(call)},
+            }
+            for call in turn.calls
+        ]
+    return message

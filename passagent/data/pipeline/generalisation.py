@@ -1,0 +1,283 @@
+"""Other sizes and dtypes of a subgraph (PassNet 3.3).
+
+Sizes of activations are symbols, equal sizes one symbol, and integers of views and factories that equal one
+follow it. Dynamo captures the subgraph with these sizes dynamic; what it keeps symbolic, and its guards, say
+which sizes hold. Each candidate is run on fake tensors before it is kept.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from passagent.data.pipeline.cutting import empty_inputs, metas_of
+from passagent.tasks.capture import forget
+from passagent.tasks.extract.model_capture import quiet
+from passagent.tasks.extract.structural_hash import is_sized, structural_hash
+from passagent.tasks.graphio import load_graph
+from passagent.tasks.meta import TensorMeta
+
+SHAPES = 10
+"""Of each subgraph, the recorded one included."""
+DTYPES = ("float32", "float16", "bfloat16")
+SIZES: dict[int, tuple[tuple[int, ...], ...]] = {
+    1: ((1,), (2,), (4,), (16,), (32,), (64,), (128,), (256,), (512,)),
+    2: ((1, 16), (4, 16), (1, 256), (16, 16), (4, 256), (256, 16), (1, 4096), (16, 256), (16, 4096)),
+    3: (
+        (1, 16, 16), (4, 16, 16), (1, 16, 256), (1, 256, 16), (16, 16, 16), (4, 16, 256), (4, 256, 16),
+        (1, 256, 256), (16, 16, 256),
+    ),
+    4: (
+        (1, 16, 16, 16), (4, 16, 16, 16), (1, 16, 16, 256), (1, 16, 256, 16), (1, 256, 16, 16),
+        (16, 16, 16, 16), (4, 16, 16, 256), (4, 16, 256, 16), (1, 16, 256, 256),
+    ),
+}  # fmt: skip
+"""GraphNet's candidates, by the number of free symbols."""
+PRESERVED = (
+    "running_mean", "running_var", "num_batches_tracked", "bn_parameters_weight", "bn_parameters_bias",
+    "ln_parameters_weight", "ln_parameters_bias",
+)  # fmt: skip
+"""Weights that stay float32 (GraphNet's FLOAT32_PRESERVED_WEIGHTS)."""
+BATCH = "b"
+
+Sizes = dict[str, int]
+
+
+def generalise(payload: dict[str, Any]) -> dict[str, Any]:
+    """The instances of a record: a template, and for each size and dtype the values and the hash."""
+    shapes, dtypes = payload["shapes"], payload["dtypes"]
+    template, recorded = _template(payload)
+    with quiet():
+        free, holds = _free_symbols(template, recorded)
+    symbols = [key for key in free if _runs(*instance(template, {**recorded, key: 2 * recorded[key]}, None))]
+    symbols = symbols[: max(SIZES)]
+    template = _fixed(template, {key: value for key, value in recorded.items() if key not in symbols})
+    recorded = {key: recorded[key] for key in symbols}
+    kept, tried = [recorded], 0
+    for values in SIZES.get(len(symbols), ()):
+        sizes = dict(zip(symbols, values, strict=True))
+        if len(kept) == shapes or sizes in kept:
+            continue
+        tried += 1
+        if holds(sizes) and _runs(*instance(template, sizes, None)):
+            kept.append(sizes)
+    instances = []
+    for sizes, dtype in itertools.product(kept, dtypes):
+        graph, metas = instance(template, sizes, dtype)
+        if dtype != dtypes[0] and not (any(meta.dtype == dtype for meta in metas) and _runs(graph, metas)):
+            continue
+        found = structural_hash(graph, metas)._asdict()
+        own = {"sizes": sizes, "dtype": dtype, "input_dtypes": [meta.dtype for meta in metas], "hash": found}
+        instances.append(own)
+    return {"template": template, "instances": instances, "symbols": symbols, "tried": tried}
+
+
+def instance(template: dict[str, Any], sizes: Sizes, dtype: str | None) -> tuple[fx.Graph, list[TensorMeta]]:
+    """The graph of a template at these sizes, and its inputs' metadata, in a dtype."""
+    fixed = _fixed(template, sizes)
+    metas = metas_of(fixed)
+    if dtype not in (None, "float32"):
+        metas = [replace(meta, dtype=dtype) if _follows(meta) else meta for meta in metas]
+    return load_graph(fixed["nodes"]).graph, [_resized(meta) for meta in metas]
+
+
+def _resized(meta: TensorMeta) -> TensorMeta:
+    """Recorded values and strides hold for the recorded shape only; then the values' range is kept."""
+    if meta.data is not None and not meta.is_python_scalar and len(_flat(meta.data)) != meta.numel:
+        values = _flat(meta.data)
+        if meta.is_floating:
+            mean = sum(values) / len(values)
+            spread = (sum((value - mean) ** 2 for value in values) / len(values)) ** 0.5
+            meta = replace(meta, data=None, mean=mean, std=spread)
+        else:
+            meta = replace(meta, data=None, min_val=int(min(values)), max_val=int(max(values)))
+    return meta
+
+
+def _flat(data: Any) -> list[Any]:
+    return [value for item in data for value in _flat(item)] if isinstance(data, list) else [data]
+
+
+def _follows(meta: TensorMeta) -> bool:
+    """Whether an input takes another dtype."""
+    return meta.dtype == "float32" and not any(word in meta.original_name for word in PRESERVED)
+
+
+def _template(record: dict[str, Any]) -> tuple[dict[str, Any], Sizes]:
+    """The record with symbols in place of sizes, and the recorded value of each."""
+    metas = metas_of(record)
+    free = [not meta.is_parameter and not meta.is_python_scalar for meta in metas]
+    sizes: Sizes = {}
+    inputs = []
+    has_batch = any(
+        is_free and len(meta.shape) > 1 and meta.shape[0] == 1
+        for meta, is_free in zip(metas, free, strict=True)
+    )
+    for meta, is_free in zip(metas, free, strict=True):
+        shape: list[int | str] = list(meta.shape)
+        for dim, size in enumerate(meta.shape if is_free else ()):
+            if size > 1:
+                shape[dim] = f"s{size}"
+                sizes[f"s{size}"] = size
+            elif size == 1 and dim == 0 and len(shape) > 1:
+                shape[dim] = BATCH
+        inputs.append({**asdict(meta), "shape": shape, "stride": None, "shares": None, "storage_offset": 0})
+    graph = load_graph(record["nodes"]).graph
+    sized = {node.name for node in graph.nodes if node.op.startswith("call") and is_sized(node)}
+    nodes = []
+    for node in record["nodes"]:
+        is_sized_one = node["name"] in sized
+        args = _symbolic(node["args"], sizes, [has_batch]) if is_sized_one else node["args"]
+        nodes.append({**node, "args": args})
+    template = {"nodes": nodes, "inputs": inputs}
+    if has_batch:
+        lifted = next(n for n in itertools.count(3) if f"s{n}" not in sizes)
+        if _runs(*instance(template, {**sizes, BATCH: lifted}, None)):
+            return template, {BATCH: 1, **sizes}
+        template = _fixed(template, {BATCH: 1})
+    return template, sizes
+
+
+def _symbolic(value: Any, sizes: Sizes, first: list[bool]) -> Any:
+    """The arguments of a sized operator with symbols; its first size, if 1, is the batch."""
+    if type(value) is int:
+        is_batch, first[0] = first[0] and value == 1, False
+        return {"symbol": BATCH} if is_batch else {"symbol": f"s{value}"} if f"s{value}" in sizes else value
+    if isinstance(value, list):
+        return [_symbolic(item, sizes, first) for item in value]
+    if isinstance(value, dict) and next(iter(value)) in ("tuple", "list", "size", "slice"):
+        return {key: _symbolic(item, sizes, first) for key, item in value.items()}
+    return value
+
+
+def _fixed(template: dict[str, Any], sizes: Sizes) -> dict[str, Any]:
+    """The template with these symbols' values."""
+
+    def fix(value: Any) -> Any:
+        if isinstance(value, list):
+            return [fix(item) for item in value]
+        if isinstance(value, dict):
+            if "symbol" in value:
+                return sizes.get(value["symbol"], value)
+            return {key: fix(item) for key, item in value.items()}
+        return value
+
+    inputs = [
+        {**one, "shape": [sizes.get(size, size) if isinstance(size, str) else size for size in one["shape"]]}
+        for one in template["inputs"]
+    ]
+    return {"nodes": fix(template["nodes"]), "inputs": inputs}
+
+
+def _runs(graph: fx.Graph, metas: list[TensorMeta]) -> bool:
+    """Whether a graph runs on tensors without values."""
+    try:
+        with quiet(), FakeTensorMode() as mode, torch.no_grad():
+            inputs = [
+                mode.from_tensor(value) if isinstance(value, torch.Tensor) else value
+                for value in empty_inputs(metas)
+            ]
+            fx.GraphModule(torch.nn.Module(), graph)(*inputs)
+    except Exception:
+        return False
+    return True
+
+
+def _free_symbols(template: dict[str, Any], recorded: Sizes) -> tuple[list[str], Callable[[Sizes], bool]]:
+    """The symbols that Dynamo keeps free, and whether sizes hold its guards."""
+    if not recorded:
+        return [], lambda sizes: not sizes
+    example = dict(recorded)
+    if BATCH in example:
+        example[BATCH] = next(n for n in itertools.count(3) if n not in recorded.values())
+    graph, places = _with_sizes_of_inputs(template, example)
+    inputs = empty_inputs(metas_of(_fixed(template, example)))
+    for position, one in enumerate(template["inputs"]):
+        for dim, size in enumerate(one["shape"]):
+            if isinstance(size, str):
+                torch._dynamo.maybe_mark_dynamic(inputs[position], dim)
+    seen: list[fx.GraphModule] = []
+
+    def backend(graph_module: fx.GraphModule, _example: list[Any]) -> Callable[..., Any]:
+        seen.append(graph_module)
+        raise RuntimeError("there is no need to go on")
+
+    forget()
+    try:
+        with torch.no_grad():
+            module = fx.GraphModule(torch.nn.Module(), graph)
+            torch.compile(module, backend=backend, fullgraph=True, dynamic=None)(*inputs)
+    except Exception:
+        if not seen:
+            return [], lambda sizes: not sizes
+    finally:
+        forget()
+    return _read_guards(seen[0], list(places), example)
+
+
+def _with_sizes_of_inputs(template: dict[str, Any], example: Sizes) -> tuple[fx.Graph, Sizes]:
+    """The template's graph, in which symbols are the sizes of inputs; and the symbols."""
+    places = {
+        size: (position, dim)
+        for position, one in reversed(list(enumerate(template["inputs"])))
+        for dim, size in enumerate(one["shape"])
+        if isinstance(size, str)
+    }
+    nodes: list[dict[str, Any]] = []
+    head = [node for node in template["nodes"] if node["op"] == "placeholder"]
+    for symbol, (position, dim) in places.items():
+        given = {"tuple": [{"node": head[position]["name"]}, dim]}
+        nodes.append({"op": "call_method", "name": f"size_{symbol}", "target": "size", "args": given})
+
+    def named(value: Any) -> Any:
+        if isinstance(value, list):
+            return [named(item) for item in value]
+        if isinstance(value, dict):
+            if "symbol" in value:
+                return {"node": f"size_{value['symbol']}"}
+            return {key: named(item) for key, item in value.items()}
+        return value
+
+    rest = [named(node) for node in template["nodes"] if node["op"] != "placeholder"]
+    return load_graph([*head, *nodes, *rest]).graph, {symbol: example[symbol] for symbol in places}
+
+
+def _read_guards(
+    graph_module: fx.GraphModule, symbols: list[str], example: Sizes
+) -> tuple[list[str], Callable[[Sizes], bool]]:
+    """What Dynamo made of the sizes whose example is a symbol's."""
+    kept: dict[int, sympy.Expr] = {}
+    fixed: set[int] = set()
+    env = None
+    for node in graph_module.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("example_value")
+        if not isinstance(value, torch.Tensor):
+            continue
+        is_weight = not any(isinstance(size, torch.SymInt) for size in value.shape)
+        for size in value.shape:
+            if isinstance(size, torch.SymInt):
+                env = size.node.shape_env
+                kept[int(size.node.hint)] = size.node.expr
+            elif not is_weight:
+                fixed.add(int(size))
+    free = [symbol for symbol in symbols if example[symbol] in kept and example[symbol] not in fixed]
+    guards: list[Any] = [guard.expr for guard in env.guards] if env is not None else []
+    ranges: dict[Any, Any] = dict(env.var_to_range) if env is not None else {}
+
+    def holds(sizes: Sizes) -> bool:
+        values = {kept[example[symbol]]: value for symbol, value in sizes.items()}
+        for symbol, value in values.items():
+            span = ranges.get(symbol)
+            # Dynamo takes 0 and 1 apart; the run on fake tensors says whether 1 holds
+            if span is not None and not (value == 1 or span.lower <= value <= span.upper):
+                return False
+        return all(guard.subs(values) != sympy.false for guard in guards if 1 not in values.values())
+
+    return sorted(free, key=symbols.index), holds

@@ -1,0 +1,262 @@
+"""An episode of pass writing as a trainer's environment: the agent's own tools, and a reward.
+
+Its public methods are the tools (TRL's `environment_factory` takes every one of them), with the names and
+arguments that `passagent.agent.toolbox` gives a model: what is learned here is used unchanged in a search.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any, Literal
+
+from passagent.agent import toolbox
+from passagent.agent.episode import answer
+from passagent.agent.observe import observation, used_evaluation
+from passagent.agent.taskfiles import TaskFiles
+from passagent.agent.toolbox import CHECK, CODE, EDITOR, EVALUATOR, KNOWLEDGE, PROFILE, Tool
+from passagent.agent.workspace import Workspace
+from passagent.config import load_config
+from passagent.data.rl.instructions import task_text
+from passagent.data.rl.reward import reward_of
+from passagent.data.rl.shared import SharedEvaluator, shared
+from passagent.errors import PassagentError, UsageError
+from passagent.evaluator.result import Candidate, Evaluation
+from passagent.evaluator.target import target_of
+from passagent.experience import knowledge
+from passagent.search.profiling_nodes import profiled
+from passagent.tasks import Task, load_task
+
+
+class PassEnv:
+    """One episode at a time: `reset`, tool calls, then `reward`.
+
+    Reward. The AS of the best candidate evaluated in the episode, rounded to what its measurement can tell
+    (passagent.data.rl.reward); 0 if none was evaluated. A wrong candidate has the AS that the score gives it.
+
+    Refused. A candidate that breaks an integrity rule sets `refused`, and the reward is 0 from then on,
+    whatever was good before or comes after: cheating never pays. What gives no plan counts, too;
+    the tool `check` tells of these beforehand and does not count. A refusal that rests on a measurement must
+    repeat itself to count.
+
+    Faults. What the machine or the task fails is not the policy's: the tool raises, `fault` says what it was,
+    and the reward is None. TRL leaves out such an episode: None becomes NaN, its advantage is 0, and it does
+    not count in its group's mean. After three evaluations in a row that the machine failed, `reset` raises.
+    """
+
+    refused: bool
+    """Whether a candidate of this episode was refused."""
+    fault: str | None
+    """What the machine or the task failed in this episode, in a line."""
+    best_files: dict[str, str]
+    """The files of the best candidate so far, name to text; empty if there is none."""
+    best: Evaluation | None
+    """Its evaluation."""
+
+    def __init__(
+        self,
+        device: str = "cpu",
+        config: str | None = None,
+        settings: dict[str, Any] | None = None,
+        rules: bool = True,
+        runs_dir: str | None = "runs",
+    ) -> None:
+        """Everything has a default: use functools.partial to set something. Raises UsageError.
+
+        Args:
+            device: Where candidates are measured, as `--device` of the commands.
+            config: A preset or YAML file, as `--config`.
+            settings: Single settings, such as `{"agent.max_evaluations": 4}`, as `--set`.
+            rules: Whether `reset` begins with the rules of pass writing (the agent's system message).
+            runs_dir: Where evaluations are kept and found again, as `--runs-dir`; None: nowhere.
+        """
+        self._config = load_config(config, {**(settings or {}), "evaluator.device": device})
+        self._rules, self._runs_dir = rules, runs_dir
+        self._tools: dict[str, Tool] = {}
+        self._clear()
+
+    def _clear(self) -> None:
+        self.refused, self.fault = False, None
+        self.best, self.best_files = None, {}
+        self._calls = self._evaluations = 0
+        self._seen: dict[str, Evaluation] = {}
+
+    def reset(self, **row: Any) -> str:
+        """Begin an episode on the task that `row["task"]` names: a path or `example:NAME`.
+
+        The row's other columns are ignored. Returns the text that the model is to see. Raises UsageError and
+        TaskError for a row without a usable task, and InfrastructureError where the machine has failed too
+        often to go on.
+        """
+        if not isinstance(row.get("task"), str):
+            raise UsageError("the row has no column 'task'; it holds a task's path or example:NAME")
+        self._clear()
+        evaluator = shared(self._config.evaluator, self._runs_dir)
+        evaluator.check()
+        task = load_task(row["task"])
+        self._evaluator = evaluator
+        self._tools = self._open_tools(task, evaluator)
+        return task_text(task, self._config, self._rules)
+
+    @property
+    def reward(self) -> float | None:
+        """See the class; None: the episode cannot be scored, for a fault that is not the policy's."""
+        if self.refused:
+            return 0.0
+        if self.fault is not None:
+            return None
+        return 0.0 if self.best is None else reward_of(self.best)
+
+    def get_reward(self) -> float | None:
+        """`reward`, as TRL asks for it; no tool."""
+        return self.reward
+
+    def file_editor(
+        self,
+        command: Literal["view", "create", "str_replace", "insert", "undo_edit", "restore"],
+        path: str,
+        file_text: str | None = None,
+        old_str: str | None = None,
+        new_str: str | None = None,
+        insert_line: int | None = None,
+        view_range: list[int] | None = None,
+        version: int | None = None,
+    ) -> str:
+        """View and edit the files of your pass directory; 'task/...' is the task, read-only.
+
+        Args:
+            command: view (a file with line numbers, or a directory), create (write file_text to path), str_replace (replace old_str, which must occur exactly once, by new_str), insert (put new_str after insert_line), undo_edit (take the last edit of path back) or restore (take the directory back to an evaluated version).
+            path: Relative to your directory, such as FusedAddRelu.py, sorted_output_pass_rule_names.json, task/graph_list.txt or '.'.
+            file_text: create: the whole file.
+            old_str: str_replace: the text to replace.
+            new_str: str_replace, insert: the new text.
+            insert_line: insert: the line after which new_str goes; 0 is the beginning.
+            view_range: view: [first, last]; last -1 is the end.
+            version: restore: the number that pass_evaluator gave the version; 0 is what you began with.
+
+        Returns:
+            What the command led to.
+        """  # noqa: E501 (an argument's description is one line for TRL)
+        return self._call(
+            EDITOR,
+            command=command,
+            path=path,
+            file_text=file_text,
+            old_str=old_str,
+            new_str=new_str,
+            insert_line=insert_line,
+            view_range=view_range,
+            version=version,
+        )
+
+    def check(self) -> str:
+        """Check your pass directory without running it: what does not parse, and which integrity rules it breaks. Costs no evaluation.
+
+        Returns:
+            Each problem with its line and what to write instead.
+        """  # noqa: E501
+        return self._call(CHECK)
+
+    def pass_evaluator(self) -> str:
+        """Evaluate your pass directory on every graph of the task: integrity rules, matching, correctness, then timing against eager. Evaluations are limited.
+
+        Returns:
+            The stage reached, what is wrong where, the speedup of each graph and the AS.
+        """  # noqa: E501
+        return self._call(EVALUATOR)
+
+    def search_knowledge(self, query: str | None = None, path: str | None = None) -> str:
+        """Search the optimisation knowledge by keywords, or read a document that a search named.
+
+        Args:
+            query: Keywords, such as: row softmax half precision.
+            path: Path of a document that a search named.
+
+        Returns:
+            The passages found, or the document.
+        """
+        return self._call(KNOWLEDGE, query=query, path=path)
+
+    def search_code(self, query: str, kind: str | None = None, cursor: str | None = None) -> str:
+        """Search code: sample passes and the sources of the kernel language that is installed.
+
+        Args:
+            query: What is looked for in each line; with kind file a part of a file's name or all of it.
+            kind: string or file; default string.
+            cursor: Go on where an answer was cut, with its cursor.
+
+        Returns:
+            Lines `file:line: text`; with kind file the names found, or the file.
+        """
+        return self._call(CODE, query=query, kind=kind, cursor=cursor)
+
+    def profile(self, deep: bool | None = None) -> str:
+        """Say what limits your pass directory, which must have been evaluated. Uses no evaluation.
+
+        Args:
+            deep: Read hardware counters, too, where there are some.
+
+        Returns:
+            Each limit with the figure that shows it and its threshold, and what was not measured.
+        """
+        return self._call(PROFILE, deep=deep)
+
+    def _call(self, name: str, **arguments: Any) -> str:
+        """A tool's answer, or the model's mistake in words. Raises what is not the policy's fault."""
+        if not self._tools:
+            raise UsageError("reset has to come before the first tool call")
+        self._calls += 1
+        call = {"id": f"call_{self._calls}", "name": name, "arguments": json.dumps(arguments)}
+        limit = self._config.agent.max_evaluations
+        may_evaluate = self._evaluations < limit
+        try:
+            text = self._evaluator.run(answer(call, self._tools, False, may_evaluate))
+        except PassagentError as error:
+            self.fault = str(error)
+            raise
+        if name == EVALUATOR:
+            self._evaluations += used_evaluation(text)
+        return f"{text}\nleft: {limit - self._evaluations} of {limit} evaluations"
+
+    def _open_tools(self, task: Task, evaluator: SharedEvaluator) -> dict[str, Tool]:
+        """The agent's tools on an empty directory."""
+        workspace, config = Workspace(TaskFiles(task.path), {}), self._config.evaluator
+        target = target_of(config)
+
+        async def submit(files: dict[str, str], call_id: str) -> str:
+            candidate = Candidate(files)
+            evaluation = self._seen.get(candidate.key) or await evaluator.evaluate(task, candidate)
+            self._seen[candidate.key] = evaluation  # measuring the same files until luck helps gains nothing
+            before = self.best.as_score if self.best and self.best.status == "ok" else None
+            self._take(evaluation, files)
+            return observation(evaluation, best_as=before, files=files)
+
+        async def outline(files: dict[str, str]) -> Evaluation | list[str]:
+            return await evaluator.outline(task, Candidate(files))
+
+        async def limits(files: dict[str, str], deep: bool) -> str:
+            candidate = Candidate(files)
+            return (await profiled(task, candidate, self._seen.get(candidate.key), config, deep)).text()
+
+        opened = [
+            toolbox.file_editor(workspace),
+            toolbox.check(workspace, outline),
+            toolbox.pass_evaluator(workspace, submit),
+            toolbox.search_knowledge(
+                partial(knowledge.search, operators=task.operators, target=target),
+                partial(knowledge.read, target=target),
+            ),
+            toolbox.search_code(target),
+            toolbox.profile(workspace, limits),
+        ]
+        return {tool.spec.name: tool for tool in opened}
+
+    def _take(self, evaluation: Evaluation, files: dict[str, str]) -> None:
+        """Remember what counts of an evaluated candidate."""
+        if evaluation.status == "refused":
+            self.refused = True
+            return
+        if evaluation.as_score is None:
+            return
+        if self.best is None or reward_of(evaluation) > reward_of(self.best):
+            self.best, self.best_files = evaluation, files

@@ -1,0 +1,131 @@
+"""Passes beside Inductor: a pass over Dynamo's graph, and the backend `passagent` of torch.compile."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._inductor.config as inductor_config
+from torch import fx
+from torch._inductor.custom_graph_pass import CustomGraphPass
+
+from passagent.deploy.loading import Package, Passes, load_packages
+from passagent.deploy.registration import overload
+from passagent.deploy.rewriting import Rewriting, rewrite
+from passagent.errors import UsageError
+
+_KEY = "pre_grad_custom_pass"
+
+
+class PassesInGraph(CustomGraphPass):
+    """Runs the passes of packages, after another custom pass that was there (`before`).
+
+    `last` is what the latest graph became. Inductor's caches know it by the content of the packages: where
+    they hold a compiled graph, it does not run.
+    """
+
+    def __init__(self, packages: Iterable[Package], before: Any = None) -> None:
+        self.packages, self.before = list(packages), before
+        self.last: Rewriting | None = None
+        self.runs = 0
+
+    def __call__(self, graph: fx.Graph) -> None:
+        """Rewrite a graph that Dynamo captured."""
+        for one in _several(self.before):
+            one(graph)
+        self.runs += 1
+        self.last = rewrite(graph, self.packages)
+        _lower({replaced.operator for replaced in self.last.replaced})
+
+    def uuid(self) -> Any:
+        """The content of the packages and of this code; None, no caching, if another pass has none."""
+        others = [_uuid(one) for one in _several(self.before)]
+        if None in others:
+            return None
+        return ("passagent", _code(), *(package.digest for package in self.packages), *map(repr, others))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"packages": [str(package.path) for package in self.packages], "uuid": self.uuid()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(load_packages(state["packages"]))  # type: ignore[misc]
+
+
+def inductor_options(passes: Passes) -> dict[str, Any]:
+    """Options for `torch.compile(model, options=...)`, to be merged with others: `{**mine, **these}`.
+
+    A custom pass that Inductor's configuration has already runs first. Raises UsageError, PassagentError.
+    """
+    return {_KEY: PassesInGraph(load_packages(passes), inductor_config.pre_grad_custom_pass)}
+
+
+def passagent(
+    graph_module: fx.GraphModule,
+    example_inputs: list[Any],
+    *,
+    options: dict[str, Any] | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """The backend: Inductor with the passes of `options["passes"]`; all other options are Inductor's."""
+    from torch._inductor import list_mode_options
+    from torch._inductor.compile_fx import compile_fx
+
+    given = dict(options or {})
+    if "passes" not in given:
+        raise UsageError('backend "passagent": name packages: options={"passes": "my_passes"}')
+    packages = load_packages(given.pop("passes"))
+    own = given.pop(_KEY, inductor_config.pre_grad_custom_pass)
+    patches = {**(list_mode_options(mode) if mode else {}), **given, _KEY: PassesInGraph(packages, own)}
+    return compile_fx(graph_module, example_inputs, config_patches=patches)  # type: ignore[return-value]
+
+
+def _several(passes: Any) -> list[Any]:
+    if passes is None:
+        return []
+    return list(passes) if isinstance(passes, list | tuple) else [passes]
+
+
+def _uuid(one: Any) -> Any:
+    return one.uuid() if hasattr(one, "uuid") else None
+
+
+def _code() -> str:
+    """A hash of what decides how a graph is rewritten."""
+    own = Path(__file__).parent
+    matching = own.parent / "evaluator" / "matching"
+    texts = [file.read_bytes() for place in (own, matching) for file in sorted(place.glob("*.py"))]
+    return hashlib.sha256(b"\0".join(texts)).hexdigest()
+
+
+def _lower(names: set[str]) -> None:
+    """Tell Inductor that the operators are called as they are; from Python without torch's dispatcher."""
+    from torch._inductor import ir
+    from torch._inductor.lowering import lowerings, make_fallback, register_lowering
+    from torch._inductor.virtualized import V
+    from torch.utils import _pytree
+
+    class DirectCall(ir.FallbackKernel):
+        """A call of one of our operators, by the function itself where the generated code is Python."""
+
+        def codegen(self, wrapper: Any) -> None:
+            """Write the call."""
+            called = self.op_overload
+            if isinstance(called, torch._ops.OpOverload) and not (V.graph.cpp_wrapper or V.graph.fx_wrapper):
+                wrapper.add_import_once("from passagent.deploy import direct_calls")
+                self.python_kernel_name = f"direct_calls.{called._schema.name.partition('::')[2]}"
+            super().codegen(wrapper)
+
+    def lowering(function: torch._ops.OpOverload) -> Callable[..., Any]:
+        def lowered(*args: Any) -> Any:
+            made = DirectCall.create(function, *args)
+            return _pytree.tree_map(ir.TensorBox.create, made)
+
+        return lowered
+
+    for name in sorted(names):
+        if overload(name) not in lowerings:
+            make_fallback(overload(name), warn=False)
+            register_lowering(overload(name), type_promotion_kind=None)(lowering(overload(name)))

@@ -1,0 +1,157 @@
+"""Read a package of passes: verify its files, register its operators."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+from torch import fx
+
+from passagent.deploy.bindings import Skeleton
+from passagent.deploy.planned_operator import PlannedCall, PlannedOperator
+from passagent.deploy.registration import register
+from passagent.errors import PassagentError, UsageError
+from passagent.evaluator.candidate import PLANS
+from passagent.evaluator.matching.rewrite import PlannedPass
+from passagent.plan import artefact
+from passagent.plan.arguments import Argument
+from passagent.plan.recorded_pattern import pattern_graph
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+_ARGUMENTS: TypeAdapter[tuple[Argument, ...]] = TypeAdapter(tuple[Argument, ...])
+
+
+@dataclass(frozen=True)
+class DeployedPass:
+    """A pass of a package: what it matches, and its operators for what may be bound to its parameters."""
+
+    planned: PlannedPass
+    operators: dict[str, PlannedOperator]
+    """By name."""
+    skeletons: list[tuple[Skeleton, str]]
+    """What is bound, but for tensors, and the operator for it."""
+
+    @property
+    def name(self) -> str:
+        """As its author called it."""
+        return self.planned.name
+
+    @property
+    def pattern(self) -> fx.Graph:
+        """What it matches."""
+        return self.planned.pattern_graph
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package of passes, ready to be used."""
+
+    path: Path
+    digest: str
+    """sha256 of its manifest, which has the digest of each file."""
+    passes: list[DeployedPass]
+    manifest: dict[str, Any]
+
+
+Passes = str | Path | Package | Sequence[str | Path | Package]
+"""Packages: directories, names of modules, or loaded ones."""
+
+
+def load_packages(passes: Passes) -> list[Package]:
+    """The packages that `passes` names. Raises UsageError, PassagentError."""
+    several = [passes] if isinstance(passes, str | Path | Package) else list(passes)
+    return [one if isinstance(one, Package) else load_package(_directory(one)) for one in several]
+
+
+def load_package(path: str | Path) -> Package:
+    """The package in a directory, its operators registered; once in a process for each content.
+
+    Raises UsageError where there is no package, PassagentError where a file is not the one that was packed.
+    """
+    place = Path(path).resolve()
+    try:
+        text = (place / MANIFEST).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: is no package of passes: it has no {MANIFEST}") from error
+    return _load(place, text)
+
+
+@cache
+def _load(place: Path, text: str) -> Package:
+    try:
+        manifest = json.loads(text)
+        if manifest["format"] != FORMAT:
+            raise UsageError(f"{place}: is of format {manifest['format']}; this passagent reads {FORMAT}")
+        files = {name: _verified(place, name, digest) for name, digest in manifest["files"].items()}
+        passes = [_pass(entry, files) for entry in manifest["passes"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise PassagentError(f"{place / MANIFEST}: is damaged: {error}; package the passes again") from error
+    return Package(place, hashlib.sha256(text.encode()).hexdigest(), passes, manifest)
+
+
+def _verified(place: Path, name: str, digest: str) -> str:
+    file = place / name
+    if not file.resolve().is_relative_to(place):
+        raise PassagentError(f"{place / MANIFEST}: names {name}, which is outside of the package")
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise PassagentError(f"{file}: is missing; package the passes again") from error
+    if hashlib.sha256(text.encode()).hexdigest() != digest:
+        raise PassagentError(f"{file}: is not what was packaged: its hash differs; package the passes again")
+    return text
+
+
+def _pass(entry: dict[str, Any], files: dict[str, str]) -> DeployedPass:
+    root = f"{entry['directory']}/{PLANS}/"
+    own = {name.removeprefix(root): text for name, text in files.items() if name.startswith(root)}
+    recording = artefact.read(own).recording
+    recorded = recording.passes[entry["number"]]
+    graph = pattern_graph(recorded.pattern)
+    planned = PlannedPass(recorded.name, recorded.file, graph)
+    operators, skeletons = {}, []
+    for one in entry["operators"]:
+        calls = [
+            PlannedCall(recorded.plans[call["plan"]], _ARGUMENTS.validate_python(call["arguments"]))
+            for call in one["calls"]
+        ]
+        name = operator_name(entry_pattern(recorded), one["bindings"], calls)
+        if name != one["name"]:
+            raise PassagentError(f"{entry['name']}: operator {one['name']} is not what its name says")
+        made = PlannedOperator(graph, one["bindings"], calls, recording.device)
+        operators[name] = register(name, made, one["outputs"])
+        skeletons.append((one["bindings"], name))
+    return DeployedPass(planned, operators, skeletons)
+
+
+def entry_pattern(recorded: Any) -> list[dict[str, Any]]:
+    """A recorded pass's pattern as plain data."""
+    return [node.model_dump(mode="json", exclude_none=True) for node in recorded.pattern]
+
+
+def operator_name(pattern: list[dict[str, Any]], skeleton: Skeleton, calls: Sequence[PlannedCall]) -> str:
+    """The name of an operator, by its content."""
+    plans = [[call.plan.digest(), _ARGUMENTS.dump_python(call.arguments, mode="json")] for call in calls]
+    content = json.dumps([pattern, skeleton, plans], sort_keys=True)
+    return f"p_{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+
+
+def _directory(name: str | Path) -> Path:
+    """A directory if there is one of that name, else where the module of that name is."""
+    if Path(name).is_dir():
+        return Path(name)
+    try:
+        found = importlib.util.find_spec(str(name)) if isinstance(name, str) else None
+    except (ImportError, ValueError):
+        found = None
+    if found is None or found.origin is None:
+        raise UsageError(f"passes {name!s}: no such directory, and no module of that name")
+    return Path(found.origin).parent

@@ -1,0 +1,208 @@
+"""A whole model from Python, from `extract` to `optimize`. torch is imported when a function is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from passagent.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch.fx import GraphModule
+
+    from passagent.deploy.loading import Passes
+    from passagent.deploy.model_timing import Measurement
+    from passagent.deploy.optimized import Optimized
+    from passagent.deploy.package_writing import Packed
+    from passagent.deploy.rewriting import Rewriting
+    from passagent.tasks.extract.extracting import Extracted
+    from passagent.tasks.extract.region_tasks import Regions
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+@overload
+def extract(
+    *, name: str | None = None, dynamic: bool = False, out: str | Path | None = None
+) -> Decorator: ...
+
+
+@overload
+def extract(
+    model: Callable[..., Any],
+    *inputs: Any,
+    name: str | None = None,
+    dynamic: bool = False,
+    out: str | Path | None = None,
+) -> Extracted: ...
+
+
+def extract(
+    model: Callable[..., Any] | None = None,
+    *inputs: Any,
+    name: str | None = None,
+    dynamic: bool = False,
+    out: str | Path | None = None,
+) -> Extracted | Decorator:
+    """Write the graphs that Dynamo captures of `model(*inputs)` as subgraphs, and validate them.
+
+    Without a model it is a decorator, `@passagent.extract(name="bert")`: the first call of the function or
+    module is extracted, and every call does what it did. `dynamic`: sizes above 1 of the inputs are symbolic.
+    `out`: a directory that is not there yet; default `extracted/NAME`. A module in training mode is captured
+    with gradients. Raises PassagentError where Dynamo cannot capture the model, UsageError for `out`.
+    """
+    if model is None:
+        return lambda one: _decorated(one, name, dynamic, out)
+    from passagent.tasks.extract.extracting import extract_model
+    from passagent.tasks.extract.factories import Model
+
+    if not callable(model):
+        raise UsageError(f"extract: a {type(model).__name__} cannot be called; give a module or a function")
+    called = name or _name(model)
+    return extract_model(Model(called, model, inputs), _place(called, out), dynamic)
+
+
+def extract_regions(
+    model: Callable[..., Any], *inputs: Any, name: str | None = None, out: str | Path | None = None
+) -> Regions:
+    """Cut `model(*inputs)` into the regions that Inductor would fuse, and write each as a task below `out`.
+
+    A region that occurs several times is one task, with its count; regions that differ in sizes or dtypes
+    only are subgraphs of one. They come in the order of their share of the time. Raises as `extract` does.
+    """
+    from passagent.tasks.extract.factories import Model
+    from passagent.tasks.extract.region_tasks import extract_regions as extracted
+
+    called = name or _name(model)
+    return extracted(Model(called, model, inputs), _place(called, out))
+
+
+def optimize(
+    model: Callable[..., Any],
+    *inputs: Any,
+    out: str | Path,
+    model_name: str | Sequence[str] | None = None,
+    iters: int | None = None,
+    max_time: float | None = None,
+    state: str | Path | None = None,
+    library: str | Path | None = None,
+    config: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    on_progress: Callable[[str], object] | None = None,
+) -> Optimized:
+    """Make `model(*inputs)` faster: search its regions for passes, package those that pay on the whole model.
+
+    out: the package; `.package` of the result is None where nothing pays, and `.why_not` says why. The other
+    arguments are the options of `passagent optimize`; model_name: who writes passes; max_time: s, of this
+    call. The same call again goes on. Ctrl-C stops it cleanly, then KeyboardInterrupt is raised. on_progress
+    is told what happens, a line each. Raises UsageError, PassagentError.
+    """
+    from passagent.deploy.optimizing import Request, conduct_in_a_thread
+    from passagent.deploy.optimizing import optimize as optimized
+    from passagent.settings import settings_of
+    from passagent.tasks.extract.factories import Model
+
+    request = Request(
+        out=Path(out),
+        settings=settings_of({"model": model_name, "iters": iters}, settings),
+        preset=config,
+        state=Path(state) if state is not None else None,
+        max_time_s=max_time,
+        library=Path(library) if library is not None else None,
+    )
+    say = on_progress or (lambda _line: None)
+    return optimized(request, Model(_name(model), model, inputs), conduct_in_a_thread, say)
+
+
+def package(
+    sources: str | Path | Sequence[str | Path],
+    out: str | Path,
+    *,
+    tasks: Sequence[str | Path] = (),
+    runs_dir: str | Path = "runs",
+) -> Packed:
+    """Write a Python package of passes for `torch.compile`.
+
+    sources: runs (their best passes), or directories that `best` wrote, with the task of each directory in
+    `tasks`. Raises UsageError, PassagentError.
+    """
+    from passagent.deploy.package_writing import pack
+    from passagent.deploy.sources import read_sources
+
+    words = [sources] if isinstance(sources, str | Path) else sources
+    return pack(
+        list(read_sources([str(w) for w in words], [str(t) for t in tasks], str(runs_dir))), Path(out)
+    )
+
+
+def inductor_options(passes: Passes) -> dict[str, Any]:
+    """Options for `torch.compile(model, options={**mine, **inductor_options("my_passes")})`.
+
+    passes: a package's directory or name, or several. A custom pass of Inductor's configuration still runs,
+    before these. Raises UsageError, PassagentError.
+    """
+    from passagent.deploy import inductor_pass
+
+    return inductor_pass.inductor_options(passes)
+
+
+def apply(graph_module: GraphModule, passes: Passes) -> GraphModule:
+    """Put a package's operators into a graph that Dynamo captured, for eager calls; changes and returns it.
+
+    Raises UsageError, PassagentError.
+    """
+    from passagent.deploy.loading import load_packages
+    from passagent.deploy.rewriting import rewrite
+
+    rewrite(graph_module.graph, load_packages(passes))
+    graph_module.recompile()
+    return graph_module
+
+
+def explain(model: Callable[..., Any], *inputs: Any, passes: Passes, dynamic: bool = False) -> Rewriting:
+    """Say which pass fits where in `model(*inputs)`, which does not and why. Nothing is compiled.
+
+    Raises UsageError, PassagentError.
+    """
+    from passagent.deploy.loading import load_packages
+    from passagent.deploy.rewriting import explain_model
+    from passagent.tasks.extract.factories import Model
+
+    return explain_model(Model(_name(model), model, inputs), load_packages(passes), dynamic)
+
+
+def measure(
+    model: Callable[..., Any],
+    *inputs: Any,
+    passes: Passes,
+    modes: Sequence[str] | None = None,
+    leave_out: bool = True,
+) -> Measurement:
+    """Time `model(*inputs)` in eager, with Inductor, and with Inductor and passes, side by side.
+
+    modes: of Inductor; by default `default`, on a GPU `reduce-overhead` too. leave_out: also without each
+    pass in turn, so that `.losers` are those that do not pay. Raises UsageError, PassagentError.
+    """
+    from passagent.deploy.loading import load_packages
+    from passagent.deploy.model_timing import measure_model
+    from passagent.tasks.extract.factories import Model
+
+    return measure_model(Model(_name(model), model, inputs), load_packages(passes), modes, leave_out)
+
+
+def _decorated(
+    model: Callable[..., Any], name: str | None, dynamic: bool, out: str | Path | None
+) -> Callable[..., Any]:
+    from passagent.tasks.extract.extracting import extracting
+
+    called = name or _name(model)
+    return extracting(model, called, _place(called, out), dynamic)
+
+
+def _name(model: Any) -> str:
+    return getattr(model, "__name__", None) or type(model).__name__
+
+
+def _place(name: str, out: str | Path | None) -> Path:
+    return Path(out) if out is not None else Path("extracted") / name

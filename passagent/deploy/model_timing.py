@@ -1,0 +1,245 @@
+"""A whole model, timed in eager, with Inductor, and with Inductor and passes: side by side in one process."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import time
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils._pytree as pytree
+
+from passagent.deploy.inductor_pass import inductor_options
+from passagent.deploy.loading import Package
+from passagent.deploy.model_outputs import find_difference, outputs_in_float64, read_outputs
+from passagent.deploy.rewriting import Rewriting, explain_model
+from passagent.errors import PassagentError
+from passagent.evaluator.hardware.devices import find_device
+from passagent.evaluator.hardware.leases import DeviceLease
+from passagent.evaluator.runner import hostless
+from passagent.evaluator.timing import estimate
+from passagent.tasks.extract.factories import Model
+
+Call = Callable[[], Any]
+_WARM_UP, _BLOCKS, _BLOCK_S, _MOST_CALLS = 5, 20, 0.02, 50
+"""Calls before anything is timed; blocks of each side, and what a block lasts."""
+_GRAPHED = "eager in a CUDA graph"
+_MOST_LINES = 100
+"""Of what the model prints while it is timed."""
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How much faster the second side is, with its 95% interval."""
+
+    ratio: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.ratio:.3f}x ({self.low:.3f} to {self.high:.3f})"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A model's times."""
+
+    device: str
+    us: dict[str, float]
+    """Microseconds of a call of each side: the median over the blocks. With passes: that without, divided by
+    the gain, which compares blocks that were timed one after the other."""
+    gains: dict[str, Ratio]
+    """Of each mode: the faster of Inductor and eager, called in that way, against Inductor with passes."""
+    passes: dict[str, Ratio]
+    """Of each pass that is used: all passes but this one against all of them; below 1 it does not pay."""
+    unequal: list[str]
+    """Sides whose outputs are not eager's, and where."""
+    baselines: dict[str, str] = field(default_factory=dict)
+    """Of each mode the side that its gain is over."""
+    printed: list[str] = field(default_factory=list)
+    """Lines that the model printed, each once."""
+    left_out: str = ""
+    """A side that is not timed, and why."""
+
+    def baseline(self, mode: str) -> str:
+        """What the gain of a mode is over, in words."""
+        side = self.baselines.get(mode, mode)
+        return f"Inductor ({mode})" if side == mode else side
+
+    @property
+    def losers(self) -> list[str]:
+        """Passes without which the model is faster: the whole interval says so."""
+        return [name for name, found in self.passes.items() if found.high < 1]
+
+    def data(self) -> dict[str, Any]:
+        """As plain data."""
+        return {**asdict(self), "losers": self.losers}
+
+    def __str__(self) -> str:
+        lines = [f"{name:<36} {us:>10.1f} us" for name, us in self.us.items()]
+        return "\n".join([*lines, *self.comparisons()])
+
+    def comparisons(self) -> list[str]:
+        """Lines: what is not timed, the gain of each mode, what each pass pays, whose outputs differ."""
+        lines = [self.left_out] if self.left_out else []
+        lines += [f"{mode}: with passes {r} of {self.baseline(mode)}" for mode, r in self.gains.items()]
+        lines += [f"{name}: pays {found}" for name, found in self.passes.items()]
+        return lines + [f"outputs are not eager's: {one}" for one in self.unequal]
+
+
+def measure_model(
+    model: Model, packages: Sequence[Package], modes: Sequence[str] | None = None, leave_out: bool = True
+) -> Measurement:
+    """Time a model. `modes` of Inductor: by default `default`, on a GPU `reduce-overhead` too.
+
+    All sides take turns, in blocks of calls. `leave_out`: time the first mode without each pass as well.
+    Raises PassagentError where no pass is used, or the model returns no tensor.
+    """
+    said = io.StringIO()
+    with redirect_stdout(said):
+        measured = _measured(model, packages, modes, leave_out)
+    return replace(measured, printed=list(dict.fromkeys(said.getvalue().splitlines()))[:_MOST_LINES])
+
+
+def _measured(
+    model: Model, packages: Sequence[Package], modes: Sequence[str] | None, leave_out: bool
+) -> Measurement:
+    values = pytree.tree_leaves((model.args, model.kwargs, _weights(model.module)))
+    is_cuda = any(isinstance(value, torch.Tensor) and value.is_cuda for value in values)
+    modes = list(modes or (["default", "reduce-overhead"] if is_cuda else ["default"]))
+    with torch.no_grad():
+        left_out = ""
+        sides: dict[str, Call] = {"eager": lambda: model.module(*model.args, **model.kwargs)}
+        expected = read_outputs(sides["eager"]())
+        if not expected:
+            raise PassagentError(f"{model.name}: returns no tensor, so that nothing could be compared")
+        if is_cuda:
+            left_out = _add_graph(sides)
+        for mode in modes:
+            sides[mode] = _compiled(model, mode, [])
+            sides[_beside(mode)], explained = _with_passes(model, mode, packages)
+        used = list(dict.fromkeys(one.name for one in explained.replaced))
+        if not used:
+            reasons = [f": {one.name}: {one.reason}" for one in explained.refused[:1]]
+            raise PassagentError(f"no pass fits in the model{''.join(reasons)}; passagent explain says more")
+        all_of_them = _beside(modes[0])
+        if leave_out and len(used) > 1:
+            for name in used:
+                fewer = [without(package, [name]) for package in packages]
+                sides[f"{modes[0]}, without {name}"] = _with_passes(model, modes[0], fewer)[0]
+        exact = outputs_in_float64(model)
+        found = {name: find_difference(expected, exact, read_outputs(call())) for name, call in sides.items()}
+        with DeviceLease(find_device("cuda:0" if is_cuda else "cpu")).exclusive() as share:
+            times = _times(sides, is_cuda, share)
+    us = {name: estimate.typical_ns(blocks) / 1e3 for name, blocks in times.items()}
+    baselines = {mode: _faster(mode, times, is_cuda) for mode in modes}
+    gains = {mode: _ratio(times[baselines[mode]], times[_beside(mode)]) for mode in modes}
+    us |= {_beside(mode): us[baselines[mode]] / gain.ratio for mode, gain in gains.items()}
+    return Measurement(
+        device=torch.cuda.get_device_name() if is_cuda else "cpu",
+        us=us,
+        gains=gains,
+        passes={
+            name: _ratio(times[side], times[all_of_them])
+            for name in used
+            if (side := f"{modes[0]}, without {name}") in times
+        },
+        unequal=[f"{name}: {difference}" for name, difference in found.items() if difference],
+        left_out=left_out,
+        baselines=baselines,
+    )
+
+
+def without(package: Package, names: Sequence[str]) -> Package:
+    """The package without some passes."""
+    kept = [one for one in package.passes if one.name not in names]
+    content = [package.digest, *(one.name for one in kept)]
+    return replace(package, passes=kept, digest=hashlib.sha256("\n".join(content).encode()).hexdigest())
+
+
+def _compiled(model: Model, mode: str, packages: Sequence[Package]) -> Call:
+    from torch._inductor import list_mode_options
+
+    options = {**list_mode_options(mode), **(inductor_options(packages) if packages else {})}
+    function = torch.compile(model.module, options=options)
+    return lambda: function(*model.args, **model.kwargs)
+
+
+def _beside(mode: str) -> str:
+    return f"{mode} + passes"
+
+
+def _with_passes(model: Model, mode: str, packages: Sequence[Package]) -> tuple[Call, Rewriting]:
+    """The side with passes, compiled, and what they do."""
+    explained = explain_model(model, packages)
+    return _compiled(model, mode, packages), explained
+
+
+def _add_graph(sides: dict[str, Call]) -> str:
+    """Add eager's replay in a CUDA graph to the sides; why there is none where it cannot be captured."""
+    call = sides["eager"]
+    try:
+        graph, outputs = hostless.record(lambda: [call() for _ in range(_WARM_UP)], call)
+    except RuntimeError as error:
+        return f"{_GRAPHED}: not timed: {error}"
+
+    def replay() -> Any:
+        graph.replay()
+        return outputs
+
+    sides[_GRAPHED] = replay
+    return ""
+
+
+def _times(sides: dict[str, Call], is_cuda: bool, share: Callable[[], float]) -> dict[str, list[list[int]]]:
+    """Nanoseconds of the calls of each side's blocks. Sides take turns, each time in another order."""
+    wait = torch.cuda.synchronize if is_cuda else _nothing
+    calls = {}
+    for name, call in sides.items():
+        took = [_timed(call, wait) for _ in range(_WARM_UP)]
+        calls[name] = max(2, min(_MOST_CALLS, int(_BLOCK_S * 1e9 / min(took))))
+    random, times = np.random.default_rng(0), dict[str, list[list[int]]]()
+    for _ in range(_BLOCKS):
+        for name in random.permutation(list(sides)).tolist():
+            sides[name]()
+            block = [_timed(sides[name], wait) for _ in range(calls[name])]
+            times.setdefault(name, []).append(block)
+            share()
+    return {name: times[name] for name in sides}
+
+
+def _timed(call: Call, wait: Callable[[], None]) -> int:
+    wait()
+    begun = time.perf_counter_ns()
+    call()
+    wait()
+    return time.perf_counter_ns() - begun
+
+
+def _ratio(slow: list[list[int]], fast: list[list[int]]) -> Ratio:
+    logs = estimate.log_ratios(slow, fast)
+    return Ratio(estimate.ratio(logs), *estimate.interval(logs))
+
+
+def _faster(mode: str, times: dict[str, list[list[int]]], is_cuda: bool) -> str:
+    """The faster of Inductor and eager, called as a mode calls: in a CUDA graph or not."""
+    from torch._inductor import list_mode_options
+
+    eager = _GRAPHED if is_cuda and list_mode_options(mode).get("triton.cudagraphs") else "eager"
+    return min(
+        (side for side in (mode, eager) if side in times),
+        key=lambda side: _ratio(times[side], times[_beside(mode)]).ratio,
+    )
+
+
+def _weights(module: Any) -> list[torch.Tensor]:
+    return list(module.parameters()) if isinstance(module, torch.nn.Module) else []
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,159 @@
+"""What `passagent optimize` came to, as data and as a report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from passagent.deploy.model_timing import Measurement, Ratio
+
+KEPT, DROPPED, LEFT, NOTHING, WAITING, FAILED = "kept", "dropped", "left", "nothing", "waiting", "failed"
+"""A region's outcome: its pass is in the package; it was, and did not pay; what there is does it as fast; no
+pass was found; it was not searched (to its end) yet; it could not be judged."""
+
+
+@dataclass
+class RegionOutcome:
+    """A region of the model: what it costs, what was tried, what came of it."""
+
+    name: str
+    operators: tuple[str, ...]
+    count: int
+    """How often one call of the model runs it."""
+    eager_us: float
+    """Of its operators in one call of the model, all its runs together."""
+    light_us: float
+    """The least that the device needs for that."""
+    outcome: str = WAITING
+    why: str = ""
+    run: str | None = None
+    from_library: bool = False
+    passes: list[str] = field(default_factory=list)
+    """Names in the package."""
+    inductor_us: float | None = None
+    """Inductor's kernels for it, of one call of the model; None: not measured."""
+    pass_us: float | None = None
+    """The pass, likewise."""
+    speedup: Ratio | None = None
+    """The pass over eager, the region alone."""
+
+    @property
+    def vs_inductor(self) -> float | None:
+        """How much faster the pass is than Inductor's kernels, the region alone."""
+        return self.inductor_us / self.pass_us if self.inductor_us and self.pass_us else None
+
+
+@dataclass
+class Optimized:
+    """What came of a model."""
+
+    model: str
+    device: str
+    state: Path
+    """Tasks, runs, package and report."""
+    regions: list[RegionOutcome]
+    package: Path | None = None
+    """The package that pays; None: there is nothing to gain."""
+    measurement: Measurement | None = None
+    why_not: str = ""
+    """Why there is no package."""
+    mode: str = "default"
+    """Of Inductor, in which `gain` was measured."""
+    left_out: list[str] = field(default_factory=list)
+    """Operators that are in no region, and passes that cannot be deployed, with the reason."""
+    stopped: str | None = None
+    """Why it stopped before all regions were searched."""
+
+    @property
+    def gain(self) -> Ratio | None:
+        """Inductor over Inductor with the package, the whole model."""
+        return self.measurement.gains[self.mode] if self.measurement else None
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether any region was."""
+        return any(one.outcome not in (WAITING, FAILED) for one in self.regions)
+
+    def headline(self) -> str:
+        """The gain; without a package why there is none, or what is missing to tell."""
+        if self.package is not None and self.measurement is not None and self.gain is not None:
+            baseline = self.measurement.baseline(self.mode)
+            return f"{self.gain} of {baseline} with the passes in {self.package}"
+        missing = [one for one in self.regions if one.outcome in (WAITING, FAILED)]
+        if not missing:
+            return f"nothing to gain: {self.why_not}"
+        why = self.why_not if self.measurement else self.stopped or missing[0].why
+        what = "not timed in it" if all(one.run for one in missing) else "not tried"
+        of_all = f"{len(missing)} of {len(self.regions)} regions {what}"
+        return f"no gain shown yet: {of_all}{f' ({why})' if why else ''}; the same command goes on"
+
+    def data(self) -> dict[str, Any]:
+        """As plain data: the content of report.json."""
+        found = asdict(self) | {"headline": self.headline()}
+        found |= {"state": str(self.state), "package": str(self.package) if self.package else None}
+        for region, one in zip(found["regions"], self.regions, strict=True):
+            region["vs_inductor"] = one.vs_inductor
+        return found | {"measurement": self.measurement.data() if self.measurement else None}
+
+    def __str__(self) -> str:
+        return "\n".join(self.summary())
+
+    def summary(self) -> list[str]:
+        """The lines that end the command."""
+        lines = [f"{one.name}: {_outcome(one)}" for one in self.regions]
+        lines += [str(self.measurement)] if self.measurement else []
+        if self.package is None:
+            return [*lines, self.headline()]
+        graphs = ', "triton.cudagraphs": True' if self.mode != "default" else ""
+        call = f'torch.compile(model, backend="passagent", options={{"passes": "{self.package}"{graphs}}})'
+        return [*lines, self.headline(), f"use it: {call}"]
+
+    def markdown(self) -> str:
+        """report.md."""
+        lines = [f"# {self.model} on {self.device}", ""]
+        lines += [f"**{self.headline()}**"]
+        if self.stopped:
+            lines += ["", f"It stopped early: {self.stopped}. The same command goes on."]
+        lines += ["", "## Regions", "", *_table(_HEADS, [_row(one) for one in self.regions]), ""]
+        lines += [_LEGEND, "", "## What was done", ""]
+        lines += [f"- {one.name}: {_outcome(one)}" for one in self.regions]
+        left = [one for one in self.regions if one.outcome != KEPT and one.eager_us > one.light_us]
+        if left:
+            lines += ["", "## Left on the table", ""]
+            lines += [f"- {one.name}: {one.eager_us - one.light_us:.0f} us above the least" for one in left]
+        if self.left_out:
+            lines += ["", "## Left out", "", *(f"- {one}" for one in self.left_out)]
+        if self.measurement:
+            rows = [[name, f"{us:.1f}"] for name, us in self.measurement.us.items()]
+            lines += ["", "## The whole model", "", *_table(["side", "us"], rows), ""]
+            lines += [f"- {line}" for line in self.measurement.comparisons()]
+            lines += ["", "Printed by the model:", ""] if self.measurement.printed else []
+            lines += [f"    {line}" for line in self.measurement.printed]
+        return "\n".join(lines) + "\n"
+
+
+_HEADS = ["region", "runs", "eager us", "Inductor us", "pass us", "least us", "outcome"]
+_LEGEND = (
+    "Times are of one call of the model, all runs of the region together. *eager*: its operators inside the "
+    "model. *Inductor*, *pass*: the region alone, without what calling it costs. *least*: its inputs and "
+    "outputs moved once, its matrix products at the device's pace."
+)
+
+
+def _row(one: RegionOutcome) -> list[str]:
+    times = [one.eager_us, one.inductor_us, one.pass_us, one.light_us]
+    return [one.name, str(one.count), *("-" if us is None else f"{us:.0f}" for us in times), one.outcome]
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    aligned = ["---", *["---:"] * (len(heads) - 1)]
+    return [f"| {' | '.join(row)} |" for row in (heads, aligned, *rows)]
+
+
+def _outcome(one: RegionOutcome) -> str:
+    known = " (known from the library)" if one.from_library else ""
+    beside = f"{one.vs_inductor:.2f}x of Inductor's kernels" if one.vs_inductor else ""
+    words = ", ".join(word for word in (beside, one.why) if word)
+    return f"{one.outcome}{known}{f': {words}' if words else ''}"

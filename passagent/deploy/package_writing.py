@@ -1,0 +1,261 @@
+"""Make a package of passes, importable and installable: plans, kernels, the passes' text, a manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses import FakeTensorMode
+
+from passagent import __version__
+from passagent.deploy.bindings import Skeleton, pattern_module, split
+from passagent.deploy.loading import FORMAT, MANIFEST, Package, entry_pattern, operator_name
+from passagent.deploy.planned_operator import PlannedCall, PlannedOperator, owned
+from passagent.errors import PassagentError, UsageError
+from passagent.evaluator.candidate import PLANS
+from passagent.evaluator.matching.effects import Memory
+from passagent.evaluator.matching.rewrite import PlannedPass, apply_passes
+from passagent.plan import artefact
+from passagent.plan.arguments import ValueArg, leaves
+from passagent.plan.model import Call, Plan, Recording
+from passagent.plan.record import check_fits, subgraphs_of
+from passagent.plan.recorded_pattern import pattern_graph
+from passagent.tasks.extract.sample import whole_directory
+from passagent.tasks.graphio import load_graph
+from passagent.tasks.reader import Task
+
+
+@dataclass(frozen=True)
+class Source:
+    """A candidate with its plans, and the task that they were recorded and measured on."""
+
+    name: str
+    files: dict[str, str]
+    """The passes' text."""
+    plans: dict[str, str]
+    """Of plan/artefact.py."""
+    task: Task
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Where it comes from and what was measured, for the manifest."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What was written."""
+
+    path: Path
+    operators: dict[str, str]
+    """Name of the operator to that of its pass."""
+    left_out: list[tuple[str, str]]
+    """Passes and plans that cannot be deployed, and why."""
+
+
+def check_name(out: Path) -> None:
+    """Raise UsageError if `out` cannot be the directory of a Python package."""
+    if not out.name.isidentifier():
+        raise UsageError(f"--out {out}: {out.name} is no name of a Python package; use letters, digits, _")
+
+
+def pack(sources: Sequence[Source], out: Path) -> Packed:
+    """Write the package `out`, which must not be there.
+
+    Raises UsageError for `out` and for plans of another task, PassagentError if nothing can be deployed.
+    """
+    check_name(out)
+    files: dict[str, str] = {}
+    entries: list[dict[str, Any]] = []
+    left_out: list[tuple[str, str]] = []
+    for number, source in enumerate(sources):
+        directory = f"passes/{number:02}_{source.name}"
+        found = _entries(source, directory, left_out)
+        if not found:
+            continue
+        entries += found
+        files |= {f"{directory}/{name}": text for name, text in source.files.items() if name.endswith(".py")}
+        files |= {f"{directory}/{PLANS}/{name}": text for name, text in source.plans.items()}
+    if not entries:
+        reasons = "; ".join(f"{name}: {why}" for name, why in left_out) or "no pass matches"
+        raise PassagentError(f"{out}: nothing can be deployed: {reasons}")
+    manifest = {
+        "format": FORMAT,
+        "passagent": __version__,
+        "torch": str(torch.__version__),
+        "passes": entries,
+        "left_out": left_out,
+        "files": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in sorted(files.items())},
+    }
+    _write(out, manifest, files)
+    operators = {one["name"]: entry["name"] for entry in entries for one in entry["operators"]}
+    return Packed(out, operators, left_out)
+
+
+def drop(package: Package, names: Sequence[str], out: Path) -> Path:
+    """Write the package again as `out`, without some of its passes. Raises UsageError for `out`."""
+    entries = [entry for entry in package.manifest["passes"] if entry["name"] not in names]
+    kept = tuple(f"{entry['directory']}/" for entry in entries)
+    files = {name: digest for name, digest in package.manifest["files"].items() if name.startswith(kept)}
+    dropped = [(name, "the model is faster without it") for name in names]
+    facts = {"passes": entries, "files": files, "left_out": [*package.manifest["left_out"], *dropped]}
+    texts = {name: (package.path / name).read_text(encoding="utf-8") for name in files}
+    _write(out, package.manifest | facts, texts)
+    return out
+
+
+def _write(out: Path, manifest: dict[str, Any], files: dict[str, str]) -> None:
+    """Write the files of a package, all or none. Raises UsageError for `out`."""
+    files = files | {
+        MANIFEST: json.dumps(manifest, indent=1) + "\n",
+        "__init__.py": _INIT,
+        "pyproject.toml": _PROJECT.format(name=out.name, version=__version__),
+    }
+    with whole_directory(out) as place:
+        for name, text in files.items():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / name).write_text(text, encoding="utf-8")
+
+
+def _entries(source: Source, directory: str, left_out: list[tuple[str, str]]) -> list[dict[str, Any]]:
+    """The passes of a source, for the manifest."""
+    recording = artefact.read(source.plans).recording
+    bound = _bound(recording, source)
+    entries = []
+    for number, recorded in enumerate(recording.passes):
+        graph = pattern_graph(recorded.pattern)
+        memory = Memory(graph)
+        if any(root.op == "placeholder" for root in memory.writes(graph.nodes)):
+            left_out.append((recorded.name, "its pattern writes into an input"))
+            continue
+        groups: dict[str, tuple[Skeleton, list[PlannedCall]]] = {}
+        for call, skeleton in bound:
+            if call.number == number:
+                planned = PlannedCall(recorded.plans[call.plan], call.arguments)
+                own = groups.setdefault(json.dumps(skeleton, sort_keys=True), (skeleton, []))[1]
+                if planned not in own:
+                    own.append(planned)
+        operators = []
+        for skeleton, calls in groups.values():
+            kept = []
+            for one in calls:
+                if why := _undeployable(graph, skeleton, one, recording.device):
+                    left_out.append((recorded.name, why))
+                else:
+                    kept.append(one)
+            if kept:
+                operators.append(_operator(recorded, graph, skeleton, kept))
+        if operators:
+            facts = {"name": recorded.name, "file": recorded.file, "directory": directory, "number": number}
+            entries.append({**facts, "device": recording.device, "operators": operators, **source.facts})
+    return entries
+
+
+def _operator(recorded: Any, graph: fx.Graph, skeleton: Skeleton, calls: list[PlannedCall]) -> dict[str, Any]:
+    returned = next(node for node in reversed(graph.nodes) if node.op == "output").args[0]
+    return {
+        "name": operator_name(entry_pattern(recorded), skeleton, calls),
+        "bindings": skeleton,
+        "outputs": len(returned) if isinstance(returned, tuple | list) else 1,
+        "calls": [
+            {
+                "plan": recorded.plans.index(call.plan),
+                "arguments": [argument.model_dump(mode="json") for argument in call.arguments],
+            }
+            for call in calls
+        ],
+    }
+
+
+def _bound(recording: Recording, source: Source) -> list[tuple[Call, Skeleton]]:
+    """What each recorded call's pattern is bound to, found by matching again on the task's own graphs."""
+    seen = subgraphs_of(source.task, recording.device)
+    try:
+        check_fits(recording, seen, recording.device)
+    except ValueError as error:
+        raise UsageError(f"{source.name}: its plans are not of task {source.task.path}: {error}") from error
+    passes = [PlannedPass(one.name, one.file, pattern_graph(one.pattern)) for one in recording.passes]
+    found: list[tuple[Call, Skeleton]] = []
+    for subgraph, recorded in zip(seen, recording.subgraphs, strict=True):
+        coming = iter(recorded.calls)
+
+        def replacement(bindings: dict[str, Any], coming: Any = coming) -> Any:
+            call = next(coming, None)
+            if call is None:
+                raise PassagentError(f"{source.name}: its passes match more often than when it was recorded")
+            skeleton, tensors = split(bindings)
+            found.append((call, skeleton))
+            return _nothing, tuple(tensors)
+
+        apply_passes(load_graph(subgraph.nodes), passes, replacement=replacement)
+    return found
+
+
+def _undeployable(graph: fx.Graph, skeleton: Skeleton, call: PlannedCall, device: str) -> str:
+    """Why a plan cannot be an operator's; empty if it can."""
+    made = PlannedOperator(graph, skeleton, [call], device)
+    (key,) = made.calls
+    if None in key:
+        return "it does not look at an input that the pattern takes, so its shape is not known"
+    layouts = [layout for layout in key if layout is not None]
+    try:
+        with FakeTensorMode():
+            given = [
+                torch.empty_strided(shape, stride, dtype=getattr(torch, dtype), device=device)
+                for shape, stride, dtype in layouts
+            ]
+            outputs = owned(pattern_module(graph, skeleton).forward(*given), given)
+    except Exception as error:
+        return f"its pattern does not run on shapes alone: {type(error).__name__}: {error}"
+    results = [leaf.value for leaf in leaves(call.plan.result) if isinstance(leaf, ValueArg)]
+    for number, (value, result) in enumerate(zip(outputs, results, strict=True)):
+        if _layout(call.plan, result) != (
+            tuple(value.shape),
+            _strides(value.shape, value.stride()),
+            value.dtype,
+        ):
+            return f"output {number} has other strides, shape or dtype than the pattern's"
+    return ""
+
+
+def _layout(plan: Plan, number: int) -> tuple[Any, ...]:
+    value = plan.values[number]
+    return tuple(value.shape), _strides(value.shape, value.stride), getattr(torch, value.dtype)
+
+
+def _strides(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
+    return tuple(s if n != 1 else 1 for n, s in zip(shape, stride, strict=True))
+
+
+def _nothing(*_: Any) -> None:
+    """Stands for a call while a graph is matched."""
+
+
+_INIT = '''"""Passes, written by `passagent package`. Importing it registers their operators."""
+
+from pathlib import Path
+
+from passagent.deploy import load_package
+
+PACKAGE = load_package(Path(__file__).parent)
+'''
+_PROJECT = """[build-system]
+requires = ["hatchling>=1.27"]
+build-backend = "hatchling.build"
+
+[project]
+name = "{name}"
+version = "0"
+dependencies = ["passagent>={version}"]
+
+[tool.hatch.build.targets.wheel]
+bypass-selection = true
+
+[tool.hatch.build.targets.wheel.force-include]
+"__init__.py" = "{name}/__init__.py"
+"manifest.json" = "{name}/manifest.json"
+"passes" = "{name}/passes"
+"""

@@ -1,0 +1,300 @@
+"""Put a package's operators into a captured graph, where they fit what was measured."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from passagent.deploy.bindings import split
+from passagent.deploy.loading import DeployedPass, Package
+from passagent.deploy.planned_operator import Key, PlannedOperator, layout_of
+from passagent.deploy.registration import overload
+from passagent.evaluator.matching.effects import Memory
+from passagent.evaluator.matching.matcher import Match, explain, match
+from passagent.evaluator.matching.rewrite import replace_match
+from passagent.evaluator.matching.unify import same_literal
+from passagent.tasks.extract.factories import Model
+from passagent.tasks.extract.model_capture import capture_model
+
+Copies = dict[int, tuple[torch.Tensor, list[int], list[int]]]
+"""Of outputs, by number: what the operator gives, the order of dimensions in eager's memory, the inverse."""
+_AUTOCAST = "autocast is on, under which the pattern means something else"
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """A match that is now a call."""
+
+    name: str
+    """Of the pass."""
+    operator: str
+    nodes: tuple[str, ...]
+    laid_out: tuple[str, ...] = ()
+    """Inputs that are made contiguous for it, as they were when it was measured."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A match that stays as it is, or a pass that matches nowhere (no nodes)."""
+
+    name: str
+    nodes: tuple[str, ...]
+    reason: str
+
+
+@dataclass
+class Rewriting:
+    """What was done to a graph, or to those of a model."""
+
+    replaced: list[Replaced] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+    breaks: list[str] = field(default_factory=list)
+    """Where Dynamo breaks the model's graph: `FILE:LINE: reason`."""
+
+    def __str__(self) -> str:
+        lines = []
+        for one in self.replaced:
+            copied = f", with {', '.join(one.laid_out)} as contiguous copies" if one.laid_out else ""
+            lines.append(f"{one.name}: replaces {', '.join(one.nodes)}{copied}")
+        for left in self.refused:
+            where = f"leaves {', '.join(left.nodes)}" if left.nodes else "matches nothing"
+            lines.append(f"{left.name}: {where}: {left.reason}")
+        lines += [f"graph break at {one}" for one in self.breaks]
+        lines.append(f"{len(self.replaced)} places replaced")
+        return "\n".join(lines)
+
+
+def explain_model(model: Model, packages: Iterable[Package], dynamic: bool = False) -> Rewriting:
+    """Capture the model and rewrite its graphs, without compiling them. Raises PassagentError."""
+    packages, captured = list(packages), capture_model(model, dynamic)
+    whole = Rewriting(breaks=captured.breaks)
+    for piece in captured.pieces:
+        done = rewrite(piece.graph_module.graph, packages, explains=True)
+        whole.replaced.extend(done.replaced)
+        whole.refused.extend(done.refused)
+    matched = {one.name for one in whole.replaced} | {one.name for one in whole.refused if one.nodes}
+    whole.refused[:] = [one for one in whole.refused if one.nodes or one.name not in matched]
+    return whole
+
+
+def rewrite(graph: fx.Graph, packages: Iterable[Package], explains: bool = False) -> Rewriting:
+    """Replace what the passes match, pass by pass; changes `graph`.
+
+    A match is left alone where its fixed values, device, dtypes or shapes are not among those that were
+    measured. A tensor that was measured contiguous and is not is made so, once, where it is made: what makes
+    it can write it so. Outputs are copied into eager's strides where the operator's are others. `explains`:
+    say of a pass that matches nowhere why.
+    """
+    done = Rewriting()
+    autocast, contiguous = _autocast(graph), dict[fx.Node, fx.Node]()
+    for one in (one for package in packages for one in package.passes):
+        count = len(done.replaced) + len(done.refused)
+        for found in _matches(one, graph, done):
+            nodes = tuple(node.name for node in found.nodes.values())
+            chosen = _AUTOCAST if autocast else _choice(one, found)
+            if isinstance(chosen, str):
+                done.refused.append(Refused(one.name, nodes, chosen))
+                continue
+            name, tensors, others, copies = chosen
+            for number in others:
+                tensors[number] = _made_contiguous(tensors[number], contiguous)
+            function = overload(name), tuple(tensors)
+            call = replace_match(graph, one.planned, found, replacement=functools.partial(_given, function))
+            call.meta.pop("writes", None)  # it writes nothing: package_writing.py refuses what does
+            results = {user.args[1]: user for user in call.users} if len(found.outputs) > 1 else {0: call}
+            for number in copies.keys() & results.keys():
+                _copy_output(results[number], *copies[number], contiguous)
+            laid_out = tuple(tensors[number].name for number in others)
+            done.replaced.append(Replaced(one.name, name, nodes, laid_out))
+        if explains and count == len(done.replaced) + len(done.refused):
+            done.refused.append(Refused(one.name, (), explain(one.pattern, graph, one.name).reason))
+    graph.lint()
+    return done
+
+
+def _given(call: tuple[Any, tuple[Any, ...]], _bindings: dict[str, Any]) -> Any:
+    return call
+
+
+def _matches(one: DeployedPass, graph: fx.Graph, done: Rewriting) -> Iterator[Match]:
+    """Every match once. The graph may change between two: what comes is looked for anew."""
+    seen: set[tuple[str, ...]] = set()
+    while True:
+        for found in match(one.pattern, graph):
+            nodes = tuple(node.name for node in found.nodes.values())
+            if nodes not in seen:
+                seen.add(nodes)
+                yield found
+                break
+        else:
+            return
+
+
+def _made_contiguous(node: fx.Node, made: dict[fx.Node, fx.Node]) -> fx.Node:
+    """A contiguous copy of a tensor that nothing writes; one for all matches."""
+    if node not in made:
+        given = [one for one in node.graph.nodes if one.op == "placeholder"]
+        made[node] = _call_method(node, given[-1] if node.op == "placeholder" else node, "contiguous")
+    return made[node]
+
+
+def _choice(one: DeployedPass, found: Match) -> tuple[str, list[fx.Node], list[int], Copies] | str:
+    """The operator for a match, its tensors, which must be made contiguous, which outputs must be copied; or
+    why there is none.
+    """
+    skeleton, tensors = split(found.bindings)
+    names = [name for known, name in one.skeletons if same_literal(known, skeleton)]
+    if not names:
+        return f"was measured with other constants than {_constants(skeleton)}"
+    values = [node.meta.get("example_value") for node in tensors]
+    reasons = {name: _unfit(one.operators[name], values) for name in names}
+    for name in sorted(names, key=lambda name: bool(reasons[name])):  # those that need no copies first
+        others = _strided(one.operators[name], values) if reasons[name] else []
+        if others and not _are_written([tensors[number] for number in others]):
+            reasons[name] = ""
+        if not reasons[name]:
+            copies = _copies(one.operators[name], found, values, others)
+            if not isinstance(copies, str):
+                return name, tensors, others, copies
+            reasons[name] = copies
+    return reasons[names[-1]]
+
+
+def _copies(
+    operator: PlannedOperator, found: Match, values: Sequence[Any], others: Sequence[int]
+) -> Copies | str:
+    """The outputs whose strides are not eager's at this place; a reason, if no copy has eager's.
+
+    `others`: inputs that are made contiguous. Without examples, and for symbolic sizes, the operator has the
+    strides of its pattern.
+    """
+    wanted = [node.meta.get("example_value") for node in found.outputs]
+    tensors = [value for value in (*values, *wanted) if isinstance(value, torch.Tensor)]
+    if len(tensors) < len(values) + len(wanted) or any(_is_symbolic(value.shape) for value in tensors):
+        return {}
+    outputs = operator.by_pattern(*(v.contiguous() if n in others else v for n, v in enumerate(values)))
+    copies: Copies = {}
+    for number, (own, like) in enumerate(zip(outputs if len(wanted) > 1 else [outputs], wanted, strict=True)):
+        if not _is_symbolic(like.stride()) and layout_of(own) == layout_of(like):
+            continue
+        order = sorted(range(like.dim()), key=lambda dim: -int(like.stride(dim)))
+        back = sorted(range(like.dim()), key=order.__getitem__)
+        copies[number] = own, order, back
+        if layout_of(own.permute(order).contiguous().permute(back)) != layout_of(like):
+            return f"eager's output {number} has strides {_shown(like.stride())}, which no copy has"
+    return copies
+
+
+def _copy_output(
+    node: fx.Node, own: torch.Tensor, order: list[int], back: list[int], contiguous: dict[fx.Node, fx.Node]
+) -> None:
+    """Give the users of a node a copy of it that is contiguous in that order of dimensions."""
+    node.meta["example_value"], users = own, list(node.users)
+    turned = _call_method(node, node, "permute", *order)
+    copy = _call_method(turned, turned, "contiguous")
+    copy = _call_method(copy, copy, "permute", *back)
+    node.replace_all_uses_with(copy, delete_user_cb=users.__contains__)
+    if own.is_contiguous():
+        contiguous[copy] = node
+
+
+def _call_method(node: fx.Node, behind: fx.Node, name: str, *args: int) -> fx.Node:
+    with node.graph.inserting_after(behind):
+        made = node.graph.call_method(name, (node, *args))
+    made.meta["example_value"] = getattr(node.meta["example_value"], name)(*args)
+    return made
+
+
+def _is_symbolic(sizes: Sequence[Any]) -> bool:
+    return any(isinstance(size, torch.SymInt) for size in sizes)
+
+
+def _constants(skeleton: dict[str, Any]) -> str:
+    fixed = {name: part["value"] for name, part in skeleton.items() if "value" in part}
+    return (
+        ", ".join(f"{name}={value}" for name, value in fixed.items()) or "these (another number of tensors)"
+    )
+
+
+def _unfit(operator: PlannedOperator, values: Sequence[Any]) -> str:
+    """Why an operator is not used for these tensors; empty if it is. Without examples calls decide."""
+    if not all(isinstance(value, torch.Tensor) for value in values):
+        return "" if all(value is None for value in values) else "a parameter is bound to a number"
+    device = next((value.device.type for value in values if value.device.type != operator.device), None)
+    if device is not None:
+        return f"was measured on {operator.device}, a tensor is on {device}"
+    if any(_is_symbolic(value.shape) for value in values):
+        return _symbolic(operator, values)
+    if any(_is_symbolic(value.stride()) for value in values):
+        return "was measured with other strides: these are symbolic"
+    own = tuple(layout_of(t) if seen else None for t, seen in zip(values, operator.looked_at, strict=True))
+    if own in operator.calls:
+        return ""
+    return _nearest(own, list(operator.calls))
+
+
+def _strided(operator: PlannedOperator, values: Sequence[Any]) -> list[int]:
+    """The tensors of a call that was measured, but for these, which were contiguous."""
+    if not all(isinstance(value, torch.Tensor) and value.device.type == operator.device for value in values):
+        return []
+    if any(_is_symbolic(value.shape) for value in values):
+        return []
+    own = [None if _is_symbolic(value.stride()) else layout_of(value) for value in values]
+    as_measured = [layout_of(value.new_empty(value.shape, device="meta")) for value in values]
+    found: list[list[int]] = []
+    for key in operator.calls:
+        others = [n for n, wanted in enumerate(key) if wanted is not None and wanted != own[n]]
+        if all(key[number] == as_measured[number] for number in others):
+            found.append(others)
+    return min(found, key=len, default=[])
+
+
+def _are_written(nodes: Sequence[fx.Node]) -> bool:
+    """Whether anything in the graph writes into the memory of one of them."""
+    graph = nodes[0].graph
+    memory = Memory(graph)
+    written = memory.writes(graph.nodes)
+    return any(memory.roots[node] & written for node in nodes)
+
+
+def _nearest(own: Key, known: list[Key]) -> str:
+    """In what a call differs from all that was measured."""
+    fields = ("shape", "strides", "dtype")
+    closest = max(known, key=lambda key: sum(a == b for a, b in zip(key, own, strict=True)))
+    for number, (here, there) in enumerate(zip(own, closest, strict=True)):
+        if here is not None and there is not None and here != there:
+            differing = ((word, a, b) for word, a, b in zip(fields, here, there, strict=True) if a != b)
+            word, is_now, was = next(differing)
+            return f"was measured with {word} {_shown(was)} of tensor {number}, not {_shown(is_now)}"
+    return "was measured with other tensors"
+
+
+def _symbolic(operator: PlannedOperator, values: Sequence[Any]) -> str:
+    """A size may be symbolic if two sizes of that dimension were measured; the other sizes must be known."""
+    for number, value in enumerate(values):
+        known = {key[number] for key in operator.calls} - {None}
+        for dim, size in enumerate(value.shape):
+            sizes = {layout[0][dim] for layout in known if layout and len(layout[0]) == value.dim()}
+            if isinstance(size, torch.SymInt) and len(sizes) < 2 and known:
+                what = f"size {dim} of tensor {number} is symbolic"
+                return f"{what}, and was measured at {_shown(next(iter(sizes), 'none'))} only"
+            if known and not isinstance(size, torch.SymInt) and int(size) not in sizes:
+                where = f"in dimension {dim} of tensor {number}"
+                return f"was measured with sizes {sorted(sizes)} {where}, not {size}"
+        if known and str(value.dtype)[6:] not in {layout[2] for layout in known if layout}:
+            return f"was not measured with {value.dtype} of tensor {number}"
+    return ""
+
+
+def _shown(value: Any) -> str:
+    return str(list(value)) if isinstance(value, tuple) else str(value)
+
+
+def _autocast(graph: fx.Graph) -> bool:
+    inside = any(getattr(node.target, "__name__", "") == "_enter_autocast" for node in graph.nodes)
+    return inside or torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")

@@ -1,0 +1,138 @@
+"""The devices of HTTP workers (`passagent worker`)."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import ssl
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from passagent.config import EvaluatorConfig
+from passagent.errors import UsageError
+from passagent.evaluator.fleet.machine_fleet import MachineFleet
+from passagent.evaluator.fleet.remote_owner import Silent, Unreachable
+from passagent.evaluator.fleet.survey import Surveyed, survey_answers
+
+ANSWER_S = 10.0
+"""For a whole answer, beyond what the call itself may take, s."""
+HELLO_S = 8.0
+
+
+def read_token(config: EvaluatorConfig) -> str:
+    """The workers' token. Raises UsageError."""
+    if config.token_file is None:
+        raise UsageError(
+            f"--pool {config.pool}: give --token-file FILE, the one the workers were started with"
+        )
+    return token_in(Path(config.token_file))
+
+
+def token_in(path: Path) -> str:
+    """The token in a file. Raises UsageError where there is none."""
+    try:
+        token = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--token-file {path}: cannot be read: {error}") from error
+    if not token.isascii() or len(token) < 16 or len(token.split()) != 1:
+        raise UsageError(f"--token-file {path}: must hold one word of 16 characters or more")
+    return token
+
+
+def addresses(config: EvaluatorConfig) -> list[str]:
+    """The workers' addresses. Raises UsageError for what is none."""
+    found = [word.strip().rstrip("/") for word in config.pool.split(",") if word.strip()]
+    for word in found:
+        url = httpx2.URL(word)
+        if url.scheme not in ("http", "https") or not url.host or url.path not in ("", "/"):
+            raise UsageError(f"--pool {word}: write local, http://HOST:PORT[,...] or ray[://ADDRESS]")
+    return found
+
+
+def _read(address: str, response: httpx2.Response) -> dict[str, Any]:
+    """The answer in a response. Raises UsageError for a wrong token, Silent for what is no answer."""
+    if response.status_code == 401:
+        raise UsageError(f"{address}: the token of --token-file is not the worker's")
+    try:
+        found = response.json()
+    except ValueError as error:
+        raise Silent(f"status {response.status_code}, no JSON") from error
+    if response.status_code != 200 or not isinstance(found, dict):
+        raise Silent(f"status {response.status_code}")
+    return found
+
+
+class HttpLink:
+    """A worker; see remote_owner.Link."""
+
+    def __init__(self, address: str, client: httpx2.AsyncClient) -> None:
+        self.name = address
+        self.incarnation: str | None = None
+        self._client = client
+
+    async def call(self, name: str, body: dict[str, Any], wait_s: float = 0.0) -> dict[str, Any]:
+        """See Link."""
+        try:
+            # the whole answer in time, not only the next piece of it
+            async with asyncio.timeout(wait_s + ANSWER_S):
+                response = await self._client.post(f"{self.name}/{name}", json=body)
+            return _read(self.name, response)
+        except httpx2.ConnectError as error:
+            raise Unreachable(f"nobody answers at {self.name}") from error
+        except TimeoutError as error:
+            raise Silent(f"no answer within {wait_s + ANSWER_S:.0f} s") from error
+        except httpx2.HTTPError as error:
+            raise Silent(str(error) or type(error).__name__) from error
+
+
+@functools.cache
+def survey(config: EvaluatorConfig) -> Surveyed:
+    """The reference device and what is there, asked of all workers once in a process.
+
+    Raises UsageError: no worker, a wrong token, unlike versions, another kind of device.
+    """
+    token = read_token(config)
+    said: list[str] = []
+
+    def hello(address: str) -> dict[str, Any] | None:
+        try:
+            with httpx2.Client(timeout=HELLO_S, **_how(token)) as client:
+                return _read(address, client.post(f"{address}/hello", json={}))
+        except (httpx2.HTTPError, Silent) as error:
+            said.append(f"{address}: no worker answers yet ({str(error) or type(error).__name__})")
+            return None
+
+    places = addresses(config)
+    with ThreadPoolExecutor(16) as threads:
+        answers = list(threads.map(hello, places))
+    heard = [(place, answer) for place, answer in zip(places, answers, strict=True) if answer is not None]
+    if not heard:
+        raise UsageError(f"--pool {config.pool}: {'; '.join(said)}; start passagent worker there")
+    return survey_answers(config, heard, said)
+
+
+def _how(token: str) -> dict[str, Any]:
+    """Of a client: its token; no proxy; certificates as OpenSSL knows them, with those of SSL_CERT_FILE."""
+    headers = {"Authorization": f"Bearer {token}"}
+    return {"headers": headers, "trust_env": False, "verify": ssl.create_default_context()}
+
+
+class HttpFleet(MachineFleet):
+    """See Fleet."""
+
+    def __init__(self, config: EvaluatorConfig, tell: Callable[[str], None]) -> None:
+        """Raises UsageError as `survey`."""
+        surveyed = survey(config)
+        self._client = httpx2.AsyncClient(
+            timeout=None, limits=httpx2.Limits(max_connections=None), **_how(read_token(config))
+        )
+        links = [HttpLink(place, self._client) for place in addresses(config)]
+        super().__init__(config, tell, links, surveyed)
+
+    async def close(self) -> None:
+        """See Fleet."""
+        await self._client.aclose()

@@ -1,0 +1,87 @@
+"""From settings to a pool and its reference device, on this machine or on others: callers need not know."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from pydantic import BaseModel
+
+from passagent.config import EvaluatorConfig
+from passagent.evaluator.fleet.survey import Reference
+from passagent.evaluator.hardware.devices import find_devices
+from passagent.evaluator.hardware.machine import Machine, measure_machine, read_machine
+from passagent.evaluator.runner.starting import StartedReferee
+from passagent.evaluator.service import known
+from passagent.evaluator.service.device_owner import Fleet
+from passagent.evaluator.service.pool import EvaluatorPool
+from passagent.sandbox.environment import device_name, worker_threads
+
+log = logging.getLogger("passagent.evaluator.fleet")
+
+LOCAL, RAY = "local", "ray"
+
+
+def open_pool(
+    config: EvaluatorConfig, tell: Callable[[str], None] = log.warning, ahead: StartedReferee | None = None
+) -> EvaluatorPool:
+    """The pool that `config.pool` names; see EvaluatorPool. Raises UsageError, InfrastructureError."""
+    if config.pool == LOCAL:
+        return EvaluatorPool(config, tell=tell, ahead=ahead)
+    return EvaluatorPool(config, tell=tell, fleet=_fleet(config, tell))
+
+
+def _fleet(config: EvaluatorConfig, tell: Callable[[str], None]) -> Fleet:
+    if _is_ray(config):
+        from passagent.evaluator.fleet.ray_fleet import RayFleet
+
+        return RayFleet(config, tell)
+    from passagent.evaluator.fleet.http_fleet import HttpFleet
+
+    return HttpFleet(config, tell)
+
+
+def _is_ray(config: EvaluatorConfig) -> bool:
+    return config.pool.partition("://")[0] == RAY
+
+
+def check_devices(config: EvaluatorConfig) -> None:
+    """Raise UsageError for devices that are not there, before anything is stored."""
+    if config.pool == LOCAL:
+        find_devices(config.device)
+    else:
+        _reference(config)
+
+
+def _reference(config: EvaluatorConfig) -> Reference:
+    """The device of other machines that the run's evaluations are made on. Raises UsageError."""
+    if _is_ray(config):
+        from passagent.evaluator.fleet.ray_fleet import survey
+    else:
+        from passagent.evaluator.fleet.http_fleet import survey
+    return survey(config).reference
+
+
+def device_label(config: EvaluatorConfig) -> str:
+    """The device's name for people. Raises UsageError."""
+    if config.pool == LOCAL:
+        return device_name(find_devices(config.device)[0].name)
+    return _reference(config).label
+
+
+def machine_of(config: EvaluatorConfig) -> Machine:
+    """The figures of the machine that evaluates. Raises UsageError."""
+    if config.pool == LOCAL:
+        return measure_machine(find_devices(config.device)[0].name)
+    return read_machine(_reference(config).machine)
+
+
+def threads_of(config: EvaluatorConfig) -> int | None:
+    """OpenMP threads of a timed call; None where another machine decides."""
+    return worker_threads(config.threads) if config.pool == LOCAL else config.threads
+
+
+def environment_key(config: EvaluatorConfig, *others: BaseModel) -> str:
+    """See known.environment_key: equal for equal devices, whichever machine of a cluster they are in."""
+    machine = None if config.pool == LOCAL else f"cluster; {_reference(config).words}"
+    return known.environment_key(config, *others, machine=machine)

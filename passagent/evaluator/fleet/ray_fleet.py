@@ -1,0 +1,273 @@
+"""The devices of a Ray cluster (extra `passagent[ray]`): an actor for each GPU, or each node's CPU.
+
+An actor of a GPU asks Ray for a whole one (`num_gpus=1`). Ray restarts an actor that died, but repeats no
+call: RemoteOwner counts what was lost. Evaluations run in the actor's referee process, in sandboxed children,
+never in the actor itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from passagent.config import EvaluatorConfig
+from passagent.errors import InfrastructureError, UsageError
+from passagent.evaluator.fleet.host import Host
+from passagent.evaluator.fleet.machine_facts import find_machine
+from passagent.evaluator.fleet.machine_fleet import MachineFleet
+from passagent.evaluator.fleet.remote_owner import Silent, Unreachable
+from passagent.evaluator.fleet.survey import Surveyed, kind_wanted, survey_answers
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+_token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser()
+if "ray" not in sys.modules and ("RAY_AUTH_TOKEN" in os.environ or _token.is_file()):
+    # `ray start` asks for a token where there is one, and Ray's clients send it only if they are told to;
+    # a cluster that asks for none takes it, too
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+try:
+    import ray
+    from ray.exceptions import ActorUnavailableError, RayError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+except ModuleNotFoundError as missing:
+    raise UsageError(f"--pool ray needs {missing.name}: pip install 'passagent[ray]'") from missing
+
+log = logging.getLogger("passagent.evaluator.fleet")
+
+ANSWER_S = 10.0
+"""For an answer, beyond what the call itself may take, s."""
+PLACE_S = 240.0
+"""Ray has so long to find a place for the first device, s."""
+GATHER_S = 20.0
+"""When the first has one, the others have so long, s; who is later joins the run when it comes."""
+
+MakeHost = Callable[[str], Host]
+"""Of a device, `cpu` or `cuda:0`: what an actor is made of."""
+
+
+def make_host(device: str) -> Host:
+    """The devices of the machine that an actor is on."""
+    return Host(find_machine(device))
+
+
+class DeviceActor:
+    """A Host with one device."""
+
+    def __init__(self, make: MakeHost, device: str) -> None:
+        os.environ.pop("OMP_NUM_THREADS", None)  # Ray's, of an actor without CPUs: 1
+        self._host = make(device)
+
+    async def call(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
+        """See Host.answer. A device has no uuid here: Ray may restart the actor on another one."""
+        answer = await self._host.answer(name, body)
+        if name == "hello":
+            answer["devices"] = [device | {"uuid": ""} for device in answer["devices"]]
+        return answer
+
+
+class RayLink:
+    """An actor; see remote_owner.Link."""
+
+    def __init__(self, number: int, kind: str, node: str | None, words: str = "") -> None:
+        """`node`: the one that the actor must be on; None: any with a free GPU.
+
+        `words`: of the reference device, see OfferedDevice; empty: it is not known yet.
+        """
+        self.name, self.node, self._kind = f"ray:{number}", node, kind
+        self.incarnation: str | None = None
+        self.words = words
+        self.has_answered = self.is_refused = False
+        self.actor: Any = None
+        self.start()
+
+    def start(self) -> None:
+        """Ask Ray for an actor."""
+        how: dict[str, Any] = {"num_gpus": 1} if self._kind == "cuda" else {}
+        if self.node is not None:
+            how["scheduling_strategy"] = NodeAffinitySchedulingStrategy(self.node, soft=False)
+        actor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=0, **how)(DeviceActor)
+        self.actor = actor.remote(make_host, "cpu" if self._kind == "cpu" else "cuda:0")
+
+    def leave(self) -> None:
+        """Give the device back."""
+        if self.actor is not None:
+            ray.kill(self.actor)
+        self.actor = self.incarnation = None
+
+    def check(self, hello: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer. Raises Unreachable if the actor is on a device unlike the reference."""
+        self.has_answered, words = True, hello["devices"][0]["words"]
+        if self.words not in ("", words):
+            log.warning("%s is not used: its device is unlike the others: %s", self.name, words)
+            self.is_refused = True
+            self.leave()
+            raise Unreachable("its device is unlike the others")
+        return hello
+
+    async def call(self, name: str, body: dict[str, Any], wait_s: float = 0.0) -> dict[str, Any]:
+        """See Link."""
+        if self.actor is None:
+            raise Unreachable("it has no actor now")
+        try:
+            async with asyncio.timeout(wait_s + ANSWER_S):
+                answer = dict(await self.actor.call.remote(name, body))
+        except TimeoutError as error:
+            raise Silent(f"no answer within {wait_s + ANSWER_S:.0f} s") from error
+        except ActorUnavailableError as error:
+            if self.node is not None and self.node not in _live_nodes():
+                self.leave()
+                raise Unreachable("its node is gone") from error
+            raise Silent(_last_line(error)) from error
+        except RayError as error:
+            self.leave()
+            raise Unreachable(f"its actor died: {_last_line(error)}") from error
+        return self.check(answer) if name == "hello" else answer
+
+
+class Cluster:
+    """The actors that this process has in a cluster, for all of its pools."""
+
+    def __init__(self, config: EvaluatorConfig) -> None:
+        """Raises InfrastructureError: no cluster, no device, or no place for one in PLACE_S."""
+        self.pool, self.kind, self.users = config.pool, kind_wanted(config), 0
+        self.links: list[RayLink] = []
+        self._words = ""
+        self._has_joined = not ray.is_initialized()
+        if self._has_joined:
+            _join(config.pool.partition("://")[2])
+        try:
+            self.start_actors()
+            answers, notes = self._hear()
+            self.surveyed = survey_answers(config, answers, notes)
+            self._words = self.surveyed.reference.words
+            for link in self.links:
+                link.words = self._words
+            by_name = {link.name: link for link in self.links}
+            for name, answer in answers:
+                with suppress(Unreachable):
+                    by_name[name].check(answer)
+        except BaseException:
+            self.close()
+            raise
+
+    def start_actors(self) -> None:
+        """Start an actor for each GPU, or node, that has none, and again where one has died.
+
+        An actor that died before it answered could not be made, and is not tried again.
+        """
+        nodes = _live_nodes()
+        for link in self.links:
+            is_fit = link.has_answered and not link.is_refused
+            if link.actor is None and is_fit and (link.node is None or link.node in nodes):
+                link.start()
+        if self.kind == "cuda":
+            places: list[str | None] = [None] * (_count_gpus() - len(self.links))
+        else:
+            places = [node for node in nodes if node not in {link.node for link in self.links}]
+        for node in places:
+            self.links.append(RayLink(len(self.links), self.kind, node, self._words))
+
+    def _hear(self) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
+        """Wait for the actors; return each one's answer, and a line for each that has none yet."""
+        if not self.links:
+            raise InfrastructureError(f"--pool {self.pool}: the cluster has no GPU")
+        waiting = {link.actor.call.remote("hello", {}): link for link in self.links}
+        answers: list[tuple[str, dict[str, Any]]] = []
+        failures: list[str] = []
+        until = time.monotonic() + PLACE_S
+        while waiting and time.monotonic() < until:
+            done, _ = ray.wait([*waiting], timeout=max(0.0, until - time.monotonic()))
+            for reference in done:
+                link = waiting.pop(reference)
+                try:
+                    answers.append((link.name, link.check(ray.get(reference))))
+                except RayError as error:
+                    link.leave()
+                    failures.append(f"{link.name}: no actor: {_last_line(error)}")
+                if len(answers) == 1:
+                    until = min(until, time.monotonic() + GATHER_S)
+        if waiting:
+            what = "a GPU" if self.kind == "cuda" else "a node"
+            free = float(ray.available_resources().get("GPU", 0))
+            count = f"; {free:g} of {_count_gpus()} GPUs are free" if self.kind == "cuda" else ""
+            names = ", ".join(sorted(link.name for link in waiting.values()))
+            failures.append(f"waiting: {names}: Ray has no place for {what} yet{count}")
+        if not answers:
+            raise InfrastructureError(f"--pool {self.pool}: {'; '.join(failures)}")
+        return answers, failures
+
+    def close(self) -> None:
+        """Give all devices back, and leave a cluster that was joined for this."""
+        for link in self.links:
+            link.leave()
+        if self._has_joined:
+            ray.shutdown()
+
+
+_clusters: dict[str, Cluster] = {}
+"""Of this process, by pool and kind of device."""
+
+
+def _cluster(config: EvaluatorConfig) -> Cluster:
+    key = f"{config.pool} {kind_wanted(config)}"
+    if key not in _clusters:
+        _clusters[key] = Cluster(config)
+    return _clusters[key]
+
+
+def survey(config: EvaluatorConfig) -> Surveyed:
+    """The reference device and what is there. Raises UsageError, InfrastructureError."""
+    return _cluster(config).surveyed
+
+
+class RayFleet(MachineFleet):
+    """See Fleet."""
+
+    def __init__(self, config: EvaluatorConfig, tell: Callable[[str], None]) -> None:
+        """Raises UsageError, InfrastructureError as `survey`."""
+        self.cluster = _cluster(config)
+        self.cluster.users += 1
+        super().__init__(config, tell, self.cluster.links, self.cluster.surveyed)
+
+    async def find_links(self) -> None:
+        """Start actors on nodes and GPUs that are new."""
+        await asyncio.to_thread(self.cluster.start_actors)
+
+    async def close(self) -> None:
+        """See Fleet; with the last pool of this process the devices are given back."""
+        self.cluster.users -= 1
+        if not self.cluster.users:
+            for key in [key for key, one in _clusters.items() if one is self.cluster]:
+                del _clusters[key]
+            await asyncio.to_thread(self.cluster.close)
+
+
+def _join(address: str) -> None:
+    """Join the cluster at `address`; of none, start Ray on this machine. Raises InfrastructureError."""
+    own = {} if address else {"include_dashboard": False}
+    try:
+        ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **own)
+    except (RayError, ConnectionError, RuntimeError, ValueError) as error:
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InfrastructureError(f"--pool ray://{address}: {line[:300]}") from error
+
+
+def _live_nodes() -> list[str]:
+    """The ids of the cluster's nodes."""
+    return sorted(node["NodeID"] for node in ray.nodes() if node["Alive"])
+
+
+def _count_gpus() -> int:
+    """Count the GPUs of the whole cluster, whoever has them now."""
+    return int(ray.cluster_resources().get("GPU", 0))
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:200] if lines else type(error).__name__

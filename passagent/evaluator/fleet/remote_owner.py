@@ -1,0 +1,205 @@
+"""A device of another machine, as the pool asks it. What carries the calls is a Link (HTTP, Ray).
+
+A job has a ticket: a call without a whole answer is made again and finds the job, not a second one. An answer
+of another ticket, or of a machine that was restarted since, is no answer to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from passagent.config import EvaluatorConfig
+from passagent.errors import MachineFault, PassagentError
+from passagent.evaluator.fleet import contents
+from passagent.evaluator.fleet.machine_facts import unlike
+from passagent.evaluator.hardware.devices import Device
+from passagent.evaluator.hardware.health import CHECK_TIMEOUT_S
+from passagent.evaluator.service.device_owner import Lost
+from passagent.evaluator.service.referee_process import KINDS
+
+log = logging.getLogger("passagent.evaluator.fleet")
+
+PATIENCE_S = 30.0
+"""A machine may give no whole answer for so long, s; then what it evaluates is lost."""
+AGAIN_S = 0.5
+WAIT_S = 5.0
+"""The machine is asked to wait so long for a result before it says that there is none yet, s."""
+TOLD_AFTER_S = 2.0
+"""A wait for others who use the device is told after this time, s."""
+
+
+class Silent(Exception):
+    """No whole answer came; another call may get one."""
+
+
+class Unreachable(Exception):
+    """There is nobody to answer: the process or the machine is gone."""
+
+
+class Link(Protocol):
+    """A machine, as calls reach it."""
+
+    name: str
+    incarnation: str | None
+    """The one that is talked to; None: not known, ask by `hello`."""
+
+    async def call(self, name: str, body: dict[str, Any], wait_s: float = 0.0) -> dict[str, Any]:
+        """The answer to a call, which may take `wait_s` more than others. Raises Silent, Unreachable."""
+        ...
+
+
+@dataclass(frozen=True)
+class Asker:
+    """Who asks: a pool, with its settings."""
+
+    config: EvaluatorConfig
+    tell: Callable[[str], None]
+    session: str
+
+
+class RemoteOwner:
+    """See DeviceOwner."""
+
+    pid = None
+
+    def __init__(self, device: Device, name_there: str, link: Link, asker: Asker) -> None:
+        self.device, self.link = device, link
+        self._name, self._asker = name_there, asker
+
+    async def ask(self, request: dict[str, Any]) -> Any:
+        """See DeviceOwner. What the machine itself fails is Lost, too: another one may do it."""
+        packed, blobs = await asyncio.to_thread(contents.pack, request)
+        job = {
+            "ticket": uuid.uuid4().hex,
+            "device": self._name,
+            "uuid": self.device.uuid,
+            "config": self._asker.config.model_dump(mode="json", exclude={"pool", "token_file"}),
+            "request": packed,
+        }
+        incarnation = await self._greet(PATIENCE_S)
+        outcome = await self._outcome(incarnation, job, blobs)
+        if "error" in outcome:
+            self._raise(outcome)
+        result = outcome["result"]
+        if outcome.get("by_hash"):
+            files = result["plan_files"]
+            result["plan_files"] = {name: await self._fetch(incarnation, key) for name, key in files.items()}
+        if isinstance(result, dict) and "environment" in result:
+            result["environment"]["worker"] = self.device.name
+        return result
+
+    async def foresee(self, request: dict[str, Any]) -> None:
+        """See DeviceOwner."""
+        packed, blobs = await asyncio.to_thread(contents.pack, request)
+        incarnation = self.link.incarnation
+        if incarnation is None:
+            return
+        body = {"device": self._name, "request": packed}
+        with suppress(Lost):  # who asks it next will see
+            answer = await self._answer(incarnation, "next", body, patience_s=0.0)
+            if answer.get("missing"):
+                wanted = {key: contents.encode(blobs[key]) for key in answer["missing"]}
+                await self._answer(incarnation, "put", {"contents": wanted}, patience_s=0.0)
+                await self._answer(incarnation, "next", body, patience_s=0.0)
+
+    async def _greet(self, patience_s: float) -> str:
+        """The incarnation that is there, whose versions are ours. Raises Lost."""
+        if self.link.incarnation is None:
+            answer = await self._answer(None, "hello", {}, patience_s=patience_s)
+            if problem := unlike(answer["versions"]):
+                raise Lost(problem, machine=True)
+            self.link.incarnation = str(answer["incarnation"])
+        return self.link.incarnation
+
+    async def _outcome(
+        self, incarnation: str, job: dict[str, Any], blobs: dict[str, bytes]
+    ) -> dict[str, Any]:
+        """The job's outcome, once it has one. Raises Lost."""
+        begun, is_told = time.monotonic(), False
+        while True:
+            answer = await self._answer(incarnation, "job", job, WAIT_S)
+            state, note = answer.get("state"), answer.get("note")
+            if answer.get("ticket") != job["ticket"]:
+                log.info("%s: an answer to another call was left alone", self.link.name)
+                await asyncio.sleep(AGAIN_S)
+            elif state == "done":
+                found: dict[str, Any] = answer["outcome"]
+                return found
+            elif state == "missing":
+                wanted = {key: contents.encode(blobs[key]) for key in answer["missing"]}
+                await self._answer(incarnation, "put", {"contents": wanted})
+            elif state == "draining":
+                raise Lost("it is being drained: it takes no new work", machine=True)
+            elif note and not is_told and time.monotonic() - begun > TOLD_AFTER_S:
+                is_told = True
+                self._asker.tell(f"waiting: {self.device.name}: {note}")
+
+    async def _fetch(self, incarnation: str, key: str) -> str:
+        return contents.decode((await self._answer(incarnation, "get", {"key": key}))["content"]).decode()
+
+    async def _answer(
+        self,
+        incarnation: str | None,
+        name: str,
+        body: dict[str, Any],
+        wait_s: float = 0.0,
+        patience_s: float = PATIENCE_S,
+    ) -> dict[str, Any]:
+        """The whole answer of this incarnation; of None, of any. Raises Lost."""
+        heard = time.monotonic()
+        body = {**body, "session": self._asker.session, "incarnation": incarnation, "wait_s": wait_s}
+        try:
+            while True:
+                try:
+                    answer = await self.link.call(name, body, wait_s)
+                    break
+                except Silent as silent:
+                    silent_s = time.monotonic() - heard
+                    if silent_s > patience_s:
+                        raise Lost(f"no answer for {silent_s:.0f} s: {silent}", machine=True) from silent
+                    log.info("%s: %s; asking again", self.link.name, silent)
+                    await asyncio.sleep(AGAIN_S)
+                except Unreachable as gone:
+                    raise Lost(str(gone), machine=True) from gone
+            if incarnation is not None and answer.get("incarnation") != incarnation:
+                raise Lost("it was restarted meanwhile", machine=True)
+        except Lost:
+            if self.link.incarnation == incarnation:
+                self.link.incarnation = None
+            raise
+        if "error" in answer:
+            raise Lost(str(answer["error"]), machine=True)
+        return answer
+
+    def _raise(self, outcome: dict[str, Any]) -> None:
+        kind, message = KINDS.get(outcome["error"]), str(outcome["message"])
+        if kind is None or kind is MachineFault:
+            raise Lost(message, bool(outcome.get("starting")), machine=kind is not None)
+        raise kind(message)
+
+    async def check(self, quick: bool = False) -> str | None:
+        """See DeviceOwner."""
+        try:
+            incarnation = await self._greet(0.0)
+            body = {"device": self._name, "quick": quick}
+            answer = await self._answer(incarnation, "check", body, CHECK_TIMEOUT_S, 0.0)
+        except Lost as lost:
+            return str(lost)
+        return None if answer.get("problem") is None else str(answer["problem"])
+
+    async def stop(self) -> None:
+        """See DeviceOwner. A machine that cannot be told ends them when it hears no more of this session."""
+        if self.link.incarnation is None:
+            return
+        body = {"device": self._name, "session": self._asker.session, "incarnation": self.link.incarnation}
+        try:
+            await self.link.call("stop", body, 10.0)
+        except (Silent, Unreachable, PassagentError) as error:
+            log.info("%s: not stopped: %s", self.device.name, error)

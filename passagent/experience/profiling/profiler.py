@@ -1,0 +1,158 @@
+"""A candidate's profile, tier by tier, on a device that is leased meanwhile: nothing is timed then."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from passagent.evaluator.candidate import Candidate
+from passagent.evaluator.hardware.devices import find_device
+from passagent.evaluator.hardware.leases import DeviceLease
+from passagent.evaluator.hardware.machine import measure_machine
+from passagent.evaluator.result import Evaluation
+from passagent.experience.profiling import nsight
+from passagent.experience.profiling.evidence import Evidence, examine
+from passagent.experience.profiling.free_tier import add_vector_reports, free_profile
+from passagent.experience.profiling.profile_record import GraphProfile, KernelProfile, Profile
+from passagent.plan import artefact
+from passagent.plan.facts import device_facts
+from passagent.plan.messages import Recorded
+from passagent.plan.model import Recording
+from passagent.plan.record import record, subgraphs_of
+from passagent.plan.recorder_process import recording_process
+from passagent.sandbox.environment import import_path
+from passagent.tasks import Task
+
+TRACED = 2
+"""Subgraphs that are traced, those with the most headroom; the first of them is also counted (deep)."""
+TRACE_S = 60.0
+"""For tracing one subgraph, s."""
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """A profile, and what it shows."""
+
+    profile: Profile
+    evidence: Evidence
+
+    def as_json(self) -> str:
+        """The record with its evidence, on one line."""
+        evidence = self.evidence.model_dump() | {"main": self.evidence.main}
+        return json.dumps(self.profile.model_dump() | {"evidence": evidence})
+
+    def text(self) -> str:
+        """At most evidence.MOST_LINES lines for an author."""
+        return self.evidence.text(self.profile.notes)
+
+
+def profile_evaluated(
+    task: Task, candidate: Candidate, evaluation: Evaluation, device: str, deep: bool
+) -> Profiled:
+    """The profile of a candidate that was judged on this machine's `device`; `deep`: with hardware counters.
+
+    What cannot be measured is a note in the profile, in one line. Raises PassagentError for another device.
+    """
+    begun = time.monotonic()
+    leased = find_device(device)
+    profile = free_profile(evaluation, measure_machine(leased.name), leased.model)
+    if evaluation.status == "ok":
+        recording = _recording(task, candidate, evaluation)
+        if recording is None:
+            profile.notes.append("no plan was recorded: launches and kernels are not known")
+        elif leased.name == "cpu":
+            add_vector_reports(profile, [plan for one in recording.passes for plan in one.plans])
+            profile.notes.append("no hardware counters are read on a CPU")
+        else:
+            _measure(profile, task, recording, DeviceLease(leased), leased.name, deep)
+    else:
+        profile.notes.append(f"the candidate is {evaluation.status}: only a correct one is traced")
+    profile.seconds = round(time.monotonic() - begun, 3)
+    return Profiled(profile, examine(profile))
+
+
+def _recording(task: Task, candidate: Candidate, evaluation: Evaluation) -> Recording | None:
+    """The candidate's plans: those that were evaluated just now, or recorded again; None where none come."""
+    files = candidate.files if candidate.is_plans else evaluation.plan_files
+    if files:
+        return artefact.read(files).recording
+    target = "cuda" if evaluation.device.startswith("cuda") else "cpu"
+    with recording_process() as process:
+        answer = record(
+            process, candidate, subgraphs_of(task, target), target, device_facts(evaluation.device)
+        )
+    return answer.recording if isinstance(answer, Recorded) else None
+
+
+def _measure(
+    profile: Profile, task: Task, recording: Recording, lease: DeviceLease, device: str, deep: bool
+) -> None:
+    """Trace the subgraphs with the most headroom; count the first one's kernels, if `deep`."""
+    import torch
+
+    profile.tier = "cheap"
+    profile.multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+    called = {one.name for one in recording.subgraphs if one.calls}
+    order = sorted(profile.graphs, key=lambda graph: -(graph.headroom or 0.0))
+    chosen = [graph for graph in order if graph.name in called][:TRACED]
+    with tempfile.TemporaryDirectory() as scratch:
+        request = Path(scratch) / "request.json"
+        asked = {"plans": artefact.write(recording), "task": str(task.path.resolve()), "device": device}
+
+        def command(graph: GraphProfile, mode: str) -> list[str]:
+            request.write_text(json.dumps(asked | {"subgraph": graph.name, "mode": mode}))
+            return [sys.executable, "-m", "passagent.experience.profiling.plan_process", str(request)]
+
+        for graph in chosen:
+            with lease.exclusive():
+                _trace(profile, graph, command(graph, "trace"))
+        for graph in chosen[:1] if deep else ():
+            report = Path(scratch) / "counters.ncu-rep"
+            try:
+                nsight.reader()
+                with lease.exclusive():
+                    nsight.collect(command(graph, "mark"), report, environment=os.environ | import_path())
+                counted = nsight.read_report(report)
+            except nsight.ProfilerUnavailable as error:
+                profile.notes.append(str(error))
+            else:
+                profile.tier, graph.kernels = "deep", _merged(graph.kernels, counted)
+
+
+def _trace(profile: Profile, graph: GraphProfile, command: Sequence[str]) -> None:
+    """The figures of torch.profiler, or a note why there are none."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=TRACE_S, check=False,
+            env=os.environ | import_path(),
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        profile.notes.append(f"{graph.name}: tracing took more than {TRACE_S:g} s")
+        return
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        profile.notes.append(f"{graph.name} was not traced: {said[-1][:200]}")
+        return
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    graph.wall_us, graph.busy_us = found["wall_us"], found["busy_us"]
+    graph.kernels = _merged(graph.kernels, [KernelProfile(**one) for one in found["kernels"]])
+
+
+def _merged(known: Sequence[KernelProfile], measured: Sequence[KernelProfile]) -> list[KernelProfile]:
+    """The measured kernels, with what is known of those of the same name beside it."""
+    by_name = {one.name: one for one in known}
+    merged = []
+    for one in measured:
+        figures = by_name.pop(one.name, None)
+        if figures is not None:
+            seen = one.model_dump(exclude_defaults=True)
+            one = KernelProfile(**figures.model_dump(exclude={"metrics"}) | seen)  # noqa: PLW2901
+        merged.append(one)
+    return [*merged, *by_name.values()]

@@ -1,0 +1,56 @@
+"""Where prompts, knowledge, configs and examples are: in the wheel, the checkout, or a user's directory.
+
+A user's directory of the same layout (`PASSAGENT_RESOURCES=DIR`) overrides the shipped files one by one.
+"""
+
+import functools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from passagent.errors import UsageError
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def roots() -> tuple[Path, ...]:
+    """Directories searched, the first that holds a file wins."""
+    return _roots(os.environ.get("PASSAGENT_RESOURCES"))
+
+
+@functools.lru_cache(maxsize=8)
+def _roots(user: str | None) -> tuple[Path, ...]:
+    shipped = _PACKAGE / "_data"
+    found = shipped if shipped.is_dir() else _PACKAGE.parent
+    if not user:
+        return (found,)
+    if not Path(user).is_dir():
+        raise UsageError(f"PASSAGENT_RESOURCES={user}: no such directory; unset it or create it")
+    return Path(user), found
+
+
+def exists(relative: str) -> bool:
+    """Whether there is a file `relative`."""
+    return any((root / relative).is_file() for root in roots())
+
+
+def find(relative: str) -> Path:
+    """The file `relative` (such as `prompts/system.j2`). Raises UsageError if there is none."""
+    for root in roots():
+        path = root / relative
+        if path.is_file():
+            return path
+    raise UsageError(f"{relative}: not found in {', '.join(map(str, roots()))}")
+
+
+def glob(pattern: str) -> Iterator[tuple[str, Path]]:
+    """`(relative name, path)` of every file that matches, overrides applied, in order of name.
+
+    What Python compiled beside the files (`__pycache__`, which pip makes when it installs) is not a resource.
+    """
+    found: dict[str, Path] = {}
+    for root in reversed(roots()):
+        for path in root.glob(pattern):
+            if path.is_file() and "__pycache__" not in path.parts:
+                found[path.relative_to(root).as_posix()] = path
+    yield from sorted(found.items())

@@ -1,0 +1,204 @@
+"""A model's regions as tasks, each once with its count, those that take the most of its time first."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+from passagent.errors import PassagentError, UsageError
+from passagent.evaluator.matching.effects import name_of
+from passagent.tasks.extract.extracting import device_of
+from passagent.tasks.extract.factories import Model
+from passagent.tasks.extract.graph_text import CleanGraph
+from passagent.tasks.extract.inductor_schedule import scheduled_kernels
+from passagent.tasks.extract.model_capture import Capture, capture_model, restored_transforms
+from passagent.tasks.extract.operator_times import operator_times, values_of
+from passagent.tasks.extract.regions import Region, cut
+from passagent.tasks.extract.sample import whole_directory, write_list, write_sample
+from passagent.tasks.extract.structural_hash import StructuralHash, structural_hash
+from passagent.tasks.extract.validation import validate
+from passagent.tasks.meta import TensorMeta
+
+FILE = "regions.json"
+
+
+@dataclass(frozen=True)
+class RegionTask:
+    """Regions of one structure. Each instance (sizes, dtypes) is a subgraph of the task."""
+
+    name: str
+    operators: tuple[str, ...]
+    count: int
+    """How often one call of the model runs a region of it."""
+    share: float
+    """Of the time of all operators, all its runs together."""
+    seconds: float
+    instances: dict[str, int]
+    """Subgraph to count."""
+    structure: str
+    first: str
+    """The operators of the first one, by their names in the model's graph."""
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Regions:
+    """The regions of a model."""
+
+    path: Path
+    tasks: list[RegionTask]
+    seconds: float
+    """Of all operators of one call."""
+    refused: list[str]
+    """Operators that are fused but are no region, and why."""
+    breaks: list[str]
+    model: str
+    """A hash of the model's graphs and inputs: whether these are the regions of a model."""
+
+    def data(self) -> dict[str, Any]:
+        """As plain data: the content of regions.json."""
+        return {
+            "seconds": self.seconds,
+            "tasks": [asdict(task) for task in self.tasks],
+            "refused": self.refused,
+            "graph_breaks": self.breaks,
+            "model": self.model,
+        }
+
+    @classmethod
+    def read(cls, path: Path) -> Regions:
+        """What `extract_regions` wrote to `path`. Raises UsageError."""
+        try:
+            data = json.loads((path / FILE).read_text(encoding="utf-8"))
+            tasks = [
+                RegionTask(**task | {k: tuple(task[k]) for k in ("operators", "problems")})
+                for task in data["tasks"]
+            ]
+            return cls(path, tasks, data["seconds"], data["refused"], data["graph_breaks"], data["model"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"{path / FILE}: is no list of regions ({error}); extract them again") from error
+
+
+@dataclass(frozen=True)
+class _Found:
+    piece: int
+    region: Region
+    runs: int
+    seconds: float
+    hash: StructuralHash
+
+
+@restored_transforms()
+def extract_regions(
+    model: Model,
+    out: Path,
+    products: bool = False,
+    whole: Callable[[fx.Graph], list[list[fx.Node]]] = lambda graph: [],
+) -> Regions:
+    """Cut a model into regions and write each as a task below the directory `out`. Raises PassagentError.
+
+    `products`: matrix products that a library computes are regions, too; `whole`: of a graph, operators that
+    are a region whatever Inductor makes of them (regions.cut).
+    """
+    with whole_directory(out) as place:
+        captured = capture_model(model, breaks_at_data=True)
+        found, refused, total = list[_Found](), list[str](), 0.0
+        with torch.set_grad_enabled(model.is_training):
+            for number, piece in enumerate(captured.pieces):
+                kernels = scheduled_kernels(piece.graph_module, piece.inputs)
+                graph = piece.graph_module.graph
+                parts = cut(graph, kernels, products, whole(graph))
+                times = operator_times(piece.graph_module, piece.inputs)
+                total += sum(times.values()) * piece.runs
+                refused += [f"{names}: {why}" for names, why in parts.refused]
+                for region in parts.regions:
+                    seconds = sum(times.get(node.name, 0.0) for node in region.nodes)
+                    found.append(_Found(number, region, piece.runs, seconds, _hash(region)))
+        if not found:
+            raise PassagentError(f"{model.name}: Inductor fuses nothing in it that is a region")
+        groups: dict[str, list[_Found]] = defaultdict(list)
+        for one in found:
+            groups[one.hash.structure].append(one)
+        ordered = sorted(groups.values(), key=lambda group: -sum(one.seconds * one.runs for one in group))
+        tasks = [
+            _write(place, model, captured, group, total, number)
+            for number, group in enumerate(ordered, start=1)
+        ]
+        regions = Regions(out, tasks, total, refused, captured.breaks, model_hash(captured))
+        (place / FILE).write_text(json.dumps(regions.data(), indent=1) + "\n", encoding="utf-8")
+    return regions
+
+
+def model_hash(captured: Capture) -> str:
+    """Equal for captures of the same graphs with inputs of the same sizes, strides and dtypes."""
+    parts = []
+    for piece in captured.pieces:
+        layouts = [
+            f"{tuple(v.shape)} {v.stride()} {v.dtype} {v.device.type}"
+            if isinstance(v, torch.Tensor)
+            else repr(v)
+            for v in piece.inputs
+        ]
+        parts += [piece.graph_module.code, *layouts]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _hash(region: Region) -> StructuralHash:
+    metas = []
+    for number, node in enumerate(region.inputs):
+        value = node.meta["example_value"]
+        dtype = str(value.dtype).removeprefix("torch.")
+        metas.append(TensorMeta(f"in_{number}", node.name, tuple(map(int, value.shape)), dtype, "cpu"))
+    return structural_hash(region.graph(), metas)
+
+
+def _write(
+    place: Path, model: Model, captured: Capture, group: list[_Found], total: float, number: int
+) -> RegionTask:
+    operators = tuple(map(name_of, group[0].region.nodes))
+    name = f"{number:02}_{'_'.join(one.strip('_') for one in operators)}"[:60].rstrip("_")
+    instances: dict[str, list[_Found]] = defaultdict(list)
+    for one in group:
+        instances[one.hash.instance].append(one)
+    counts, problems = {}, []
+    (place / name).mkdir()
+    for position, same in enumerate(instances.values()):
+        subgraph = f"{model.name}_{position}"
+        problems += _write_instance(place / name / subgraph, model, captured, same[0])
+        counts[subgraph] = sum(one.runs for one in same)
+    write_list(place / name, list(counts))
+    seconds = sum(one.seconds * one.runs for one in group)
+    return RegionTask(
+        name=name,
+        operators=operators,
+        count=sum(one.runs for one in group),
+        share=seconds / total if total else 0.0,
+        seconds=seconds,
+        instances=counts,
+        structure=group[0].hash.structure,
+        first=", ".join(node.name for node in group[0].region.nodes),
+        problems=tuple(problems),
+    )
+
+
+def _write_instance(path: Path, model: Model, captured: Capture, found: _Found) -> list[str]:
+    """Write one subgraph; what validation finds wrong with it."""
+    piece, region = captured.pieces[found.piece], found.region
+    wanted = {node.name for node in (*region.inputs, *region.outputs)}
+    with torch.set_grad_enabled(model.is_training):
+        values = values_of(piece.graph_module, piece.inputs, wanted)
+    names = [str(n.target) if n.op == "placeholder" else n.name for n in region.inputs]
+    clean = CleanGraph(region.graph(), names, [values[node.name] for node in region.inputs])
+    first = ", ".join(node.name for node in region.nodes)
+    write_sample(path, clean, model.name, None, {"operators_in_the_model": first})
+    expected = [values[node.name] for node in region.outputs]
+    found_problems = validate(path, clean, expected, device_of(captured), model.is_training).problems
+    return [problem.replace(str(path), path.name) for problem in found_problems]

@@ -1,0 +1,228 @@
+"""Problems into tasks: each in a process of its own that is shut in, one row of a record for each.
+
+The record (`import.jsonl` in the directory that is written) makes an import resumable: a problem that has a
+row for the same text and the same question is not run again. A task's directory appears whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import re
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from passagent.errors import UsageError
+from passagent.sandbox.fork_server import ForkServer, serving, start
+from passagent.sandbox.sandbox import Limits
+from passagent.system.faults import os_fault
+from passagent.system.machine_memory import memory_bytes, memory_kills
+from passagent.system.resumable import append_row, read_rows
+from passagent.tasks.reader import ALLOWED, FILES, GRAPH_LIST, ComputeOps
+from passagent.tasks.suites.outcomes import Answer, Reason, Row
+from passagent.tasks.suites.problem_child import Request
+from passagent.tasks.suites.problems import PROBLEM, Problem
+
+RECORD = "import.jsonl"
+_MOST_ANSWER = 256 << 20
+_LEAST = 1 << 16
+"""Bytes of inputs below which none are cut for want of memory."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True)
+class How:
+    """How problems are run."""
+
+    device: str = "cpu"
+    most_bytes: int | None = None
+    """Of a call's inputs; what is larger is cut, or left out."""
+    timeout_s: float = 600.0
+    jobs: int = 1
+    compute_ops: ComputeOps = ALLOWED
+    """Whether passes may replace matrix products and convolutions; kept in the tasks."""
+
+    @property
+    def is_cuda(self) -> bool:
+        return self.device.startswith("cuda")
+
+    def key(self, problem: Problem) -> str:
+        """sha256 of the problem and of what its task depends on."""
+        text = f"{problem.model_dump_json()} {self.device.split(':', maxsplit=1)[0]} {self.most_bytes}"
+        text += "" if self.compute_ops == ALLOWED else f" {self.compute_ops}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def import_problems(problems: Sequence[Problem], out: Path, how: How) -> Iterator[Row]:
+    """Make tasks of problems below `out`; a row for each problem, those that were known first.
+
+    Problems that share a GPU may lack memory for it: those are run once more, alone, after the others.
+    Raises UsageError where `out` cannot be written, MachineFault, InfrastructureError.
+    """
+    known = read_record(out)
+    new = []
+    for problem in problems:
+        row = known.get(problem.name)
+        if row is not None and row.stands and row.source == how.key(problem) and _is_there(out, row):
+            yield row
+        else:
+            new.append(problem)
+    if not new:
+        return
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for left in out.glob(".*.part"):
+            shutil.rmtree(left)
+    except OSError as error:
+        raise os_fault(error, out, "--out") from error
+    shared = {problem.name: problem for problem in new} if how.jobs > 1 and how.is_cuda else {}
+    alone: list[Problem] = []
+    with _Workers(how) as workers, ThreadPoolExecutor(how.jobs) as threads:
+
+        def run(problem: Problem) -> Row:
+            return _import(problem, out, how, workers)
+
+        for row in itertools.chain(threads.map(run, new), map(run, alone)):
+            again = shared.pop(row.name, None)
+            if again is not None and row.reason == "memory":
+                alone.append(again)
+                continue
+            try:
+                append_row(out / RECORD, row.model_dump_json())
+            except OSError as error:
+                raise os_fault(error, out, "--out") from error
+            yield row
+
+
+def read_record(out: Path) -> dict[str, Row]:
+    """Read the last row of each problem. Raises UsageError."""
+    path = out / RECORD
+    if not path.is_file():
+        return {}
+    try:
+        return {row.name: row for row in map(Row.model_validate_json, read_rows(path))}
+    except ValidationError as error:
+        raise UsageError(f"{path}: not a record of passagent tasks import; give another --out") from error
+
+
+def _is_there(out: Path, row: Row) -> bool:
+    return all((out / task / GRAPH_LIST).is_file() for task in row.tasks)
+
+
+class _Workers:
+    """A process that forks for each thread: one is asked by one thread at a time."""
+
+    def __init__(self, how: How) -> None:
+        self._how, self._own, self._all = how, threading.local(), ExitStack()
+
+    def __enter__(self) -> _Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._all.close()
+
+    def mine(self) -> ForkServer:
+        """The calling thread's."""
+        if not hasattr(self._own, "server"):
+            module = "passagent.tasks.suites.problem_child"
+            server = start(module, "the importing process", self.threads, self._how.device)
+            self._own.server = self._all.enter_context(serving(server))
+        return self._own.server  # type: ignore[no-any-return]
+
+    @property
+    def threads(self) -> int:
+        """OpenMP threads of a fork."""
+        return max(1, len(os.sched_getaffinity(0)) // self._how.jobs)
+
+
+def _import(problem: Problem, out: Path, how: How, workers: _Workers) -> Row:
+    began = time.monotonic()
+    answer = _ask(problem, how, workers)
+    row = Row(
+        name=problem.name,
+        group=problem.group,
+        file=problem.origin.file,
+        source=how.key(problem),
+        seconds=round(time.monotonic() - began, 2),
+        **answer.model_dump(exclude={"tasks", "source"}),
+    )
+    names = [f"{problem.name}{task.suffix}" for task in answer.tasks]
+    try:
+        for name, task in zip(names, answer.tasks, strict=True):
+            _write(out, name, task.subgraphs, answer.source)
+    except OSError as error:
+        raise os_fault(error, out, "--out") from error
+    return row.model_copy(update={"tasks": names})
+
+
+def _ask(problem: Problem, how: How, workers: _Workers) -> Answer:
+    """What a fork makes of the problem; what it says is data, and is checked as such."""
+    most_bytes = how.most_bytes
+    answer = _ask_once(problem, how, workers, most_bytes)
+    while answer.reason == "memory" and most_bytes is not None and most_bytes > _LEAST:
+        most_bytes //= 8  # the inputs fit, what is computed of them does not
+        answer = _ask_once(problem, how, workers, most_bytes)
+    return answer
+
+
+def _ask_once(problem: Problem, how: How, workers: _Workers, most_bytes: int | None) -> Answer:
+    server, kills = workers.mine(), memory_kills()
+    request = Request(
+        problem=problem,
+        device=how.device,
+        threads=workers.threads,
+        most_bytes=most_bytes,
+        compute_ops=how.compute_ops,
+    )
+    memory = 0 if how.is_cuda else memory_bytes() * 3 // 4 // how.jobs
+    limits = Limits(memory=memory, scratch=1 << 30, threads=256)
+    raw, ended = server.run(
+        request.model_dump_json().encode(), limits, how.timeout_s, _MOST_ANSWER, cuda=how.is_cuda
+    )
+    if raw is None:
+        return _refused("timeout", f"takes more than {how.timeout_s:g} s")
+    if not raw:
+        if memory_kills() > kills:
+            return _refused("memory", "needs more memory than there is")
+        status = ended["status"]
+        how_ended = f"by {signal.Signals(-status).name}" if status < 0 else f"with exit code {status}"
+        return _refused("fails", f"ends the process that runs it, {how_ended}")
+    try:
+        answer = Answer.model_validate_json(raw)
+    except ValidationError:
+        return _refused("fails", "its process gives no answer that can be read")
+    names = [f"{problem.name}{task.suffix}" for task in answer.tasks]
+    names += [name for task in answer.tasks for name in task.subgraphs]
+    files = {name for task in answer.tasks for one in task.subgraphs.values() for name in one}
+    if not all(map(_NAME.fullmatch, names)) or not files <= set(FILES):
+        return _refused("fails", "its process names files that a task does not have")
+    return answer
+
+
+def _refused(reason: Reason, message: str) -> Answer:
+    return Answer(reason=reason, message=message)
+
+
+def _write(out: Path, name: str, subgraphs: dict[str, dict[str, str]], source: str) -> None:
+    """A task's directory, whole or not at all."""
+    part, place = out / f".{name}.part", out / name
+    for subgraph, files in subgraphs.items():
+        (part / subgraph).mkdir(parents=True)
+        for file, text in files.items():
+            (part / subgraph / file).write_text(text, encoding="utf-8")
+    (part / GRAPH_LIST).write_text("".join(f"{subgraph}\n" for subgraph in subgraphs), encoding="utf-8")
+    if source:
+        (part / PROBLEM).write_text(source, encoding="utf-8")
+    if place.exists():
+        shutil.rmtree(place)
+    part.rename(place)

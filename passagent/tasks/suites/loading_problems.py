@@ -1,0 +1,285 @@
+"""A problem's model and inputs, made by running its code. Only a throw-away process calls this."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import itertools
+import random
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+
+from passagent.tasks.extract.factories import Model
+from passagent.tasks.suites.outcomes import Refused
+from passagent.tasks.suites.problems import Problem
+
+SEED = 0
+FREE_AXIS = (1, 16, 128)
+"""Sizes of an axis that a definition leaves open and no workload gives."""
+MOST_SAMPLES = 24
+"""Of one operator."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """One call that becomes a subgraph."""
+
+    model: Model
+    cut: dict[str, list[int]] = field(default_factory=dict)
+    """What was made smaller: `{"batch_size": [4096, 64]}`, as written and as it is here."""
+    source: str = ""
+    """The text that was run, with what was cut (kernelbench, flashinfer)."""
+
+
+def load_problem(problem: Problem, place: Path, device: str, most_bytes: int | None) -> Iterator[Loaded]:
+    """Run the problem's code in `place` and give its calls, one after the other.
+
+    Inputs take `most_bytes` at most: what is larger is cut along the leading dimension (kernelbench), or left
+    out. Raises Refused.
+    """
+    for name, text in problem.files.items():
+        (place / name).write_text(text, encoding="utf-8")
+    sys.path.insert(0, str(place))
+    yield from _LOADERS[problem.origin.suite](problem, place, device, most_bytes)
+
+
+def input_bytes(inputs: Any) -> int:
+    """What the tensors in it take, bytes."""
+    leaves = pytree.tree_leaves(inputs)
+    return sum(one.numel() * one.element_size() for one in leaves if isinstance(one, torch.Tensor))
+
+
+def seed_all() -> None:
+    """Every generator that a problem may draw from."""
+    random.seed(SEED)
+    torch.manual_seed(SEED)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(SEED)
+
+
+def _kernelbench(problem: Problem, place: Path, device: str, most_bytes: int | None) -> Iterator[Loaded]:
+    """`Model(*get_init_inputs())(*get_inputs())`, seeded as KernelBench does before each of the three."""
+    name, text = next(iter(problem.files.items()))
+    module = _module(place / name, text)
+    for wanted in ("Model", "get_inputs", "get_init_inputs"):
+        if not hasattr(module, wanted):
+            raise Refused("no_model", f"{name}: defines no {wanted}")
+    cut: dict[str, list[int]] = {}
+    if most_bytes is not None and (size := _size_of(module)) is not None and size > most_bytes:
+        module, cut = _cut(place / name, text, most_bytes)
+    model, inputs = _made(module, device)
+    if cut and not _works(model, inputs):  # sizes that must be equal are written twice
+        module, cut = _cut(place / name, text, most_bytes or 0, together=True)
+        model, inputs = _made(module, device)
+    if most_bytes is not None and input_bytes(inputs) > most_bytes:
+        raise Refused("too_large", f"{name}: its inputs take {input_bytes(inputs) >> 20} MiB")
+    source = (place / name).read_text(encoding="utf-8")
+    yield Loaded(Model(problem.name, model.forward, tuple(inputs)), cut, source)
+
+
+def _made(module: ModuleType, device: str) -> tuple[torch.nn.Module, list[Any]]:
+    """The model and its inputs."""
+    with torch.device(device):
+        seed_all()
+        arguments = module.get_init_inputs()
+        seed_all()
+        inputs = [_placed(one, device) for one in module.get_inputs()]
+        seed_all()
+        return module.Model(*arguments).to(device), inputs
+
+
+def _works(model: torch.nn.Module, inputs: list[Any]) -> bool:
+    try:
+        with torch.no_grad():
+            model(*inputs)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _module(path: Path, text: str) -> ModuleType:
+    path.write_text(text, encoding="utf-8")
+    found = importlib.util.spec_from_file_location(f"problem_{path.stem}", path)
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    sys.modules[found.name] = module
+    found.loader.exec_module(module)
+    return module
+
+
+def _size_of(module: ModuleType) -> int | None:
+    """What the inputs take, bytes, without making them; None where only making them tells."""
+    try:
+        with torch.device("meta"):
+            return input_bytes(module.get_inputs())
+    except (RuntimeError, NotImplementedError, TypeError):
+        return None
+
+
+def _cut(
+    path: Path, text: str, most_bytes: int, together: bool = False
+) -> tuple[ModuleType, dict[str, list[int]]]:
+    """The module with constants halved that are sizes of its inputs, until these take no more.
+
+    What depends on a constant follows; `together`: so do equal numbers at the top level of the file. Raises
+    Refused where that is not enough.
+    """
+    module = _module(path, text)
+    with torch.device("meta"):
+        leaves = pytree.tree_leaves(module.get_inputs())
+    tensors = [one for one in leaves if isinstance(one, torch.Tensor) and one.dim()]
+    size, cut = input_bytes(tensors), dict[str, list[int]]()
+    for name, value in _constants(text, module, tensors):
+        now = value
+        while size > most_bytes and now > 1:
+            smaller = _with_constant(text, name, now // 2, now if together else None)
+            try:
+                made = _module(path, smaller)
+            except Exception:  # it holds this number to be so large
+                break
+            found = _size_of(made)
+            if found is None or found >= size:
+                break
+            now, size, text, module = now // 2, found, smaller, made
+            cut[name] = [value, now]
+    if size > most_bytes:
+        raise Refused("too_large", f"{path.name}: its inputs take {size >> 20} MiB, and do not get smaller")
+    return _module(path, text), cut
+
+
+def _constants(text: str, module: ModuleType, tensors: list[torch.Tensor]) -> list[tuple[str, int]]:
+    """Whole numbers at the top level of the file that are sizes of these tensors.
+
+    First what speaks of a batch, then leading sizes, then the largest.
+    """
+    leading = {one.shape[0] for one in tensors}
+    sizes = {size for one in tensors for size in one.shape}
+    names = [
+        target.id
+        for node in ast.parse(text).body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    ]
+    found = [(name, vars(module).get(name)) for name in dict.fromkeys(names)]
+    fitting = [(name, value) for name, value in found if type(value) is int and value in sizes]
+    return sorted(fitting, key=lambda one: ("batch" not in one[0].lower(), one[1] not in leading, -one[1]))
+
+
+def _with_constant(text: str, name: str, value: int, equal: int | None) -> str:
+    """The text with another number for `name`, and for numbers that are `equal`, all at their places."""
+    lines = text.splitlines(keepends=True)
+    for node in reversed(ast.parse(text).body):
+        if not isinstance(node, ast.Assign):
+            continue
+        numbers = [
+            one
+            for one in ast.walk(node.value)
+            if isinstance(one, ast.Constant) and type(one.value) is int and one.value == equal
+        ]
+        is_it = any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
+        if not (is_it or numbers):
+            continue
+        for number in numbers:
+            number.value = value
+        if is_it:
+            node.value = ast.Constant(value)
+        assert node.end_lineno is not None
+        before = lines[node.lineno - 1].encode()[: node.col_offset].decode()
+        after = lines[node.end_lineno - 1].encode()[node.end_col_offset :].decode()
+        blank = "\n" * (node.end_lineno - node.lineno)
+        lines[node.lineno - 1 : node.end_lineno] = [f"{before}{ast.unparse(node)}{after}{blank}"]
+    return "".join(lines)
+
+
+def _opinfo(problem: Problem, _place: Path, device: str, most_bytes: int | None) -> Iterator[Loaded]:
+    """Torch's own sample inputs of an operator, in float32 (or a dtype that it has)."""
+    most = next((one["samples"] for one in problem.arguments), MOST_SAMPLES)
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    for info in (one for one in op_db if one.name == problem.origin.file):
+        kinds = info.supported_dtypes(torch.device(device).type)
+        dtype = torch.float32 if torch.float32 in kinds else next(iter(sorted(kinds, key=str)))
+        seed_all()
+        samples = info.sample_inputs(device, dtype)
+        for number, sample in enumerate(itertools.islice(samples, most)):
+            given = (sample.input, *sample.args)
+            if most_bytes is not None and input_bytes((given, sample.kwargs)) > most_bytes:
+                continue
+            variant = f"_{info.variant_test_name}" if info.variant_test_name else ""
+            yield Loaded(_call(f"{problem.name}{variant}_{number}", info.op, given, sample.kwargs))
+
+
+def _call(name: str, op: Callable[..., Any], args: Any, kwargs: Any) -> Model:
+    """A call of an operator as a model of its tensors; all other arguments are constants of it."""
+    leaves, spec = pytree.tree_flatten((tuple(args), dict(kwargs)))
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+
+    def forward(*tensors: torch.Tensor) -> Any:
+        filled = list(leaves)
+        for place, tensor in zip(places, tensors, strict=True):
+            filled[place] = tensor
+        own_args, own_kwargs = pytree.tree_unflatten(filled, spec)
+        return op(*own_args, **own_kwargs)
+
+    return Model(name, forward, tuple(leaves[i].detach() for i in places))
+
+
+def _flashinfer(problem: Problem, place: Path, device: str, most_bytes: int | None) -> Iterator[Loaded]:
+    """`run(...)` of a definition, with drawn inputs; axes it leaves open take each of FREE_AXIS."""
+    module = _module(place / "reference.py", problem.files["reference.py"])
+    if not hasattr(module, "run"):
+        raise Refused("no_model", "reference: defines no run")
+    axes, specs = problem.arguments[0]["axes"], problem.arguments[0]["inputs"]
+    fixed = {name: axis["value"] for name, axis in axes.items() if axis.get("type") == "const"}
+    free = [name for name in axes if name not in fixed]
+    for size in FREE_AXIS if free else (0,):
+        sizes = fixed | dict.fromkeys(free, size)
+        seed_all()
+        inputs = [_drawn(spec, sizes, device) for spec in specs.values()]
+        if most_bytes is None or input_bytes(inputs) <= most_bytes:
+            source = problem.files["reference.py"]
+            yield Loaded(Model(f"{problem.name}_{size}", module.run, tuple(inputs)), {}, source)
+
+
+def _drawn(spec: dict[str, Any], sizes: dict[str, int], device: str) -> Any:
+    dtype = getattr(torch, spec["dtype"], None)
+    if dtype is None:
+        raise Refused("not_captured", f"this torch has no dtype {spec['dtype']}")
+    if spec["shape"] is None:
+        return 1.0 if dtype.is_floating_point else 1
+    shape = [sizes[axis] for axis in spec["shape"]]
+    if dtype.is_floating_point:
+        return torch.randn(shape, device=device).to(dtype)
+    return torch.randint(0, 2, shape, device=device).to(dtype)
+
+
+def _gpumode(problem: Problem, place: Path, device: str, most_bytes: int | None) -> Iterator[Loaded]:
+    """`ref_kernel(generate_input(**test))` for each test of its task.yml."""
+    module = _module(place / "reference.py", problem.files["reference.py"])
+    for number, arguments in enumerate(problem.arguments):
+        seed_all()
+        inputs = module.generate_input(**arguments)
+        if most_bytes is not None and input_bytes(inputs) > most_bytes:
+            continue
+        yield Loaded(Model(f"{problem.name}_{number}", module.ref_kernel, (_placed(inputs, device),)))
+
+
+def _placed(value: Any, device: str) -> Any:
+    return pytree.tree_map_only(torch.Tensor, lambda one: one.to(device), value)
+
+
+Loader = Callable[[Problem, Path, str, int | None], Iterator[Loaded]]
+_LOADERS: dict[str, Loader] = {
+    "kernelbench": _kernelbench,
+    "opinfo": _opinfo,
+    "flashinfer": _flashinfer,
+    "gpumode": _gpumode,
+}

@@ -1,0 +1,182 @@
+"""What a problem of a suite is, and where each suite keeps its problems. Nothing of a problem is run here."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict
+
+from passagent.errors import UsageError, closest
+from passagent.system.faults import os_fault
+
+PROBLEM = "problem.py"
+"""In a task's directory: the text of the problem that it was made of (kernelbench, flashinfer)."""
+
+
+class Origin(BaseModel):
+    """Where a problem comes from; it is kept in the task's graph_net.json."""
+
+    model_config = ConfigDict(frozen=True)
+
+    suite: str
+    file: str
+    """Relative to the path that was given; an operator's name for `opinfo`."""
+    commit: str = ""
+    """Of the repository that the file is in; empty where there is none."""
+    licence: str = ""
+    """By its usual short name, where a LICENSE lies there."""
+
+
+class Problem(BaseModel):
+    """A problem, not run yet: all that the process needs which makes a task of it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    """Of its task's directory."""
+    group: str
+    """Under which the table counts it: `level2`."""
+    origin: Origin
+    files: dict[str, str] = {}
+    """Its sources by file name; the first one is the problem."""
+    arguments: list[dict[str, Any]] = []
+    """What its inputs are made of, once for each subgraph: sizes, seeds."""
+
+
+def find_problems(suite: str, place: str, levels: Sequence[int]) -> list[Problem]:
+    """The problems of a suite at `place`, in order. Raises UsageError where there is none."""
+    if suite == "opinfo":
+        return list(_operators(place))
+    root = Path(place)
+    if not root.exists():
+        raise UsageError(f"{place}: no such file or directory")
+    try:
+        found = list(_FINDERS[suite](root, levels))
+    except OSError as error:
+        raise os_fault(error, root, "PATH") from error
+    if not found:
+        raise UsageError(f"{place}: holds no problem of {suite}; it looks for {_LOOKS_FOR[suite]}")
+    return found
+
+
+def _kernelbench(root: Path, levels: Sequence[int]) -> Iterator[Problem]:
+    base = next((one for one in (root / "KernelBench", root) if any(one.glob("level*"))), root)
+    commit, licence = _commit(root), _licence(root)
+    for level in levels:
+        for path in sorted(base.glob(f"level{level}/*.py"), key=_number):
+            file = str(path.relative_to(root))
+            yield Problem(
+                name=f"level{level}_{path.stem.strip('_')}",
+                group=f"level{level}",
+                origin=Origin(suite="kernelbench", file=file, commit=commit, licence=licence),
+                files={path.name: path.read_text(encoding="utf-8")},
+            )
+
+
+def _number(path: Path) -> tuple[int, str]:
+    found = re.match(r"\d+", path.name)
+    return int(found.group()) if found else 0, path.name
+
+
+def _flashinfer(root: Path, _levels: Sequence[int]) -> Iterator[Problem]:
+    """Definitions of flashinfer-bench: JSON files with `reference`, `axes` and `inputs`."""
+    paths = [root] if root.is_file() else sorted(root.rglob("*.json"))
+    place = root.parent if root.is_file() else root
+    for path in paths:
+        try:
+            definition = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise UsageError(f"{path}: is not JSON: {error}") from error
+        if not isinstance(definition, dict) or "reference" not in definition:
+            continue
+        origin = Origin(
+            suite="flashinfer",
+            file=str(path.relative_to(place)),
+            commit=_commit(place),
+            licence=_licence(place),
+        )
+        yield Problem(
+            name=str(definition.get("name", path.stem)),
+            group=str(definition.get("op_type", "")) or "definition",
+            origin=origin,
+            files={"reference.py": str(definition["reference"])},
+            arguments=[{"axes": definition.get("axes", {}), "inputs": definition.get("inputs", {})}],
+        )
+
+
+def _gpumode(root: Path, _levels: Sequence[int]) -> Iterator[Problem]:
+    """Problems of gpu-mode's reference-kernels: directories with task.yml and reference.py."""
+    for path in sorted(root.rglob("task.yml")):
+        here = path.parent
+        if not (here / "reference.py").is_file():
+            continue
+        task = yaml.safe_load(path.read_text(encoding="utf-8"))
+        beside = [here / "reference.py", *sorted(here.glob("*.py")), *sorted(here.parent.glob("*.py"))]
+        sources: dict[str, str] = {}
+        for file in beside:
+            sources.setdefault(file.name, file.read_text(encoding="utf-8"))
+        yield Problem(
+            name=here.name,
+            group=here.parent.name,
+            origin=Origin(
+                suite="gpumode",
+                file=str(path.relative_to(root)),
+                commit=_commit(root),
+                licence=_licence(root),
+            ),
+            files=sources,
+            arguments=[dict(one) for one in task.get("tests") or [] if isinstance(one, dict)],
+        )
+
+
+def _operators(words: str) -> Iterator[Problem]:
+    """Operators of torch's own samples: `add,softmax`, or `all`."""
+    try:
+        from torch.testing._internal.common_methods_invocations import op_db
+    except ModuleNotFoundError as error:
+        raise UsageError(f"torch's samples need {error.name}; pip install {error.name}") from error
+
+    known = {info.name for info in op_db}
+    names = sorted(known) if words == "all" else [word.strip() for word in words.split(",")]
+    for name in names:
+        if name not in known:
+            raise UsageError(f"opinfo: torch has no samples of {name!r}{closest(name, sorted(known))}")
+        origin = Origin(suite="opinfo", file=name, licence="BSD-3-Clause")
+        yield Problem(name=name.replace(".", "_"), group="operators", origin=origin)
+
+
+Finder = Callable[[Path, Sequence[int]], Iterator[Problem]]
+_FINDERS: dict[str, Finder] = {"kernelbench": _kernelbench, "flashinfer": _flashinfer, "gpumode": _gpumode}
+_LOOKS_FOR = {
+    "kernelbench": "level1/*.py and so on, in it or in its KernelBench/",
+    "flashinfer": "JSON files with `reference`",
+    "gpumode": "directories with task.yml and reference.py",
+}
+
+
+def _commit(path: Path) -> str:
+    """The commit of the repository that `path` is in; empty where there is none, or no git."""
+    command = ["git", "-C", str(path), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+_LICENCES = {"MIT License": "MIT", "Apache License": "Apache-2.0", "BSD 3-Clause": "BSD-3-Clause"}
+
+
+def _licence(path: Path) -> str:
+    """By the first lines of a LICENSE there."""
+    for place in (path, path.parent):
+        for file in sorted(place.glob("LICENSE*")):
+            head = file.read_text(encoding="utf-8", errors="replace")[:400]
+            return next((short for long, short in _LICENCES.items() if long in head), "")
+    return ""

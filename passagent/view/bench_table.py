@@ -1,0 +1,175 @@
+"""A benchmark's tables for people, as Markdown and as JSON."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from passagent.data.bench.held_out import Unseen
+from passagent.data.bench.kernelbench import LEVELS_P, Line
+from passagent.data.bench.losses import BOUNDS, Losses
+from passagent.data.bench.results import Row
+from passagent.data.bench.summary import METRICS, Estimate, Summary
+from passagent.view.text import number, table
+
+HEADERS = {
+    "fast_1": "fast_1 (%)",
+    "sample_cr": "Samp. CR (%)",
+    "subgraph_cr": "Sub. CR (%)",
+    "gmean_speedup": "G-mean",
+    "as_score": "AS",
+}
+_GRAPH_FIELDS = {
+    "name",
+    "dtype",
+    "status",
+    "speedup",
+    "vs_reference",
+    "passes_from_t",
+    "eager_ms",
+    "compiled_ms",
+    "pace_ms",
+    "unstable",
+}
+
+
+def text(summaries: Sequence[Summary]) -> str:
+    """A line for each compiler, the 95% intervals in brackets."""
+    header = ["compiler", "dispatch", *(f">{name}" for name in ("tasks", "subgraphs", *HEADERS.values()))]
+    drop = ["dispatch", "subgraphs", "Sub. CR (%)", "fast_1 (%)", "Samp. CR (%)"]
+    return table(header, [_cells(summary) for summary in summaries], indent="", drop=drop)
+
+
+def unseen_text(both: Sequence[Unseen]) -> str:
+    """A line for each author: AS on shapes that it saw, and on those that were held out."""
+    header = ["compiler", ">tasks", ">held out", ">AS seen", ">AS unseen", ">unseen/seen"]
+    rows = [
+        [
+            one.compiler,
+            str(one.tasks),
+            str(one.subgraphs),
+            *(_figure("as_score", score) for score in (one.as_seen, one.as_unseen)),
+            number(one.ratio, 3),
+        ]
+        for one in both
+    ]
+    return table(header, rows, indent="")
+
+
+def suite_text(lines: Sequence[Line]) -> str:
+    """A line for each compiler, base and level; the means' 95% intervals in brackets."""
+    header = ["compiler", "against", "level", ">problems"]
+    header += [f">fast_{p:g} (%)" for p in LEVELS_P] + [">G-mean", ">AS", ">of bandwidth (%)"]
+    rows = [
+        [
+            line.compiler,
+            line.base,
+            line.level,
+            str(line.problems),
+            *(_shown(Estimate(line.fast[p].value), 100, 1) for p in LEVELS_P),
+            _shown(line.gmean, 1, 3),
+            _shown(line.as_score, 1, 3) if line.base == "eager" else "",
+            _shown(Estimate(line.light.value), 100, 1) if line.base == "eager" else "",
+        ]
+        for line in lines
+    ]
+    drop = ["of bandwidth (%)", "fast_0 (%)", "AS", "fast_2 (%)", "problems"]
+    return table(header, rows, indent="", drop=drop)
+
+
+def suite_data(lines: Sequence[Line]) -> list[dict[str, Any]]:
+    """The same as plain data; shares from 0 to 1."""
+    return [
+        asdict(line) | {"fast": {f"{p:g}": asdict(one) for p, one in line.fast.items()}} for line in lines
+    ]
+
+
+def losses_text(found: Losses) -> str:
+    """PassNet's Tables 7 and 8 of one compiler, and a table by category."""
+    total = sum(found.ranges)
+    names = [
+        f"< {BOUNDS[0]:g}x",
+        *(f"{low:g}-{high:g}x" for low, high in itertools.pairwise(BOUNDS)),
+    ]
+    what = "kernel speedup" if found.is_kernel else "speedup end to end"
+    spread = [
+        [name, str(count), number(100 * count / total, 1)]
+        for name, count in zip([*names, f">= {BOUNDS[-1]:g}x"], found.ranges, strict=True)
+    ]
+    parts = [
+        f"{found.compiler}: {total} correct subgraphs, {found.inexact} of them 1e-3 or more from eager",
+        table([what, ">subgraphs", ">share (%)"], spread, indent=""),
+    ]
+    if found.causes:
+        slower = sum(one.subgraphs for one in found.causes)
+        rows = [
+            [one.name, str(one.subgraphs), number(100 * one.subgraphs / slower, 1), number(one.median, 2)]
+            for one in found.causes
+        ]
+        parts.append(table(["slower, because of", ">subgraphs", ">share (%)", ">median"], rows, indent=""))
+    rows = [
+        [one.name, str(one.subgraphs), str(one.slower), str(one.wrong), number(one.median, 2)]
+        for one in found.categories
+    ]
+    parts.append(table(["category", ">subgraphs", ">slower", ">wrong", ">median"], rows, indent=""))
+    return "\n\n".join(parts)
+
+
+def markdown(summaries: Sequence[Summary]) -> str:
+    """PassNet's Table 1 in Markdown, the 95% intervals in brackets."""
+    header = ["compiler", "dispatch", "tasks", "subgraphs", *HEADERS.values()]
+    lines = [header, ["---"] * 2 + ["---:"] * (len(header) - 2), *map(_cells, summaries)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def cell(summary: Summary, metric: str) -> str:
+    """A figure in the table's unit, its interval in brackets."""
+    return _figure(metric, getattr(summary, metric))
+
+
+def _cells(summary: Summary) -> list[str]:
+    figures = [cell(summary, metric) for metric in METRICS]
+    return [summary.compiler, summary.dispatch, _tasks(summary), str(summary.subgraphs), *figures]
+
+
+def data(summaries: Sequence[Summary], rows: Sequence[Row]) -> dict[str, Any]:
+    """The table and what it is made of, raw samples left out."""
+    return {
+        "compilers": [asdict(summary) for summary in summaries],
+        "results": [
+            {
+                "task": row.task,
+                "compiler": row.compiler,
+                "run": row.run,
+                "left_to_eager": row.left,
+                "status": row.evaluation.status,
+                "as_score": row.evaluation.as_score,
+                "graphs": [
+                    graph.model_dump(mode="json", include=_GRAPH_FIELDS) for graph in row.evaluation.graphs
+                ],
+            }
+            for row in rows
+            if row.evaluation is not None
+        ],
+    }
+
+
+def _tasks(summary: Summary) -> str:
+    return str(summary.tasks) if summary.tasks == summary.asked else f"{summary.tasks}/{summary.asked}"
+
+
+def _figure(metric: str, estimate: Estimate) -> str:
+    is_share = metric in ("fast_1", "sample_cr", "subgraph_cr")
+    return _shown(estimate, 100, 1) if is_share else _shown(estimate, 1, 3)
+
+
+def _shown(estimate: Estimate, scale: float, digits: int) -> str:
+    """Return the value, times `scale`, with its interval in brackets if it has one."""
+
+    def shown(value: float | None) -> str:
+        return number(None if value is None else value * scale, digits)
+
+    ends = "" if estimate.low is None else f" [{shown(estimate.low)}-{shown(estimate.high)}]"
+    return shown(estimate.value) + ends

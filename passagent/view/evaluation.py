@@ -1,0 +1,121 @@
+"""An evaluation for people: the verdict, a line for each graph, what is wrong and what to do about it."""
+
+from __future__ import annotations
+
+from passagent.evaluator.result import Evaluation, GraphResult, Speedup
+from passagent.view.text import interval, number, table
+
+
+def evaluation_text(evaluation: Evaluation) -> str:
+    """The whole evaluation, several lines."""
+    score = interval(evaluation.as_score, evaluation.as_low, evaluation.as_high, 4)
+    parts = [
+        f"{evaluation.task} on {evaluation.device} ({_how(evaluation)}): {evaluation.status}, AS {score}",
+        graph_table(evaluation),
+    ]
+    if evaluation.timing == "interpreter":
+        parts.append("Triton's interpreter: matching, results and integrity are judged, time is not.")
+    if evaluation.es:
+        shown = "  ".join(f"{t}: {value:.3f}" for t, value in evaluation.es.items() if int(t) >= -6)
+        parts.append(f"ES(t)  {shown}")
+    if evaluation.gmean_speedup is not None:
+        parts.append(
+            f"speedup over the correct graphs (geometric mean): {evaluation.gmean_speedup:.3f}; "
+            f"correct and no slower than eager: {evaluation.fast_1 or 0:.0%} of the graphs"
+        )
+    if evaluation.gmean_vs_reference is not None:
+        parts.append(
+            f"speedup over {evaluation.reference} (geometric mean): {evaluation.gmean_vs_reference:.3f}"
+        )
+    parts.append(evaluation.stopped_early or "")
+    if evaluation.edited:
+        parts.append(f"edited, not as recorded: {', '.join(evaluation.edited)}")
+    if evaluation.dispatch == "python" and evaluation.timing == "wall":
+        parts.append("the pass's Python ran in every call: nothing defends these figures against it")
+    parts += [f"{v.place}: [{v.rule}] {v.message}" for v in evaluation.violations]
+    parts += failure_lines(evaluation.graphs)
+    if evaluation.error and not any(evaluation.error in part for part in parts):
+        parts.append(evaluation.error)
+    plans = f", plans {evaluation.plans[:12]}" if evaluation.plans else ""
+    parts.append(f"evaluator {evaluation.evaluator_version}, {evaluation.seconds:.1f} s{plans}")
+    return "\n".join(part for part in parts if part)
+
+
+def graph_cells(evaluation: Evaluation) -> tuple[list[str], list[list[str]]]:
+    """A header (right-aligned columns begin with `>`), and a row for each graph."""
+    header = ["graph", "dtype", "status", ">speedup [95%]", ">eager ms", ">compiled ms"]
+    header += [">max diff", ">matches"]
+    beside = [f">vs {evaluation.reference}"] if any(graph.vs_reference for graph in evaluation.graphs) else []
+    rows = [
+        [
+            graph.name,
+            graph.dtype,
+            graph.status + (" (unstable)" if graph.unstable else ""),
+            _shown(graph.speedup),
+            *[_shown(graph.vs_reference) for _ in beside],
+            number(graph.eager_ms, 4),
+            number(graph.compiled_ms, 4),
+            "-" if graph.max_abs_diff is None else f"{graph.max_abs_diff:.2g}",
+            str(graph.matches),
+        ]
+        for graph in evaluation.graphs
+    ]
+    header[4:4] = beside
+    return header, rows
+
+
+def graph_table(evaluation: Evaluation) -> str:
+    """A line for each graph; what the figures are, and which are stated for a pace of the machine."""
+    header, rows = graph_cells(evaluation)
+    shown = table(header, rows, drop=["matches", "max diff", "compiled ms", "eager ms", "dtype"])
+    return "\n".join(part for part in [shown, *figure_notes(evaluation)] if part)
+
+
+def figure_notes(evaluation: Evaluation) -> list[str]:
+    """What the figures of `graph_cells` are, and which are stated for a pace of the machine."""
+    parts = []
+    if any(graph.speedup for graph in evaluation.graphs):
+        parts.append(evaluation.protocol.get("estimator", ""))
+    if (rounds := evaluation.protocol.get("rounds", 1)) > 1:
+        parts.append(f"AS, speedups and times: geometric means over {rounds} rounds beside other finalists")
+    paced = [
+        f"{graph.name} (eager {number(graph.pace_ms, 4)} ms)" for graph in evaluation.graphs if graph.pace_ms
+    ]
+    if paced:
+        parts.append(f"stated for the pace that the machine had at first: {', '.join(paced)}")
+    return parts
+
+
+def _shown(speedup: Speedup | None) -> str:
+    return interval(speedup.e2e, speedup.low, speedup.high) if speedup else "-"
+
+
+def failure_lines(graphs: list[GraphResult]) -> list[str]:
+    """One line for each distinct failure: which graph first, why, and how many others share it."""
+    groups: dict[tuple[str, ...], list[GraphResult]] = {}
+    for graph in graphs:
+        if graph.status not in ("ok", "refused"):  # a refusal is told by its violations
+            reasons = [m.reason for m in graph.mismatches] or [graph.error or ""]
+            groups.setdefault((graph.status, *reasons), []).append(graph)
+    return [
+        f"{members[0].name}{f' and {len(members) - 1} more' if len(members) > 1 else ''}: {status}: "
+        f"{failure(members[0])}"
+        for (status, *_), members in groups.items()
+    ]
+
+
+def failure(graph: GraphResult) -> str:
+    """Why one graph failed."""
+    if graph.mismatches:
+        return "; ".join(
+            f"{m.pass_name} matched {m.matched_nodes} of {m.pattern_nodes} nodes, then {m.pattern_node} "
+            f"against {m.graph_node or 'nothing of its kind'}: {m.reason}"
+            for m in graph.mismatches
+        )
+    return "; ".join(part for part in (graph.error, graph.worst_element) if part)
+
+
+def _how(evaluation: Evaluation) -> str:
+    """The dispatch, and what else the figures depend on if it is not the default."""
+    beside = "" if evaluation.isolation == "sandboxed" else f", {evaluation.isolation}"
+    return evaluation.dispatch + beside

@@ -1,0 +1,286 @@
+"""What Python gets back: an evaluation, a run and its nodes, a benchmark, a collection, all for notebooks.
+
+A Run reads the store each time that it is asked, so that it tells of a live run, too.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from passagent.agent.prompt import plain_note
+from passagent.errors import UsageError
+from passagent.evaluator.result import Evaluation, Status
+from passagent.store import Store, confirmations, nodes, runs
+from passagent.view.notebook import Shown, Table, Tree
+
+if TYPE_CHECKING:
+    import pandas
+
+    from passagent.data.bench.sweep import Measured
+    from passagent.data.collect.campaign import Collected
+    from passagent.plan.model import Recording
+
+
+def data_frame(rows: Iterable[dict[str, Any]], columns: Iterable[str]) -> pandas.DataFrame:
+    """The rows as a DataFrame of these columns. Raises UsageError where pandas is not installed."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise UsageError("to_pandas: pandas is not installed; pip install pandas") from error
+    return pandas.DataFrame(list(rows), columns=list(columns))
+
+
+@dataclass(frozen=True)
+class Result(Shown):
+    """A candidate judged on a task."""
+
+    evaluation: Evaluation
+    """All of it: every subgraph, its samples, violations, the protocol."""
+    measured_at: str
+    """ISO 8601, UTC."""
+    from_store: bool
+    """It was measured before, on this machine and under these settings."""
+
+    @property
+    def status(self) -> Status:
+        """`ok`, or the gravest of its subgraphs' failures."""
+        return self.evaluation.status
+
+    @property
+    def as_score(self) -> float | None:
+        """AS (PassNet 3.5); eager is 1. None where nothing was timed though everything passed."""
+        return self.evaluation.as_score
+
+    @property
+    def speedup(self) -> float | None:
+        """Geometric mean of eager / compiled over the correct subgraphs; None if none is."""
+        return self.evaluation.gmean_speedup
+
+    def table(self) -> Table:
+        """A line for each subgraph: status, speedup with its 95% interval, times in ms."""
+        from passagent.view.evaluation import graph_table
+
+        return Table(graph_table(self.evaluation))
+
+    def __str__(self) -> str:
+        from passagent.view.evaluation import evaluation_text
+
+        return evaluation_text(self.evaluation)
+
+    def __repr__(self) -> str:
+        return f"<Result {self.status}, AS {self.as_score}, {self.evaluation.task}>"
+
+
+@dataclass(frozen=True)
+class Plan(Shown):
+    """What the host code of a pass decided, recorded (docs/plans.md). `evaluate` takes it as it is."""
+
+    files: dict[str, str] = field(repr=False)
+    """As `passagent best` writes them to plans.pass: name to text."""
+
+    @functools.cached_property
+    def recording(self) -> Recording:
+        """It as data. Imports torch. Raises UsageError for files that are no recording."""
+        from passagent.plan import artefact
+
+        return artefact.read(self.files).recording
+
+    def __str__(self) -> str:
+        from passagent.plan.show import recording_text
+
+        return recording_text(self.recording)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A candidate of a run, and what became of it."""
+
+    id: int
+    parent_id: int | None
+    """The node that it was made from; None: from the task itself."""
+    island: int
+    """-1: a seed."""
+    episode: int
+    state: str
+    """`proposed`, `evaluating` or `done`."""
+    status: str | None
+    """Of its evaluation; None until it is done."""
+    as_score: float | None
+    """Of its first measurement; `Run.best` has that of all its measurements."""
+    note: str
+    """First line of the first pass's docstring."""
+    runs_dir: Path = field(repr=False)
+
+    @functools.cached_property
+    def files(self) -> dict[str, str]:
+        """The candidate, name to text: what `evaluate` takes."""
+        with Store.open(self.runs_dir, create=False) as store:
+            return nodes.get_files(store, nodes.get_node(store, self.id))
+
+    @functools.cached_property
+    def plan(self) -> Plan | None:
+        """Its recorded plans; None where none were kept, as of a candidate that is not correct."""
+        with Store.open(self.runs_dir, create=False) as store:
+            found = nodes.get_plans(store, nodes.get_node(store, self.id))
+        return Plan(found) if found else None
+
+
+def _node(store: Store, node: nodes.Node, as_score: float | None) -> Node:
+    return Node(
+        node.id,
+        node.parent_id,
+        node.island,
+        node.number,
+        node.state,
+        node.status,
+        as_score,
+        plain_note(node.note),
+        store.runs_dir,
+    )
+
+
+class Nodes(tuple[Node, ...]):
+    """The nodes of a run, in the order in which they were made."""
+
+    __slots__ = ()
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A row for each node. Raises UsageError where pandas is not installed."""
+        columns = ["id", "parent_id", "island", "episode", "state", "status", "as_score", "note"]
+        return data_frame(({name: getattr(node, name) for name in columns} for node in self), columns)
+
+
+@dataclass(frozen=True)
+class Run(Shown):
+    """A stored run: one search on one task."""
+
+    id: str
+    runs_dir: Path
+
+    @classmethod
+    def find(cls, name: str, runs_dir: str | Path) -> Run:
+        """The run of an id, a unique prefix of one, or `last`. Raises UsageError."""
+        with Store.open(runs_dir, create=False) as store:
+            return cls(runs.find_run(store, name).id, store.runs_dir)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Everything about the run as plain data, as `passagent show --json` prints it."""
+        from passagent.search.setup import stored_config
+        from passagent.view.run_summary import run_data
+
+        with Store.open(self.runs_dir, create=False) as store:
+            run = runs.get_run(store, self.id)
+            return run_data(store, run, stored_config(run))
+
+    @property
+    def state(self) -> str:
+        """`running`, `interrupted` (its process died), `stopped`, `failed` or `finished`."""
+        from passagent.view.run_summary import shown_state
+
+        with Store.open(self.runs_dir, create=False) as store:
+            return shown_state(store, runs.get_run(store, self.id))
+
+    @property
+    def best(self) -> Node | None:
+        """The winner; None if nothing is correct on every subgraph yet."""
+        with Store.open(self.runs_dir, create=False) as store:
+            found = confirmations.winner(store, self.id)
+            return None if found is None else _node(store, found, confirmations.score_of(store, found))
+
+    def nodes(self) -> Nodes:
+        """All its nodes."""
+        with Store.open(self.runs_dir, create=False) as store:
+            return Nodes(_node(store, node, node.as_score) for node in nodes.of_run(store, self.id))
+
+    def tree(self) -> Tree:
+        """Parents above their children; `*` marks the best. A notebook shows it as SVG."""
+        from passagent.view.tree import tree_text
+
+        with Store.open(self.runs_dir, create=False) as store:
+            best = confirmations.winner(store, self.id)
+            again = confirmations.scores(confirmations.last_series(store, self.id))
+            return Tree(tree_text(nodes.of_run(store, self.id), best.id if best else None, again))
+
+    def __str__(self) -> str:
+        from passagent.search.setup import stored_config
+        from passagent.view.run_summary import run_text
+
+        with Store.open(self.runs_dir, create=False) as store:
+            run = runs.get_run(store, self.id)
+            return run_text(store, run, stored_config(run))
+
+
+@dataclass(frozen=True)
+class Bench(Shown):
+    """What a benchmark measured."""
+
+    measured: Measured = field(repr=False)
+    """All of it: `summaries` (a line for each compiler), `rows` (a task with a compiler), `failed`."""
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files of the results; a call that measures adds to the only one."""
+        return self.measured.paths
+
+    @property
+    def failed(self) -> list[dict[str, Any]]:
+        """`task`, `compiler` and `reason` of each that could not be measured."""
+        return self.measured.failed
+
+    def table(self) -> Table:
+        """PassNet's Table 1, with 95% intervals."""
+        from passagent.view import bench_table
+
+        return Table(bench_table.text(self.measured.summaries))
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A row for each task and compiler. Raises UsageError where pandas is not installed."""
+        rows = [
+            {
+                "task": row.task,
+                "compiler": row.compiler,
+                "status": row.evaluation.status if row.evaluation else None,
+                "as_score": row.evaluation.as_score if row.evaluation else None,
+                "speedup": row.evaluation.gmean_speedup if row.evaluation else None,
+                "error": row.error,
+            }
+            for row in self.measured.rows
+        ]
+        return data_frame(rows, ["task", "compiler", "status", "as_score", "speedup", "error"])
+
+    def __str__(self) -> str:
+        return self.table()
+
+
+@dataclass(frozen=True)
+class Collection(Shown):
+    """What a collection made. Its trials are runs: `open_run(id, runs_dir=...)` opens one."""
+
+    collected: Collected = field(repr=False)
+    """All of it: `summaries` (of each model), `unfinished` and `failed` trials, `broken` tasks."""
+
+    @property
+    def runs_dir(self) -> Path:
+        """Where its database is, to which the same call adds."""
+        return self.collected.runs_dir
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """All of it as plain data, as `passagent collect --json` prints it."""
+        from passagent.view import collect_table
+
+        return collect_table.all_data(self.collected)
+
+    def table(self) -> Table:
+        """PassNet's figures about the finished trials in the database, a column for each model."""
+        from passagent.view import collect_table
+
+        return Table(collect_table.text(self.collected.summaries))
+
+    def __str__(self) -> str:
+        return self.table()

@@ -1,0 +1,140 @@
+"""The run behind a task: what clients have evaluated on it are its nodes, what they called its episodes.
+
+An episode is what one client, by name and version, does on the task while a server runs. It holds the calls
+that the server saw, not what the client's model said: what is exported of it is marked `partial`. An episode
+with a job under way stays open when the server ends, and the next server goes on with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from passagent.config import Config, override
+from passagent.errors import PassagentError
+from passagent.evaluator.hardware.devices import first_device
+from passagent.evaluator.hardware.machine import measure_machine
+from passagent.events import Event, Noted
+from passagent.models.types import Message, Reply, ToolSpec, assistant
+from passagent.search.claimed import conclude
+from passagent.search.controller import watch_run
+from passagent.search.driving import driving, environment_of
+from passagent.search.session import Evaluator, Session
+from passagent.search.setup import new_run, open_session, same_run
+from passagent.store import Store, episodes, nodes, runs, sessions
+from passagent.store.episodes import Episode
+from passagent.store.nodes import CANCELLED
+from passagent.store.runs import CLIENTS
+from passagent.system.redaction import redacted
+from passagent.tasks import Task
+
+ENDLESS = 10**9
+"""Episodes: as many as clients begin."""
+
+
+class ClientModel:
+    """Stands where a search has its model. Nobody asks it: candidates come from clients."""
+
+    name = CLIENTS
+
+    async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
+        """Raises PassagentError."""
+        raise PassagentError("a client's model cannot be asked")
+
+    async def close(self) -> None:
+        """See Model.close."""
+
+
+def served_config(config: Config) -> Config:
+    """The configuration of a run that clients fill."""
+    fixed = {"model.name": CLIENTS, "model.ensemble": [], "search.islands": 1, "search.iters": ENDLESS}
+    return override(config, fixed | {"search.expert_seeds": 0, "search.drafts": 0, "search.seed_dir": None})
+
+
+@dataclass
+class ClientRun:
+    """A run that this process drives."""
+
+    session: Session
+    held: ExitStack
+    """Ends with the work on the run."""
+    watching: asyncio.Task[None]
+    episodes: dict[str, Episode] = field(default_factory=dict)
+    """Of each client."""
+
+    @property
+    def is_over(self) -> bool:
+        """A person stopped it, or its database is gone."""
+        return self.session.stop_reason is not None or self.watching.done()
+
+    def episode_of(self, client: str, opening: list[Message]) -> Episode:
+        """The client's episode; a new one begins with the messages `opening`."""
+        if client not in self.episodes:
+            store, session = self.session.store, self.session
+            with store.transaction():
+                begun = episodes.begin_served(store, session.run, client)
+                _say(store, begun, opening)
+            self.episodes[client] = begun
+        return self.episodes[client]
+
+    def record(self, episode: Episode, call_id: str, name: str, arguments: dict[str, Any], text: str) -> None:
+        """Append a call and its answer to the conversation, both or none."""
+        call = {"id": call_id, "name": name, "arguments": json.dumps(arguments)}
+        answer: Message = {"role": "tool", "tool_call_id": call_id, "name": name, "content": text}
+        _say(self.session.store, episode, [assistant("", [call]), answer])
+
+    async def close(self, reason: str) -> None:
+        """Leave the run. Episodes are concluded, but for those with a job that is not done."""
+        session, store = self.session, self.session.store
+        self.watching.cancel()
+        await asyncio.wait({self.watching})
+        with self.held, store.transaction():
+            waiting = {
+                one.episode_id for one in nodes.unfinished(store, session.run.id) if one.status != CANCELLED
+            }
+            for episode in self.episodes.values():
+                if episode.id not in waiting:
+                    conclude(session, episode, None, reason)
+            sessions.end(store, session.run.id, "stopped", reason, session.elapsed_s)
+
+
+def _say(store: Store, episode: Episode, messages: list[Message]) -> None:
+    """Append messages; what a client's model took of tokens is not known."""
+    said: list[tuple[Message, dict[str, int] | None]] = [(redacted(one), None) for one in messages]
+    episodes.add_messages(store, episode, said)
+
+
+async def open_run(
+    store: Store, task: Task, config: Config, evaluator: Evaluator, tell: Callable[[str], None]
+) -> ClientRun:
+    """Drive the run that clients fill on `task` under `config` (served_config), made if there is none yet.
+
+    Scores of another evaluator are not compared: then a new run begins, and while another server has the run.
+    `tell` gets lines for people. Raises PassagentError.
+    """
+    await asyncio.to_thread(measure_machine, first_device(config.evaluator.device))  # it may import torch
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, Noted):
+            tell(event.message)
+
+    def session_on(run: runs.Run) -> Session:
+        return open_session(store, run, task, config, on_event, ClientModel(), evaluator)
+
+    with store.transaction():
+        found = same_run(store, task, config)
+        if found is None or sessions.is_driven(store, found.id):
+            found = new_run(store, task, config)
+        session = session_on(found)
+        if session.run.environment not in (None, environment_of(session)):
+            session = session_on(new_run(store, task, config))
+    held = ExitStack()
+    held.enter_context(driving(session))
+    if session.run.environment is None:
+        runs.set_environment(store, session.run.id, environment_of(session))
+    left = {one.model or "": one for one in episodes.running(store, session.run.id)}
+    return ClientRun(session, held, asyncio.create_task(watch_run(session)), left)

@@ -1,0 +1,153 @@
+"""Evaluations under way for clients: a job is a node of the store, so its number outlives this process.
+
+No client need wait longer than MAX_WAIT_S for an answer: clients give up after 60 s. The work goes on
+meanwhile, whether or not anybody waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from passagent.errors import PassagentError
+from passagent.evaluator.result import Candidate
+from passagent.search.candidates import judge, tell
+from passagent.search.session import Stopping
+from passagent.store import nodes
+from passagent.store.episodes import Episode
+from passagent.store.nodes import Node
+from passagent.view.mcp.client_runs import ClientRun
+
+log = logging.getLogger("passagent.mcp")
+
+MAX_WAIT_S = 45.0
+"""An answer takes no longer than so, s: clients give up after 60."""
+LOOK_S = 0.25
+"""Between two looks at a job, s."""
+PROGRESS_S = 5.0
+"""Progress is told at least so often: a client's patience may begin anew with it, s."""
+
+Report = Callable[[float, str], Awaitable[None]]
+"""`await report(seconds, line)`: tell a client how a job stands."""
+
+
+@dataclass(eq=False)
+class Job:
+    """A node that this process evaluates."""
+
+    node: Node
+    run: ClientRun
+    begun: float
+    """time.monotonic()."""
+    call: tuple[str, dict[str, Any]]
+    """The tool's name and arguments, for the conversation."""
+    work: asyncio.Task[None] | None = None
+    told: str | None = None
+    """What was last said of what it waits for, and `told_at`: when, time.monotonic()."""
+    told_at: float = 0.0
+    error: str | None = None
+    """Why it failed."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing of it is under way."""
+        return self.work is None or self.work.done()
+
+
+_current: ContextVar[Job | None] = ContextVar("job", default=None)
+
+
+class Jobs:
+    """The jobs of this process."""
+
+    devices = 1
+    """How many measure at a time."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[int, Job] = {}
+
+    def get(self, node_id: int) -> Job | None:
+        """The job of this node, if this process has begun one."""
+        return self._jobs.get(node_id)
+
+    def tell(self, line: str) -> None:
+        """Take a line of the pool for people: it is about the job that asks, else about all under way."""
+        asking = _current.get()
+        for job in [asking] if asking is not None else self._jobs.values():
+            if not job.is_done:
+                job.told, job.told_at = line, time.monotonic()
+        log.info(line)
+
+    def begin(
+        self,
+        run: ClientRun,
+        episode: Episode,
+        node: Node,
+        files: dict[str, str],
+        call: tuple[str, dict[str, Any]],
+        first: bool,
+    ) -> Job:
+        """Evaluate the node; `first`: its evaluation is this process's already (candidates.propose)."""
+        job = Job(node, run, time.monotonic(), call)
+        job.work = asyncio.create_task(self._work(job, episode, files, first))
+        self._jobs[node.id] = job
+        return job
+
+    async def _work(self, job: Job, episode: Episode, files: dict[str, str], first: bool) -> None:
+        _current.set(job)
+        session, (name, arguments) = job.run.session, job.call
+        try:
+            node, evaluation = await judge(session, job.node, Candidate(files), first)
+            job.run.record(
+                episode, node.call_id, name, arguments, tell(session.store, node, files, evaluation)
+            )
+        except Stopping as stopping:
+            job.error = f"run {session.run.id}: {stopping}"
+        except PassagentError as error:
+            job.error = str(error)
+        except Exception as error:
+            log.exception("job %d failed with an error of passagent's own", job.node.id)
+            job.error = f"an error of passagent's own: {type(error).__name__}"
+
+    def line(self, job: Job) -> str:
+        """How the job stands, in words."""
+        seconds = f"{time.monotonic() - job.begun:.0f} s so far"
+        others = [one for one in self._jobs.values() if not one.is_done]
+        ahead = others.index(job) - self.devices + 1 if job in others else 0
+        if ahead > 0:
+            return f"waiting: {ahead} before it in this server; {seconds}"
+        age = f"said {time.monotonic() - job.told_at:.0f} s ago"
+        return f"{job.told}; {age}, {seconds}" if job.told else f"under way; {seconds}"
+
+    async def wait(self, job: Job, seconds: float, report: Report) -> None:
+        """Return when the job is done, or after so many seconds; meanwhile progress is told."""
+        begun, told, line = time.monotonic(), float("-inf"), ""
+        while not job.is_done:
+            passed, place = time.monotonic() - begun, self.line(job).rpartition(";")[0]
+            if place != line or passed - told >= PROGRESS_S:
+                line, told = place, passed
+                await report(passed, self.line(job))
+            if passed >= seconds:
+                return
+            assert job.work is not None
+            await asyncio.wait({job.work}, timeout=min(LOOK_S, seconds - passed))
+
+    async def cancel(self, job: Job) -> None:
+        """Stop the job; its node is not evaluated any more, unless it is proposed again."""
+        await self._end(job)
+        nodes.cancel(job.run.session.store, job.node.id)
+
+    async def close(self, run: ClientRun | None = None) -> None:
+        """Leave off all jobs, or those of one run: the next server may go on with them."""
+        mine = [job for job in self._jobs.values() if run is None or job.run is run]
+        await asyncio.gather(*(self._end(job) for job in mine))
+
+    async def _end(self, job: Job) -> None:
+        if job.work is not None:
+            job.work.cancel()
+            await asyncio.wait({job.work})

@@ -1,0 +1,114 @@
+"""A run as one HTML file, which opens from disk: the pages' own templates, one below the other."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from passagent import __version__
+from passagent.store import Store, confirmations, nodes
+from passagent.store.runs import Run
+from passagent.view.lineage import lineage
+from passagent.view.page import views
+from passagent.view.page.rendering import HERE, environment
+
+MOST_NODES = 16
+"""Candidates that are shown whole."""
+_STYLES = ("vendor/uPlot.min.css", "page.css")
+_SCRIPTS = ("vendor/uPlot.iife.min.js", "page.js")
+
+
+class Anchors:
+    """Links inside of the file; what is not in it has none."""
+
+    def __init__(self, held: set[str]) -> None:
+        self.held = held
+
+    def __call__(self, *parts: object, **query: object) -> str | None:
+        """See rendering.Links."""
+        name = anchor(*parts)
+        return f"#{name}" if name in self.held else None
+
+
+def anchor(*parts: object) -> str:
+    """The name of a page in the file."""
+    return "-".join(map(str, parts))
+
+
+def one_file(store: Store, run: Run) -> str:
+    """The run, its tree, the nodes that matter (see `chosen`) and the conversation that made the best."""
+    shown = chosen(store, run)
+    best = confirmations.winner(store, run.id)
+    pages: list[tuple[str, str, dict[str, Any]]] = [
+        (anchor("run", run.id), "run.html", views.run(store, run.id) | views.figures(store, run.id)),
+        (anchor("run", run.id, "tree"), "tree.html", views.tree(store, run.id)),
+        *((anchor("node", number), "node.html", views.node(store, number)) for number in shown),
+    ]
+    if best is not None:
+        told = views.episode(store, run.id, str(best.number))
+        pages.append((anchor("run", run.id, "episode", best.number), "episode.html", told))
+    templates = environment()
+    base = {
+        "go": Anchors({name for name, _, _ in pages}),
+        "layout": "section.html",
+        "is_file": True,
+        "csrf": "",
+        "version": __version__,
+    }
+    sections = [
+        templates.get_template(template).render(base | context | {"anchor": name})
+        for name, template, context in pages
+    ]
+    style, script = ("\n".join(_asset(name) for name in names) for names in (_STYLES, _SCRIPTS))
+    return templates.get_template("one_file.html").render(
+        base
+        | {
+            "run": run,
+            "best": best,
+            "shown": shown,
+            "sections": Markup("\n").join(map(Markup, sections)),
+            "style": Markup(style),
+            "script": Markup(script),
+            "hashes": {"style": _hash(style), "script": _hash(script)},
+        }
+    )
+
+
+def chosen(store: Store, run: Run) -> list[int]:
+    """The best node's lineage, the finalists, and the newest of each kind of failure, at most MOST_NODES."""
+    best = confirmations.winner(store, run.id)
+    found = [node.id for node in reversed(lineage(store, best))] if best else []
+    found += [row["node_id"] for row in views.figures(store, run.id)["finalists"]]
+    rows = store.rows(
+        "SELECT max(id) AS id FROM nodes WHERE run_id = :run AND state = 'done' AND status != 'ok' "
+        "GROUP BY status",
+        {"run": run.id},
+    )
+    found += [row["id"] for row in rows]
+    own = [number for number in dict.fromkeys(found) if nodes.get_node(store, number).run_id == run.id]
+    return own[:MOST_NODES]
+
+
+def _asset(name: str) -> str:
+    text = (HERE / "assets" / name).read_text(encoding="utf-8")
+    assert "</script" not in text and "</style" not in text, name
+    return text
+
+
+def _hash(text: str) -> str:
+    """As a Content-Security-Policy names what it allows."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def write(path: Path, text: str) -> None:
+    """Write the file, whole or not at all. Raises OSError."""
+    fresh = path.with_name(f".{path.name}.new")
+    try:
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)

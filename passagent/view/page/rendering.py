@@ -1,0 +1,139 @@
+"""From data to HTML: the templates, and what they can do with texts, figures, times, code and links."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup, escape
+
+from passagent.view.text import clock, counted, interval, number, percent, printable, thousands
+
+HERE = Path(__file__).parent
+MOST_SHOWN = 200_000
+"""Characters of a text that a page shows."""
+_HIGHLIGHTED = 60_000
+"""Of a longer text no syntax is shown."""
+
+
+class Links(Protocol):
+    """Where a page's links lead."""
+
+    def __call__(self, *parts: object, **query: object) -> str | None:
+        """The address of `run/ID` and the like; None where it cannot be reached."""
+
+
+class Relative:
+    """Links of a served page: relative to its own address, so that a proxy may put it anywhere."""
+
+    def __init__(self, path: str) -> None:
+        self.up = "../" * (path.count("/") - 1)
+
+    def __call__(self, *parts: object, **query: object) -> str:
+        """See Links."""
+        where = self.up + "/".join(quote(str(part), safe="") for part in parts)
+        return (where or "./") + (f"?{urlencode(query)}" if query else "")
+
+
+def environment() -> Environment:
+    """The templates: HTML is escaped, and no text can make itself look like another."""
+    made = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "number": number,
+        "interval": interval,
+        "clock": clock,
+        "thousands": thousands,
+        "percent": percent,
+        "counted": counted,
+        "when": when,
+        "code": code,
+        "diff": diff,
+        "plain": plain,
+        "data": data,
+        "size": size,
+    }
+    return made
+
+
+def _shown(value: Any) -> Any:
+    if value is None:
+        return ""
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def when(at: str | None) -> Markup:
+    """A time (ISO 8601, UTC), which the page shows in the viewer's zone."""
+    if at is None:
+        return Markup("-")
+    text = f"{at[:16].replace('T', ' ')} UTC"
+    return Markup('<time datetime="{}" hx-morph-skip-children>{}</time>').format(at, text)
+
+
+def data(value: Any) -> Markup:
+    """JSON for an attribute in single quotes; what JSON has no word for, NaN and inf, becomes null."""
+    return htmlsafe_json_dumps(_finite(value), separators=(",", ":"))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def size(text: str) -> str:
+    """`12 lines`, or of a large text `4.8 MB`."""
+    count = len(text.encode(errors="replace"))
+    if count > MOST_SHOWN:
+        return f"{count / 1e6:.1f} MB"
+    return counted(text.count("\n") + (not text.endswith("\n")), "line")
+
+
+def plain(text: str) -> Markup:
+    """A text as it is, cut where it is very long."""
+    return escape(printable(text[:MOST_SHOWN])) + _cut(text)
+
+
+def code(text: str, name: str) -> Markup:
+    """A file's text with its syntax marked, by its `name`."""
+    from pygments import highlight
+    from pygments.formatters import HtmlFormatter
+    from pygments.lexers import get_lexer_for_filename
+    from pygments.util import ClassNotFound
+
+    if len(text) > _HIGHLIGHTED:
+        return plain(text)
+    try:
+        lexer = get_lexer_for_filename(name, stripnl=False, ensurenl=False)
+    except ClassNotFound:
+        return plain(text)
+    return Markup(highlight(printable(text), lexer, HtmlFormatter(nowrap=True, classprefix="k-")))
+
+
+def diff(text: str) -> Markup:
+    """A unified diff, its lines marked."""
+    names = {"+": "added", "-": "removed", "@": "hunk"}
+    shown = []
+    for line in text[:MOST_SHOWN].split("\n"):
+        name = "file" if line.startswith(("+++ ", "--- ")) else names.get(line[:1], "")
+        shown.append(Markup('<span class="{}">{}\n</span>').format(name, printable(line)))
+    return Markup("").join(shown) + _cut(text)
+
+
+def _cut(text: str) -> Markup:
+    more = len(text) - MOST_SHOWN
+    if more <= 0:
+        return Markup("")
+    return Markup('<span class="cut">\n... {:,} more characters are not shown</span>').format(more)

@@ -1,0 +1,260 @@
+"""What became of a run: as plain data for `--json`, and as text for people."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from passagent.agent.prompt import short_note
+from passagent.config import Config
+from passagent.evaluator.result import Evaluation
+from passagent.search.finalists import rounds_of
+from passagent.search.going_on import resume_command, runs_dir_flag
+from passagent.search.migration import why_none
+from passagent.search.pairing import confirmed_evaluation, standing
+from passagent.search.planting import author_of, seed_origins
+from passagent.store import Store, bests, confirmations, migrations, nodes, runs, sessions
+from passagent.store.nodes import Node
+from passagent.store.runs import SEEDS, Run
+from passagent.view.evaluation import graph_table
+from passagent.view.spending import spending_data, spending_text
+from passagent.view.text import clock, number, table, thousands
+
+_GRAPH_FIELDS = {
+    "name",
+    "dtype",
+    "status",
+    "speedup",
+    "eager_ms",
+    "compiled_ms",
+    "pace_ms",
+    "max_abs_diff",
+    "matches",
+}
+
+
+def run_data(store: Store, run: Run, config: Config, exported: Path | None = None) -> dict[str, Any]:
+    """The run as one JSON object; `exported`: where the best pass was written."""
+    best, since = confirmations.winner(store, run.id), confirmations.found_since(store, run.id)
+    counts = nodes.counts(store, run.id)
+    islands = runs.islands(store, run.id)
+    moved = migrations.list_migrations(store, run.id)
+    return {
+        "run": run.id,
+        "task": run.task,
+        "task_path": run.task_path,
+        "model": run.model,
+        "device": run.device,
+        "seed": run.seed,
+        "state": shown_state(store, run),
+        "reason": run.stop_reason,
+        "iters": run.limit,
+        "episodes": sum(island.episodes for island in islands),
+        "nodes": sum(sum(of_status.values()) for of_status in counts.values()),
+        "evaluations": run.evaluations,
+        "tokens": {"input": run.input_tokens, "output": run.output_tokens},
+        "spending": spending_data(store, run.id),
+        "elapsed_s": round(run.elapsed_s, 3),
+        "best": best_data(store, best, exported) if best else None,
+        "finalists": finalists_data(store, run),
+        "found_since": {"node": since.id, "as_score": since.as_score} if since else None,
+        "seeds": counts.get(SEEDS, {}),
+        "seeds_from": seed_origins(store, run.id),
+        "islands": [
+            {
+                "island": island.island,
+                "role": island.role,
+                "episodes": island.episodes,
+                "best_as": island.best_as,
+                "best_node": island.best_node,
+                "statuses": counts.get(island.island, {}),
+            }
+            for island in islands
+        ],
+        "migrations": [
+            {"node": m.node_id, "from": m.from_island, "to": m.to_island, "reason": m.reason} for m in moved
+        ],
+        "no_migration": None if moved else why_none(store, run, config.search),
+        "runs_dir": str(store.runs_dir),
+    }
+
+
+def finalists_data(store: Store, run: Run) -> list[dict[str, Any]]:
+    """How the finalists came off side by side, the best first; `behind`: the winner's AS over theirs."""
+    measured = rounds_of(store, confirmations.last_series(store, run.id))
+    return [asdict(finalist) | {"is_behind": finalist.is_behind} for finalist in standing(measured)]
+
+
+def score_data(node: Node, evaluation: Evaluation | None) -> dict[str, Any]:
+    """The node's AS with its 95% interval, by its `confirmed_evaluation`.
+
+    The first AS alone where a round failed, nothing where it has no score under the run's present conditions.
+    """
+    known = evaluation if node.as_score is not None and evaluation and evaluation.status == "ok" else None
+    return {
+        "as_score": known.as_score if known else node.as_score,
+        "as_low": known.as_low if known else None,
+        "as_high": known.as_high if known else None,
+        "first_as": node.as_score,
+        "measured_again": known is not None and "rounds" in known.protocol,
+    }
+
+
+def finalists_text(found: list[dict[str, Any]]) -> str:
+    """Who won, by how much, and whether that is sure; empty without a series."""
+    if not found:
+        return ""
+    first, *others = found
+    lines = [f"measured again side by side: {_with_interval('node', first['node_id'], first['as_score'])}"]
+    for place, other in enumerate(others, start=2):
+        ratio = other["behind"]
+        verdict = "" if other["is_behind"] else "; the two cannot be told apart"
+        lines.append(
+            f"  {place}. {_with_interval('node', other['node_id'], other['as_score'])}; the winner is "
+            f"{ratio['value'] - 1:+.1%} ({ratio['low'] - 1:+.1%} to {ratio['high'] - 1:+.1%}) ahead{verdict}"
+        )
+    return "\n".join(lines)
+
+
+def found_since_text(store: Store, run_id: str) -> str:
+    """A line on a node that may be better than the winner and was measured once; empty without one."""
+    node = confirmations.found_since(store, run_id)
+    if node is None:
+        return ""
+    return f"found since: node {node.id}, AS {number(node.as_score, 4)} in one measurement"
+
+
+def _with_interval(word: str, node_id: int, score: dict[str, float]) -> str:
+    return (
+        f"{word} {node_id}, AS {number(score['value'], 4)} (95% {number(score['low'])} to "
+        f"{number(score['high'])})"
+    )
+
+
+def best_data(store: Store, node: Node, exported: Path | None) -> dict[str, Any]:
+    """The best node as plain data."""
+    evaluation = confirmed_evaluation(store, node)
+    return {
+        "node": node.id,
+        "island": node.island,
+        "from": maker_text(store, node),
+        **{key: value for key, value in score_data(node, evaluation).items() if key != "measured_again"},
+        "confirmed": node.id in confirmations.scores(confirmations.last_series(store, node.run_id)),
+        "gmean_speedup": evaluation.gmean_speedup,
+        "note": short_note(node.note),
+        "path": str(exported) if exported else None,
+        "graphs": [graph.model_dump(mode="json", include=_GRAPH_FIELDS) for graph in evaluation.graphs],
+    }
+
+
+def shown_state(store: Store, run: Run) -> str:
+    """The run's state as a person sees it: `interrupted` where a process died over it."""
+    return "interrupted" if run.state == "running" and not sessions.is_driven(store, run.id) else run.state
+
+
+def run_text(store: Store, run: Run, config: Config, exported: Path | None = None) -> str:
+    """The final summary of a run."""
+    data = run_data(store, run, config, exported)
+    flag = runs_dir_flag(store)
+    of = "" if run.limit is None else f"/{run.limit}"
+    parts = [
+        f"run {run.id} {data['state']}: {run.stop_reason or 'not ended'} "
+        f"({data['episodes']}{of} episodes, {data['nodes']} nodes, {run.evaluations} evaluations, "
+        f"{thousands(run.tokens)} tokens, {clock(run.elapsed_s)})"
+    ]
+    best = confirmations.winner(store, run.id)
+    if best is None:
+        parts.append("best pass: none; no candidate was correct on every graph")
+    else:
+        note = f": {data['best']['note']}" if data["best"]["note"] else ""
+        parts.append(
+            f"best pass: node {best.id}, {data['best']['from']}, AS {number(data['best']['as_score'], 4)}"
+            f"{', measured again' if data['best']['confirmed'] else ''}, "
+            f"correct on every graph{note}"
+        )
+        parts.append(finalists_text(data["finalists"]))
+        parts.append(found_since_text(store, run.id))
+        parts.append(graph_table(confirmed_evaluation(store, best)))
+        if data["best"]["path"]:
+            parts.append(f"its files: {data['best']['path']}")
+    parts.append(island_table(data["islands"]))
+    if data["seeds"]:
+        parts.append(f"seeds: {_statuses(data['seeds'])} ({'; '.join(data['seeds_from'])})")
+    spent = spending_text(store, run.id)
+    if spent:
+        parts.append(spent)
+    parts += [f"migration of node {m['node']} to island {m['to']}: {m['reason']}" for m in data["migrations"]]
+    if data["no_migration"]:
+        parts.append(data["no_migration"])
+    parts.append(f"the tree: passagent show {run.id}{flag}")
+    if best is not None:
+        parts.append(f"export:   passagent best {run.id}{flag} --out pass_dir")
+    parts.append(f"go on:    {resume_command(store, run.id)}{_wider(data, config)}")
+    return "\n".join(part for part in parts if part)
+
+
+_LIMITS = {
+    "target_as": "--target-as",
+    "max_evaluations": "--max-evals",
+    "max_tokens": "--max-tokens",
+    "max_cost": "--max-cost",
+    "max_stagnation": "--max-stagnation",
+    "until": "--until",
+    "until_sol": "--set search.until_sol",
+}
+
+
+def _wider(data: dict[str, Any], config: Config) -> str:
+    """What a finished run needs to go on: more episodes, or another one of its limits changed."""
+    if data["state"] != "finished":
+        return ""
+    if data["episodes"] >= data["iters"]:
+        return f" --iters {data['iters'] * 2}"
+    given = [flag for key, flag in _LIMITS.items() if getattr(config.search, key) is not None]
+    return f" with a wider limit ({', '.join(given)})" if given else ""  # each command has --max-time anew
+
+
+def maker_text(store: Store, node: Node) -> str:
+    """Where a node is from, in words."""
+    seed = f"a seed ({author_of(store, runs.get_run(store, node.run_id), node)})"
+    return seed if node.island == SEEDS else f"island {node.island}"
+
+
+def island_table(islands: list[dict[str, Any]]) -> str:
+    """What each island did."""
+    rows = [
+        [
+            str(island["island"]),
+            island["role"],
+            str(island["episodes"]),
+            number(island["best_as"]),
+            _statuses(island["statuses"]) or "none",
+        ]
+        for island in islands
+    ]
+    return table([">island", "role", ">episodes", ">best AS", "nodes"], rows, wrap=["nodes"])
+
+
+def _statuses(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+
+
+def run_row(store: Store, run: Run) -> dict[str, Any]:
+    """A run in a line: the best that its model made, and what it began with."""
+    best = confirmations.winner(store, run.id, own=True)
+    seed = next(iter(bests.best_of_island(store, run.id, SEEDS, 1)), None)
+    return {
+        "run": run.id,
+        "task": run.task,
+        "model": run.model,
+        "device": run.device,
+        "state": shown_state(store, run),
+        "episodes": sum(island.episodes for island in runs.islands(store, run.id)),
+        "iters": run.limit,
+        "best_as": confirmations.score_of(store, best) if best else None,
+        "seed": None if seed is None else confirmations.score_of(store, seed),
+        "seed_from": None if seed is None else author_of(store, run, seed),
+        "created_at": run.created_at,
+        "elapsed_s": round(run.elapsed_s, 3),
+    }

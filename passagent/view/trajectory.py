@@ -1,0 +1,114 @@
+"""An episode for people: who said what, what the tools answered, which node came of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.rule import Rule
+from rich.text import Text
+
+from passagent.store.trajectories import Candidate, Trajectory, Turn
+from passagent.view.text import number, printable
+
+HEAD = 12
+"""Lines shown of the system and the task message."""
+MAX_LINES = 60
+"""Lines shown of any other text."""
+
+
+def print_trajectory(trajectory: Trajectory, console: Console) -> None:
+    """Print the episode; long texts are cut, `--json` has them whole."""
+    for line in _header(trajectory):
+        console.print(plain(line))
+    made = {node.call_id: node for node in trajectory.nodes}
+    for position, turn in enumerate(trajectory.messages, 1):
+        role = turn.message["role"]
+        console.print(Rule(plain(f"{position} {_title(turn)}", "bold"), align="left", style="dim"))
+        is_opening = position <= 2 and role != "assistant"
+        text = turn.message["content"].strip()
+        if text:
+            console.print(cut(text, HEAD if is_opening else MAX_LINES), style="dim" if role == "tool" else "")
+        for call in turn.message.get("tool_calls", ()):
+            console.print(_call(call))
+        node = made.get(turn.message.get("tool_call_id", ""))
+        if node:
+            console.print(plain(_node(node, trajectory), "bold"))
+
+
+def _header(trajectory: Trajectory) -> list[str]:
+    begun = "the task itself" if trajectory.parent is None else f"node {trajectory.parent}"
+    score = f" (AS {number(trajectory.parent_as, 4)})" if trajectory.parent_as is not None else ""
+    end = "still running" if trajectory.state == "running" else f"ended: {trajectory.end_reason}"
+    best = "no correct node"
+    if trajectory.best_node is not None:
+        best = f"best node {trajectory.best_node}, AS {number(trajectory.best_as, 4)}"
+    return [
+        f"run {trajectory.run}, episode {trajectory.episode}: {trajectory.task}, {trajectory.model}, "
+        f"{trajectory.device}",
+        f"island {trajectory.island} ({trajectory.role}), seed {trajectory.seed}, from {begun}{score}",
+        f"{trajectory.steps} steps, {trajectory.input_tokens} tokens in, {trajectory.output_tokens} out; "
+        f"{len(trajectory.nodes)} nodes, {best}; {end}",
+    ]
+
+
+def _title(turn: Turn) -> str:
+    message, usage = turn.message, turn.usage
+    if message["role"] == "tool":
+        return f"result of {message['name']}"
+    if usage is None:
+        return str(message["role"])
+    counted = [
+        f"{value} {name}"
+        for value, name in (
+            (usage.input_tokens, "in"),
+            (usage.cached_tokens, "cached"),
+            (usage.output_tokens, "out"),
+        )
+        if value
+    ]
+    counted += [f"${usage.cost:.4f}"] if usage.cost is not None else []
+    counted += [f"{usage.latency_s:.1f} s"] if usage.latency_s is not None else []
+    stop = ", cut off" if message.get("stop_reason") == "length" else ""
+    return "reply" + (f" ({', '.join(counted)})" if counted else "") + stop
+
+
+def _call(call: dict[str, str]) -> Text:
+    """A call's name and arguments, long ones below it as they are."""
+    try:
+        arguments = json.loads(call["arguments"] or "{}")
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        return plain(f"-> {call['name']}: {call['arguments'][:400]}")
+    short = {key: value for key, value in arguments.items() if "\n" not in str(value)}
+    text = plain(f"-> {call['name']} " + " ".join(f"{key}={_value(value)}" for key, value in short.items()))
+    for key in arguments.keys() - short.keys():
+        text.append("\n").append(plain(f"   {key}:\n", "dim"))
+        text.append(cut("\n".join(f"   | {line}" for line in str(arguments[key]).split("\n")), MAX_LINES))
+    return text
+
+
+def _value(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 120 else text[:117] + "..."
+
+
+def _node(node: Candidate, trajectory: Trajectory) -> str:
+    verdict = node.status or node.state
+    score = "" if node.as_score is None else f", AS {number(node.as_score, 4)}"
+    best = " (the episode's best)" if node.node == trajectory.best_node else ""
+    return f"=> node {node.node}: {verdict}{score}{best}"
+
+
+def cut(text: str, limit: int) -> Text:
+    """The first `limit` lines, and how many more there are."""
+    lines = text.split("\n")
+    more = f"\n... {len(lines) - limit} more lines" if len(lines) > limit else ""
+    return plain("\n".join(lines[:limit]) + more)
+
+
+def plain(text: str, style: str = "") -> Text:
+    """Text as it is: no markup, and nothing that a terminal would obey."""
+    return Text(printable(text), style)

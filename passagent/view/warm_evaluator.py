@@ -1,0 +1,128 @@
+"""One evaluator for many candidates, from Python: `passagent.Evaluator`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from passagent.config import load_config
+from passagent.errors import UsageError
+from passagent.evaluator.candidate import MANIFEST, PLAN, Candidate
+from passagent.settings import settings_of
+from passagent.system.threads import LoopThread
+from passagent.tasks import Task, load_task
+from passagent.view.handles import Plan, Result
+
+Settings = Mapping[str, Any]
+"""Any setting by its key, such as `{"search.elites": 5}`: `--set` of the commands."""
+
+
+class Evaluator:
+    """Judges candidates on one warm pool of processes: a context manager, also an asynchronous one."""
+
+    def __init__(
+        self,
+        device: str | None = None,
+        *,
+        pool: str | None = None,
+        token_file: str | None = None,
+        dispatch: Literal["direct", "dynamo", "graph", "python"] | None = None,
+        validator: str | None = None,
+        runs_dir: str | Path | None = None,
+        config: str | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        """Raises UsageError for a device that is not here, and for a wrong setting.
+
+        device: `cpu` (the default), `cuda`, `cuda:N`, `cuda:all`. pool, token_file, dispatch, validator: as
+        `passagent eval` has them. runs_dir: where evaluations are kept and found again; None: nowhere.
+        config: a preset's name or a YAML file.
+        """
+        from passagent.agent.validator import open_validator
+        from passagent.evaluator.fleet.opening import open_pool
+
+        options = {"device": device, "pool": pool, "token_file": token_file, "dispatch": dispatch}
+        self._config = load_config(config, settings_of(options | {"validator": validator}, settings))
+        self._runs_dir = runs_dir
+        self._model = open_validator(self._config)
+        self._pool = open_pool(self._config.evaluator)
+        self._thread = LoopThread("passagent-evaluator")
+
+    def evaluate(self, task: Task | str | Path, candidate: CandidateLike, *, fresh: bool = False) -> Result:
+        """Judge a candidate on a task: integrity, matching, correctness, speed, AS.
+
+        candidate: a pass directory, its files as `{"name.py": source}` (without a manifest every file is a
+        pass, in this order), or a plan. fresh: measure, whatever the store knows of it.
+        Raises UsageError, TaskError, InfrastructureError; what is wrong with the candidate is the result.
+        """
+        return self._thread.run(self._evaluate(task, candidate, fresh))
+
+    async def evaluate_async(
+        self, task: Task | str | Path, candidate: CandidateLike, *, fresh: bool = False
+    ) -> Result:
+        """See `evaluate`; several at a time are queued, and run side by side on several devices."""
+        return await asyncio.wrap_future(self._thread.start(self._evaluate(task, candidate, fresh)))
+
+    async def _evaluate(self, task: Task | str | Path, candidate: CandidateLike, fresh: bool) -> Result:
+        from passagent.agent.judged import judged
+        from passagent.store import Store
+
+        loaded, given = as_task(task), _candidate(candidate)
+        if self._runs_dir is None:
+            found = await judged(self._pool.evaluate, None, loaded, given, self._config, self._model, fresh)
+        else:
+            with Store.open(self._runs_dir) as store:
+                found = await judged(
+                    self._pool.evaluate, store, loaded, given, self._config, self._model, fresh
+                )
+        return Result(found.evaluation, found.measured_at, found.from_store)
+
+    def close(self) -> None:
+        """End its processes; an evaluation that is under way raises InfrastructureError."""
+        self._thread.run(self._close())
+        self._thread.close()
+
+    async def _close(self) -> None:
+        await self._pool.close()
+        if self._model is not None:
+            await self._model.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.close)
+
+
+CandidateLike = str | Path | Mapping[str, str] | Plan | Candidate
+"""A pass directory (or a recorded plan's), files by name, a plan, or `Node.files`."""
+
+
+def _candidate(given: CandidateLike) -> Candidate:
+    if isinstance(given, Candidate):
+        return given
+    if isinstance(given, Plan):
+        return Candidate(given.files)
+    if isinstance(given, str | Path):
+        return Candidate.from_dir(given)
+    import json
+
+    files = dict(given)
+    if not any(name.endswith(".py") for name in files) and PLAN not in files:
+        raise UsageError("the candidate: holds no .py file; give {'name.py': source}")
+    if MANIFEST not in files and PLAN not in files:
+        files[MANIFEST] = json.dumps([name.removesuffix(".py") for name in files if name.endswith(".py")])
+    return Candidate(files)
+
+
+def as_task(task: Task | str | Path) -> Task:
+    """A task, loaded if it is a path or a name. Raises UsageError, TaskError."""
+    return task if isinstance(task, Task) else load_task(task)

@@ -1,0 +1,261 @@
+"""How a node came to be, from the task to the node: as plain data for `--json`, and as text for people."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rich.text import Text
+
+from passagent.agent.prompt import plain_note, short_note
+from passagent.search import planting
+from passagent.search.changes import Change, changes
+from passagent.search.drafts import is_first
+from passagent.search.going_on import runs_dir_flag
+from passagent.search.pairing import confirmed_evaluation
+from passagent.store import Store, confirmations, episodes, hint_uses, nodes, profiles, runs
+from passagent.store.episodes import Episode
+from passagent.store.nodes import Node
+from passagent.store.runs import SEEDS, Run
+from passagent.view.lineage import lineage, migration_reason, rank_then
+from passagent.view.run_summary import score_data
+from passagent.view.text import counted, interval, number, percent, printable
+
+_COLOURS = {"ok": "green", "wrong_result": "yellow", "mismatch": "yellow", "refused": "red"}
+
+
+def why_data(store: Store, node: Node) -> dict[str, Any]:
+    """The chain that ends in `node`, with all that is known of each step."""
+    run = runs.get_run(store, node.run_id)
+    best = confirmations.winner(store, run.id)
+    return {
+        "run": run.id,
+        "task": run.task,
+        "device": run.device,
+        "node": node.id,
+        "is_best": best is not None and best.id == node.id,
+        "best_node": best.id if best else None,
+        "chain": _chain(store, run, node),
+        "profiles": [
+            {"deep": bool(one.deep), "text": one.text, "record": json.loads(one.record), "at": one.created_at}
+            for one in profiles.profiles_of(store, node)
+        ],
+    }
+
+
+def _chain(store: Store, run: Run, node: Node) -> list[dict[str, Any]]:
+    """The steps up to `node`; those that lead to the node that its run was forked from come first."""
+    steps = lineage(store, node)
+    origin = planting.origin_of(store, run, steps[0])
+    chain, before = [], dict[str, str]()
+    if origin is not None:
+        chain = _chain(store, runs.get_run(store, origin.run_id), origin)
+        before = nodes.get_files(store, origin)
+    told: dict[int, dict[str, Any]] = {}
+    for step in steps:
+        files = nodes.get_files(store, step)
+        if step.episode_id not in told:
+            told[step.episode_id] = _episode_data(store, run, episodes.get_episode(store, step.episode_id))
+        chain.append(_step_data(store, step, files, changes(before, files)))
+        chain[-1]["episode"] = told[step.episode_id]
+        before = files
+    return chain
+
+
+def _step_data(store: Store, node: Node, files: dict[str, str], changed: list[Change]) -> dict[str, Any]:
+    """One node of the chain and its `files`; `changed` against the one before it."""
+    evaluation = confirmed_evaluation(store, node) if node.state == "done" else None
+    rounds = [row.status for row in confirmations.last_series(store, node.run_id) if row.node_id == node.id]
+    return score_data(node, evaluation) | {
+        "node": node.id,
+        "parent": node.parent_id,
+        "state": node.state,
+        "status": node.status,
+        "failed_rounds": [status for status in rounds if status != "ok"],
+        "error": evaluation.error if evaluation else None,
+        "diagnosis": node.diagnosed,
+        "note": plain_note(node.note),
+        "repeat_of": node.repeat_of,
+        "changed": [change._asdict() for change in changed],
+        "files": files,
+        "created_at": node.created_at,
+    }
+
+
+def _episode_data(store: Store, run: Run, episode: Episode) -> dict[str, Any]:
+    """The episode that a node was made in, and why it began where it did."""
+    parent = None if episode.parent_id is None else nodes.get_node(store, episode.parent_id)
+    return {
+        "run": run.id,
+        "episode": episode.number,
+        "island": episode.island,
+        "role": runs.get_island(store, run.id, episode.island).role,
+        "model": episode.model or run.model,
+        "parent": episode.parent_id,
+        "parent_status": parent.status if parent else None,
+        "chosen": _chosen(store, run, episode, parent),
+        "forked_from": _forked_from(run, episode),
+        "migrated": bool(episode.migrated),
+        "hints": hint_uses.shown_in(store, episode.id),
+        "state": episode.state,
+        "end_reason": episode.end_reason,
+        "steps": episode.steps,
+        "tokens": episode.input_tokens + episode.output_tokens,
+        "best_node": episode.best_node,
+        "best_as": episode.best_as,
+        "gain": episode.gain,
+        "prompt": episodes.conversation(store, episode.id)[:2],
+    }
+
+
+def _forked_from(run: Run, episode: Episode) -> dict[str, Any] | None:
+    """Run and node that the episode's node is a copy of; None: of none."""
+    if episode.island != SEEDS or run.forked_node is None:
+        return None
+    return {"run": run.forked_run, "node": run.forked_node}
+
+
+def _chosen(store: Store, run: Run, episode: Episode, parent: Node | None) -> str:
+    """Why the episode began where it did, in words."""
+    reason = migration_reason(store, episode.id)
+    if reason is not None:
+        return f"migration: {reason}"
+    if episode.island == SEEDS and run.forked_node is not None:
+        return "fork: a copy of that node, measured under this run's conditions"
+    if episode.island == SEEDS:
+        return "seed: made before the search, for all islands to see"
+    settings = json.loads(run.config)["search"]
+    policy = settings["policy"]
+    if parent is None:
+        if episode.number <= settings.get("drafts", 0) or policy == "best_of_n":
+            return "draft: from the task, told of no other attempt"
+        if episode.number <= run.islands:
+            return "the island's first episode, with nothing to go on from"
+        return f"{policy} policy: from the task anew"
+    if parent.island == SEEDS and is_first(settings.get("drafts", 0), run.islands, episode.number):
+        return "seed: the island's first episode starts from the run's best seed"
+    if parent.status != "ok":
+        return f"{policy} policy: to be mended, nothing was correct there"
+    rank = rank_then(store, episode, parent)
+    origin = {episode.island: "", SEEDS: ", a seed"}.get(parent.island, f", of island {parent.island}")
+    place = f"the {_ordinal(rank.better + 1)} best" if rank.better else "the best"
+    among = f"of {counted(rank.correct, 'correct node')} then"
+    return f"{policy} policy: {place} {among}{origin}"
+
+
+def why_text(store: Store, data: dict[str, Any]) -> Text:
+    """The chain for a terminal, from the task down to the node."""
+    text, flag = Text(), runs_dir_flag(store)
+    last = data["chain"][-1]
+    count = len({(step["episode"]["run"], step["episode"]["episode"]) for step in data["chain"]})
+    best = ", the run's best" if data["is_best"] else f"; the run's best is node {data['best_node']}"
+    text.append(f"node {data['node']} of run {data['run']}", "bold")
+    text.append(f": {_score(last)}{best if data['best_node'] else ''}\n")
+    text.append(f"{counted(len(data['chain']), 'step')} in {counted(count, 'episode')} from the task\n\n")
+    text.append(f"task {data['task']} on {data['device']}, eager: AS 1\n", "bold")
+    shown, before = None, None
+    for step in data["chain"]:
+        if step["episode"] is not shown:
+            shown = step["episode"]
+            _append_episode(text, step, data["run"])
+        _append_step(text, step, before)
+        before = step
+    for profile in data["profiles"][:1]:
+        text.append("\nits profile: ", "bold")
+        text.append(f"{printable(profile['text'])}\n")
+    text.append(f"\nthe prompt:       passagent show {data['node']} --prompt{flag}\n", "dim")
+    text.append(f"the conversation: passagent show {data['node']} --conversation{flag}", "dim")
+    if last["parent"] is not None:
+        text.append(f"\nthe change:       passagent diff {last['parent']} {data['node']}{flag}", "dim")
+    return text
+
+
+def _append_episode(text: Text, step: dict[str, Any], last_run: str) -> None:
+    episode = step["episode"]
+    start = "the task" if episode["parent"] is None else f"node {episode['parent']}"
+    if episode["forked_from"] is not None:
+        start = "node {node} of run {run}".format(**episode["forked_from"])
+    text.append("│\n├─ ", "dim")
+    text.append(f"episode {episode['episode']}", "bold cyan")
+    text.append("" if episode["run"] == last_run else f" of run {episode['run']}")
+    where = "" if episode["island"] == SEEDS else f"island {episode['island']} "
+    text.append(f" {where}({episode['role']}), {episode['model']}, from {start}\n")
+    _append_line(text, episode["chosen"])
+    if episode["forked_from"] is not None:
+        return
+    if episode["hints"]:
+        _append_line(text, f"hints: {', '.join(episode['hints'])}")
+    if episode["state"] == "running":
+        outcome = "still under way"
+    elif episode["best_node"] is None:
+        outcome = f"nothing correct in {counted(episode['steps'], 'step')}"
+    else:
+        outcome = f"best node {episode['best_node']}, AS {number(episode['best_as'])}"
+        if episode["parent_status"] == "ok":
+            outcome += f", {percent(episode['gain'])} against node {episode['parent']}"
+    _append_line(text, f"what it left: {outcome}")
+
+
+def _append_step(text: Text, step: dict[str, Any], before: dict[str, Any] | None) -> None:
+    text.append("● ", _COLOURS.get(step["status"], ""))
+    text.append(f"node {step['node']}", "bold")
+    text.append(" ")
+    text.append(_score(step), _COLOURS.get(step["status"], ""))
+    if before and step["as_score"] and before["as_score"] and step["status"] == before["status"] == "ok":
+        share = step["as_score"] / before["as_score"] - 1
+        noise = "" if _separate(step, before) else " (intervals overlap)"
+        text.append(f", {share:+.1%} against node {before['node']}{noise}")
+    if step["repeat_of"]:
+        text.append(f", equal to node {step['repeat_of']}")
+    text.append("\n")
+    if step["note"]:
+        _append_line(text, short_note(step["note"]))
+    changed = ", ".join(str(Change(**change)) for change in step["changed"]) or "nothing"
+    if step["episode"]["forked_from"] is None:
+        _append_line(text, f"{'changed' if step['parent'] is not None else 'written'}: {changed}")
+    if step["diagnosis"]:
+        _append_line(text, _diagnosis(step["diagnosis"]))
+
+
+def _append_line(text: Text, line: str) -> None:
+    text.append("│    ", "dim")
+    text.append(printable(" ".join(line.split())) + "\n")
+
+
+def _score(step: dict[str, Any]) -> str:
+    if step["state"] != "done":
+        return str(step["state"])
+    again = ""
+    if step["measured_again"]:
+        again = f", measured again (first {number(step['first_as'])})"
+    elif step["failed_rounds"]:
+        again = f", measured again: {', '.join(step['failed_rounds'])}"
+    return f"{step['status']}, AS {interval(step['as_score'], step['as_low'], step['as_high'])}{again}"
+
+
+def _diagnosis(found: dict[str, Any]) -> str:
+    """What limits a candidate, by its figures where it was timed; else the beginning of what was said."""
+    graphs = found.get("graphs", ())
+    if not graphs:
+        return short_note(found["text"], 200)
+    limited = sum(graph["limiter"] == found["label"] for graph in graphs)
+    shares = [
+        f"{name} {min(of_graphs):.0%} to {max(of_graphs):.0%}"
+        for name in ("memory", "latency")
+        if (of_graphs := [min(1.0, graph[f"{name}_share"]) for graph in graphs])  # caches are faster
+    ]
+    label = found["label"].replace("_", " ")
+    return f"{label} on {limited} of {counted(len(graphs), 'subgraph')}; of the time: {', '.join(shares)}"
+
+
+def _separate(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether both intervals are known and do not overlap."""
+    if None in (one["as_low"], one["as_high"], other["as_low"], other["as_high"]):
+        return False
+    return bool(one["as_low"] > other["as_high"] or one["as_high"] < other["as_low"])
+
+
+def _ordinal(number: int) -> str:
+    """`2nd`, `3rd`, `11th`."""
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number % 100 not in (11, 12, 13) else "th"
+    return f"{number}{ending}"
