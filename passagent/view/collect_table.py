@@ -7,7 +7,7 @@ from typing import Any
 
 from passagent.data.collect.campaign import Collected
 from passagent.data.collect.collection_figures import KEPT_ABOVE, Summary
-from passagent.view.text import clock, number, table, thousands
+from passagent.view.text import number, table, thousands
 
 
 def data(summaries: list[Summary]) -> list[dict[str, Any]]:
@@ -70,15 +70,6 @@ def text(summaries: list[Summary]) -> str:
     """The figures below each other, a column for each model: they fit in 80 columns for one or two."""
     header = ["", *(f">{one.model}" for one in summaries)]
     return table(header, [[name, *cells] for name, cells in rows(summaries)], indent="")
-
-
-def status_line(summary: Summary, total: int, spent_tokens: int, cost: float, left_s: float | None) -> str:
-    """Where a collection stands, in less than 80 characters for up to 9,999 trials."""
-    left = "" if left_s is None else f", {clock(left_s)} left"
-    return (
-        f"{summary.runs}/{total} done, {summary.kept} kept, AS {number(summary.as_score, 2)}, "
-        f"{thousands(spent_tokens)} tokens, ${cost:.2f}{left}"
-    )
 
 
 def _share(count: int, of: int) -> float | None:

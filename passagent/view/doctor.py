@@ -250,9 +250,7 @@ def _models(store: Store, run: Run, config: Config) -> Finding:
     ).format(**counts)
     if not bad:
         return Finding("models", said, figures)
-    advice = (
-        f"{figures['worst_count']} times: {printable(' '.join((worst['worst_error'] or '').split()))[:200]}"
-    )
+    advice = f"{worst['count']} times: {printable(' '.join((worst['error'] or '').split()))[:200]}"
     verdict: Literal["ok", "warn"] = "warn" if share > MAX_ERRORS else "ok"
     return Finding("models", said, figures, verdict if counts["replies"] else "fail", advice)
 

@@ -15,7 +15,7 @@ from passagent.data.bench.measure import NO_PASSES, PASS_DIR, Watch
 from passagent.data.bench.sweep import Measured, Planned, Request, run
 from passagent.errors import PassagentError, UsageError
 from passagent.view import bench_table
-from passagent.view.bench_progress import BenchProgress
+from passagent.view.progress import BenchProgress
 
 Form = Literal["table", "json", "markdown"]
 

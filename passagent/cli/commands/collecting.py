@@ -14,7 +14,7 @@ from passagent.errors import PassagentError
 from passagent.search.beginning import Parts
 from passagent.store.library import library_path, library_text
 from passagent.view import collect_table
-from passagent.view.collect_progress import CollectProgress
+from passagent.view.progress import CollectProgress
 from passagent.view.text import counted
 
 _GO_ON = "interrupted; everything is stored, the same command goes on"
