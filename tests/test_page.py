@@ -25,8 +25,8 @@ from passagent.errors import InfrastructureError, UsageError
 from passagent.store import Store, nodes, runs, sessions
 from passagent.store.pass_library import PassLibrary
 from passagent.store.profiles import keep_profile
-from passagent.view import course, tree_layout
-from passagent.view.course import Made, Point
+from passagent.view import charts, tree_layout
+from passagent.view.charts import Made, Point
 from passagent.view.page.app import create_app
 from passagent.view.page.freshness import Freshness
 from passagent.view.page.guard import Access
@@ -391,13 +391,13 @@ def candidates_of(scores, parent=None):
 
 def test_the_course_keeps_records_and_extremes():
     scores = [1.0, None, 0.9, 1.5, *(1 + (i * 7919 % 400) / 1000 for i in range(20_000)), 2.0]
-    found = course.course(candidates_of(scores))
+    found = charts.course(candidates_of(scores))
     assert [point.as_score for point in found.best] == [1.0, 1.5, 2.0]
     assert found.nodes == len(scores) and found.statuses["mismatch"] == 1 and found.newest["mismatch"] == 2
-    assert len(found.points) <= 2 * course.POINTS
+    assert len(found.points) <= 2 * charts.POINTS
     shown = {point.as_score for point in found.points}
     assert {min(filter(None, scores)), 2.0} <= shown
-    assert course.best_at([Point(2, 2, 0, 1.0), Point(5, 5, 0, 2.0)], [1, 2, 4, 5, 9]) == [None, 1, 1, 2, 2]
+    assert charts.best_at([Point(2, 2, 0, 1.0), Point(5, 5, 0, 2.0)], [1, 2, 4, 5, 9]) == [None, 1, 1, 2, 2]
 
 
 def test_the_tree_shows_the_lineage_of_the_best_whatever_else_is_there():

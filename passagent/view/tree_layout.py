@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from passagent.view.course import Made
+from passagent.view.charts import Made
 
 LEVEL = 48
 """Nodes that are drawn of a generation."""

@@ -47,9 +47,9 @@ def bench(request: Request, plots: str | None, form: Form) -> None:
 def _check(plots: str | None) -> None:
     """Raise UsageError now if curves cannot be drawn at the end."""
     if plots:
-        from passagent.view.curves import check_matplotlib
+        from passagent.view.pictures import check_matplotlib
 
-        check_matplotlib()
+        check_matplotlib("--plots")
 
 
 def _stream(form: Form) -> Any:
@@ -61,10 +61,10 @@ def _show(measured: Measured, plots: str | None, form: Form, stream: Any) -> Non
     """Print the table, and draw the curves."""
     _print(form, measured, stream)
     if plots:
-        from passagent.view.curves import draw_all
+        from passagent.view.pictures import draw_bench
 
         rows = [row for row in measured.rows if row.error is None and row.evaluation is not None]
-        for path in draw_all(Path(plots), measured.summaries, rows):
+        for path in draw_bench(Path(plots), measured.summaries, rows):
             print(f"wrote {path}", file=stream)
 
 

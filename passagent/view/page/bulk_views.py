@@ -10,9 +10,8 @@ from passagent.errors import UsageError
 from passagent.experience import exemplars
 from passagent.store import Store
 from passagent.store.pass_library import KeptPass, PassLibrary
-from passagent.view import collect_table
+from passagent.view import charts, collect_table
 from passagent.view.hint_report import hint_data, uplift_text
-from passagent.view.page import charts
 
 BENCHES = "bench"
 """In a runs directory: the results of `passagent bench`."""
@@ -88,16 +87,11 @@ def bench(store: Store, name: str) -> dict[str, Any]:
     from passagent.data.bench.summary import METRICS
     from passagent.data.bench.sweep import summaries_of
     from passagent.view import bench_table
-    from passagent.view.curves import log2_by_dtype
 
     rows = look(store.runs_dir / BENCHES / name)
     compilers = list(dict.fromkeys(row.compiler for row in rows))
     protocol = rows[0].identity if rows else {}
     found = summaries_of(compilers, rows, protocol.get("b", 0.1), protocol.get("p", 0.0))
-    groups = []
-    for one in found:
-        by_dtype = log2_by_dtype(one.compiler, rows)
-        groups += [(f"{one.compiler} {dtype}", values) for dtype, values in sorted(by_dtype.items())]
     return {
         "name": name,
         "summaries": found,
@@ -107,7 +101,7 @@ def bench(store: Store, name: str) -> dict[str, Any]:
         "identity": protocol,
         "es": charts.tolerance(found, "es", "ES(t)") if found else None,
         "s": charts.tolerance(found, "s", "S(t)") if found else None,
-        "violins": charts.violins(groups),
+        "violins": charts.violins(compilers, rows),
         "failed": [row for row in rows if row.error],
         "rows": rows,
     }

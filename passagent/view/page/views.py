@@ -16,9 +16,8 @@ from passagent.store import Store, confirmations, hint_uses, ledger, migrations,
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS, Run
 from passagent.store.trajectories import find_episode, trajectory
-from passagent.view import course, difference, spending, status, why
+from passagent.view import charts, difference, spending, status, why
 from passagent.view.evaluation import failure_lines, figure_notes, graph_cells
-from passagent.view.page import charts
 from passagent.view.run_summary import finalists_data, finalists_text, found_since_text, run_row
 from passagent.view.tree import node_row
 from passagent.view.tree_layout import layout
@@ -70,7 +69,7 @@ def now(store: Store, name: str) -> dict[str, Any]:
 def figures(store: Store, name: str) -> dict[str, Any]:
     """A run's course, what it took, how it failed, what migrated."""
     found = runs.get_run(store, name)
-    made = course.course(course.made(store, name))
+    made = charts.course(charts.made(store, name))
     spent = ledger.spent(store, name)
     finalists = finalists_data(store, found)
     moved = migrations.list_migrations(store, name)
@@ -79,9 +78,9 @@ def figures(store: Store, name: str) -> dict[str, Any]:
     return {
         "run": found,
         "course": made,
-        "best_chart": charts.best_so_far(made, again and {"as_low": again["low"], "as_high": again["high"]}),
+        "best_chart": charts.best_so_far(made, again),
         "island_chart": charts.by_island(made, roles),
-        "spending_chart": charts.spending(course.spending(store, name)),
+        "spending_chart": charts.spending(store, name),
         "spending": spending.spending_cells(spent),
         "spending_notes": spending.spending_notes(spent),
         "failures": [_failure(store, made, of) for of in made.statuses if of not in ("ok", *_OPEN)],
@@ -95,7 +94,7 @@ def figures(store: Store, name: str) -> dict[str, Any]:
 _OPEN = ("proposed", "evaluating")
 
 
-def _failure(store: Store, made: course.Course, status_: str) -> dict[str, Any]:
+def _failure(store: Store, made: charts.Course, status_: str) -> dict[str, Any]:
     """How often candidates failed so, and what the newest one's diagnosis says."""
     node = nodes.get_node(store, made.newest[status_])
     said = node.diagnosed
@@ -111,7 +110,7 @@ def tree(store: Store, name: str, before: str = "") -> dict[str, Any]:
     """A run's tree, and a list of its nodes, the newest first."""
     found = runs.get_run(store, name)
     best = confirmations.winner(store, name)
-    placed = layout(course.made(store, name), best.id if best else None)
+    placed = layout(charts.made(store, name), best.id if best else None)
     last = _number(before) if before else 2**62
     listed = store.all(
         Node,
@@ -249,7 +248,7 @@ def compare(store: Store, a: str = "", b: str = "") -> dict[str, Any]:
         raise UsageError("compare: give two runs, ?a=RUN&b=RUN")
     found = [runs.find_run(store, name) for name in (a, b)]
     sides = [status.status_data(store, one) for one in found]
-    courses = [course.course(course.made(store, one.id)) for one in found]
+    courses = [charts.course(charts.made(store, one.id)) for one in found]
     best = [confirmations.winner(store, one.id) for one in found]
     paired = difference.diff_data(store, best[0], best[1]) if best[0] and best[1] else None
     names = [f"{one.id} {one.model}" for one in found]
