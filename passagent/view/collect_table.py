@@ -7,7 +7,7 @@ from typing import Any
 
 from passagent.data.collect.campaign import Collected
 from passagent.data.collect.collection_figures import KEPT_ABOVE, Summary
-from passagent.view.text import number, table, thousands
+from passagent.view.text import TableData, number, thousands
 
 
 def data(summaries: list[Summary]) -> list[dict[str, Any]]:
@@ -44,9 +44,9 @@ def all_data(collected: Collected) -> dict[str, Any]:
     }
 
 
-def rows(summaries: list[Summary]) -> list[tuple[str, list[str]]]:
-    """A figure's name, and its value for each model."""
-    found = [
+def figures_table(summaries: list[Summary]) -> TableData:
+    """Return the figures below each other, a column for each model: 80 columns hold one or two."""
+    rows = [
         ("runs", [str(one.runs) for one in summaries]),
         (f"kept at AS > {KEPT_ABOVE:g}", [_of(one.kept, one.kept_share()) for one in summaries]),
         ("with a correct pass", [_of(one.correct, _share(one.correct, one.runs)) for one in summaries]),
@@ -62,14 +62,9 @@ def rows(summaries: list[Summary]) -> list[tuple[str, list[str]]]:
         ("cost", [f"${one.cost:.2f}" for one in summaries]),
     ]
     if any(one.unfinished for one in summaries):
-        found.insert(1, ("not finished", [str(one.unfinished) for one in summaries]))
-    return found
-
-
-def text(summaries: list[Summary]) -> str:
-    """The figures below each other, a column for each model: they fit in 80 columns for one or two."""
-    header = ["", *(f">{one.model}" for one in summaries)]
-    return table(header, [[name, *cells] for name, cells in rows(summaries)], indent="")
+        rows.insert(1, ("not finished", [str(one.unfinished) for one in summaries]))
+    header = ["figure", *(f">{one.model}" for one in summaries)]
+    return TableData(header, [[name, *cells] for name, cells in rows], indent="")
 
 
 def _share(count: int, of: int) -> float | None:

@@ -64,7 +64,7 @@ class Result(Shown):
         """A line for each subgraph: status, speedup with its 95% interval, times in ms."""
         from passagent.view.evaluation import graph_table
 
-        return Table(graph_table(self.evaluation))
+        return Table(str(graph_table(self.evaluation)))
 
     def __str__(self) -> str:
         from passagent.view.evaluation import evaluation_text
@@ -236,7 +236,7 @@ class Bench(Shown):
         """PassNet's Table 1, with 95% intervals."""
         from passagent.view import bench_table
 
-        return Table(bench_table.text(self.measured.summaries))
+        return Table(str(bench_table.bench_table(self.measured.summaries)))
 
     def to_pandas(self) -> pandas.DataFrame:
         """A row for each task and compiler. Raises UsageError where pandas is not installed."""
@@ -280,7 +280,7 @@ class Collection(Shown):
         """PassNet's figures about the finished trials in the database, a column for each model."""
         from passagent.view import collect_table
 
-        return Table(collect_table.text(self.collected.summaries))
+        return Table(str(collect_table.figures_table(self.collected.summaries)))
 
     def __str__(self) -> str:
         return self.table()

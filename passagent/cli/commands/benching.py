@@ -123,9 +123,9 @@ def _print(form: Form, found: Measured, stream: Any) -> None:
             }
             print(json.dumps(shown))
         case "markdown":
-            sys.stdout.write(bench_table.markdown(found.summaries))
+            sys.stdout.write(bench_table.bench_table(found.summaries).markdown())
         case "table":
-            print(bench_table.text(found.summaries))
+            print(bench_table.bench_table(found.summaries))
             if found.unseen:
                 print(bench_table.unseen_text(found.unseen))
             if found.suite:

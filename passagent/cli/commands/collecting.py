@@ -69,7 +69,7 @@ def _print(collected: Collected, as_json: bool) -> None:
     if as_json:
         print(json.dumps(collect_table.all_data(collected)))
         return
-    print(collect_table.text(collected.summaries))
+    print(collect_table.figures_table(collected.summaries))
     for path, reason in collected.broken.items():
         print(f"broken: {path}: {reason}")
     for run_id, reason in collected.failed.items():

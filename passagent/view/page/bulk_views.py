@@ -33,8 +33,7 @@ def collect(store: Store) -> dict[str, Any]:
     if not found:
         raise UsageError(f"{store.runs_dir}: holds no trials of passagent collect")
     return {
-        "models": [one.model for one in found],
-        "rows": collect_table.rows(found),
+        "figures": collect_table.figures_table(found),
         "data": collect_table.data(found),
         "kept_above": collection_figures.KEPT_ABOVE,
     }
@@ -84,7 +83,6 @@ def bench(store: Store, name: str) -> dict[str, Any]:
     if name not in benches(store.runs_dir):
         raise UsageError(f"{name:.80}: no such benchmark in {store.runs_dir / BENCHES}")
     from passagent.data.bench.results import look
-    from passagent.data.bench.summary import METRICS
     from passagent.data.bench.sweep import summaries_of
     from passagent.view import bench_table
 
@@ -94,10 +92,7 @@ def bench(store: Store, name: str) -> dict[str, Any]:
     found = summaries_of(compilers, rows, protocol.get("b", 0.1), protocol.get("p", 0.0))
     return {
         "name": name,
-        "summaries": found,
-        "metrics": METRICS,
-        "headers": bench_table.HEADERS,
-        "cell": bench_table.cell,
+        "table_of": bench_table.bench_table(found),
         "identity": protocol,
         "es": charts.tolerance(found, "es", "ES(t)") if found else None,
         "s": charts.tolerance(found, "s", "S(t)") if found else None,

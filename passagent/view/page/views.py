@@ -16,9 +16,15 @@ from passagent.store import Store, confirmations, hint_uses, ledger, migrations,
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS, Run
 from passagent.store.trajectories import find_episode, trajectory
-from passagent.view import charts, difference, spending, status, why
-from passagent.view.evaluation import failure_lines, figure_notes, graph_cells
-from passagent.view.run_summary import finalists_data, finalists_text, found_since_text, run_row
+from passagent.view import charts, difference, status, why
+from passagent.view.evaluation import failure_lines, graph_table
+from passagent.view.run_summary import (
+    finalists_data,
+    finalists_text,
+    found_since_text,
+    run_row,
+    spending_table,
+)
 from passagent.view.tree import node_row
 from passagent.view.tree_layout import layout
 
@@ -70,7 +76,6 @@ def figures(store: Store, name: str) -> dict[str, Any]:
     """A run's course, what it took, how it failed, what migrated."""
     found = runs.get_run(store, name)
     made = charts.course(charts.made(store, name))
-    spent = ledger.spent(store, name)
     finalists = finalists_data(store, found)
     moved = migrations.list_migrations(store, name)
     roles = {one.island: f"{one.island} {one.role}" for one in runs.islands(store, name)}
@@ -81,8 +86,7 @@ def figures(store: Store, name: str) -> dict[str, Any]:
         "best_chart": charts.best_so_far(made, again),
         "island_chart": charts.by_island(made, roles),
         "spending_chart": charts.spending(store, name),
-        "spending": spending.spending_cells(spent),
-        "spending_notes": spending.spending_notes(spent),
+        "spending": spending_table(ledger.spent(store, name)),
         "failures": [_failure(store, made, of) for of in made.statuses if of not in ("ok", *_OPEN)],
         "finalists": finalists,
         "finalists_text": finalists_text(finalists),
@@ -149,8 +153,7 @@ def node(store: Store, number: int) -> dict[str, Any]:
         "chain": chain,
         "beside": beside,
         "evaluation": evaluation,
-        "cells_of_graphs": graph_cells(evaluation) if evaluation else None,
-        "notes": figure_notes(evaluation) if evaluation else [],
+        "graphs": graph_table(evaluation) if evaluation else None,
         "failures": failure_lines(evaluation.graphs) if evaluation else [],
         "speedups": _speedups(evaluation) if evaluation else None,
         "files": files,
