@@ -144,7 +144,7 @@ def side_by_side(courses: Sequence[tuple[str, Course]]) -> dict[str, Any]:
 
 
 def _of_candidates(places: list[int], lines: list[dict[str, Any]]) -> dict[str, Any]:
-    lines = [*lines, _line("eager", _at_ends(places, 1.0), "eager", -1)]
+    lines = [*lines, _line("eager = 1", _at_ends(places, 1.0), "eager", -1)]
     return {"x": places, "xlabel": "candidates", "ylabel": "AS, eager = 1", "log": True, "lines": lines}
 
 
@@ -180,7 +180,7 @@ def tolerance(summaries: Sequence[Summary], curve: str, symbol: str) -> dict[str
         line = _line(summary.compiler, [estimates[t].value for t in levels], "line")
         line |= {"low": [estimates[t].low for t in levels], "high": [estimates[t].high for t in levels]}
         lines.append(line)
-    lines.append(_line("eager", _at_ends(levels, 1.0), "eager", -1))
+    lines.append(_line("eager = 1", _at_ends(levels, 1.0), "eager", -1))
     return {"x": levels, "xlabel": "tolerance level t", "ylabel": f"{symbol}, eager = 1", "lines": lines}
 
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from passagent.errors import PassagentError, UsageError
 from passagent.store import Store, confirmations, runs
 from passagent.store.runs import Run
-from passagent.view import charts, tree_layout
+from passagent.view import charts, tree
 from passagent.view.run_summary import finalists_data
+from passagent.view.text import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,7 +80,7 @@ def draw_run(store: Store, run: Run, directory: Path) -> tuple[list[Path], list[
     else:
         left_out.append(f"cost: run {run.id}: no model was paid")
     if nodes:
-        layout = tree_layout.layout(nodes, best.id if best else None)
+        layout = tree.layout(nodes, best.id if best else None)
         pictures["tree"] = lambda figure: _tree(figure, layout, best.id if best else None, run.task)
     else:
         left_out.append(f"tree: run {run.id}: has no candidate yet")
@@ -159,7 +160,7 @@ def _chart(chart: dict[str, Any], title: str) -> Draw:
     return draw
 
 
-def _tree(figure: Figure, layout: tree_layout.Layout, best: int | None, task: str) -> None:
+def _tree(figure: Figure, layout: tree.Layout, best: int | None, task: str) -> None:
     """Draw the tree as the page does: the lineage of the best in colour."""
     axes = figure.subplots()
     for placed in layout.placed:
@@ -184,12 +185,12 @@ def _violins(figure: Figure, shapes: list[dict[str, Any]]) -> None:
         colour = COLOURS[place % len(COLOURS)]
         density, levels = zip(*shape["half"], strict=True)
         sides = [[place + sign * 0.4 * value for value in density] for sign in (-1, 1)]
-        axes.fill_betweenx(levels, *sides, color=colour, alpha=0.45)
+        axes.fill_betweenx(levels, *sides, color=colour, alpha=0.45, linewidth=0)
         low, middle, high = shape["quartiles"]
         axes.vlines(place, low, high, color=colour, linewidth=3)
         axes.plot([place], [middle], "o", color="white", markeredgecolor=colour, markersize=5, zorder=3)
     axes.axhline(0.0, color="#444444", linewidth=0.9, linestyle="--")
-    names = [f"{shape['name'].replace(' ', chr(10))}\n{shape['count']} subgraphs" for shape in shapes]
+    names = ["\n".join([*shape["name"].split(), counted(shape["count"], "subgraph")]) for shape in shapes]
     axes.set_xticks(range(len(shapes)), names)
     axes.grid(visible=False, axis="x")
     axes.set_ylabel("log2(speedup over eager)")

@@ -25,8 +25,7 @@ from passagent.view.run_summary import (
     run_row,
     spending_table,
 )
-from passagent.view.tree import node_row
-from passagent.view.tree_layout import layout
+from passagent.view.tree import layout, node_row
 
 PAGE = 50
 """Rows of a list."""
