@@ -26,7 +26,7 @@ from passagent import __version__
 from passagent.errors import PassagentError, UsageError
 from passagent.search import wishes
 from passagent.store import Store, nodes, runs, sessions
-from passagent.view.page import bulk_views, views
+from passagent.view.page import views
 from passagent.view.page.guard import Access, Guard
 from passagent.view.page.rendering import HERE, Relative, environment
 
@@ -93,8 +93,8 @@ class Site:
             "sections": {
                 "collect": False,
                 "hints": False,
-                "bench": bool(bulk_views.benches(self.runs_dir)),
-                "library": bulk_views.has_library(self.library),
+                "bench": bool(views.benches(self.runs_dir)),
+                "library": views.has_library(self.library),
             },
             "is_file": False,
         }
@@ -104,7 +104,7 @@ class Site:
             return 200, self._text("nothing.html", base | {"said": str(error)})
         try:
             with store, store.reading():
-                base["sections"] |= bulk_views.sections(store)
+                base["sections"] |= views.sections(store)
                 return 200, self._text(template, base | view(store, **given))
         except UsageError as error:
             return 404, self._text("missing.html", base | {"said": str(error)})
@@ -182,17 +182,15 @@ def create_app(
             Route("/node/{number:int}/file/{file:path}", site.file),
             Route("/task/{key}", page("task.html", views.task, of_files=True)),
             Route("/compare", page("compare.html", views.compare)),
-            Route("/collect", page("collect.html", bulk_views.collect)),
-            Route("/hints", page("hints.html", bulk_views.hints)),
-            Route(
-                "/library", page("library.html", lambda store: bulk_views.library(library), of_library=True)
-            ),
+            Route("/collect", page("collect.html", views.collect)),
+            Route("/hints", page("hints.html", views.hints)),
+            Route("/library", page("library.html", lambda store: views.library(library), of_library=True)),
             Route(
                 "/library/{word}",
-                page("kept.html", lambda store, word: bulk_views.kept_pass(library, word), of_library=True),
+                page("kept.html", lambda store, word: views.kept_pass(library, word), of_library=True),
             ),
-            Route("/bench", page("benches.html", bulk_views.all_benches, of_files=True)),
-            Route("/bench/{name}", page("bench.html", bulk_views.bench, of_files=True)),
+            Route("/bench", page("benches.html", views.all_benches, of_files=True)),
+            Route("/bench/{name}", page("bench.html", views.bench, of_files=True)),
             Mount("/assets", StaticFiles(directory=HERE / "assets")),
         ],
         middleware=[Middleware(Guard, access=access), Middleware(GZipMiddleware, minimum_size=2000)],
