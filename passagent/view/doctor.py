@@ -65,14 +65,14 @@ def _islands(store: Store, run: Run, config: Config) -> Finding:
     figures = {"episodes": done, "best_as": [island.best_as for island in islands]}
     if len(done) == 1:
         return Finding("islands", f"one island, {done[0]} episodes", figures)
-    said = f"{len(done)} islands, {min(done)} to {max(done)} episodes each"
+    text = f"{len(done)} islands, {min(done)} to {max(done)} episodes each"
     if min(done) == 0 and max(done) > 1:
         advice = "an island finished no episode: passagent status RUN --follow says why"
-        return Finding("islands", said, figures, "fail", advice)
+        return Finding("islands", text, figures, "fail", advice)
     if max(done) - min(done) > max(1, 0.25 * max(done)):
         advice = "an island is much slower: look at its model's latency (passagent show RUN)"
-        return Finding("islands", said, figures, "warn", advice)
-    return Finding("islands", said, figures)
+        return Finding("islands", text, figures, "warn", advice)
+    return Finding("islands", text, figures)
 
 
 def _migrations(store: Store, run: Run, config: Config) -> Finding:
@@ -95,12 +95,12 @@ def _migrations(store: Store, run: Run, config: Config) -> Finding:
     ]
     figures = {"migrations": len(moved), "helped": helped, "stuck_islands": stuck}
     if stuck:
-        said = f"{len(moved)}; island {', '.join(map(str, stuck))} stagnates behind the others without one"
-        return Finding("migrations", said, figures, "warn", "lower search.stagnation, or look at the policy")
+        text = f"{len(moved)}; island {', '.join(map(str, stuck))} stagnates behind the others without one"
+        return Finding("migrations", text, figures, "warn", "lower search.stagnation, or look at the policy")
     if not moved:
         return Finding("migrations", why_none(store, run, config.search), figures)
-    said = f"{len(moved)}, and {helped} of the {len(rows)} episodes from a migrant gained over it"
-    return Finding("migrations", said, figures)
+    text = f"{len(moved)}, and {helped} of the {len(rows)} episodes from a migrant gained over it"
+    return Finding("migrations", text, figures)
 
 
 def _hints(store: Store, run: Run, config: Config) -> Finding:
@@ -114,10 +114,10 @@ def _hints(store: Store, run: Run, config: Config) -> Finding:
     if not config.agent.hints:
         return Finding("hints", "turned off (agent.hints is 0)", figures)
     if figures["episodes"] and not figures["hints"]:
-        said = f"none was shown in {figures['episodes']} episodes"
-        return Finding("hints", said, figures, "fail", "see whether knowledge/hints.yaml fits the task")
-    said = "{hints} different ones in {with_hints} of {episodes} episodes".format(**figures)
-    return Finding("hints", said, figures)
+        text = f"none was shown in {figures['episodes']} episodes"
+        return Finding("hints", text, figures, "fail", "see whether knowledge/hints.yaml fits the task")
+    text = "{hints} different ones in {with_hints} of {episodes} episodes".format(**figures)
+    return Finding("hints", text, figures)
 
 
 def _duplicates(store: Store, run: Run, config: Config) -> Finding:
@@ -131,19 +131,19 @@ def _duplicates(store: Store, run: Run, config: Config) -> Finding:
     again = _evaluated_again(store, run.id)
     share = counts["equal"] / counts["nodes"] if counts["nodes"] else 0.0
     figures = counts | {"evaluated_again": again, "share": share}
-    said = f"{counts['equal']} of {counts['nodes']} nodes are equal to an earlier one ({share:.0%}), "
+    text = f"{counts['equal']} of {counts['nodes']} nodes are equal to an earlier one ({share:.0%}), "
     if counts["rewritten"]:
-        said += f"{counts['rewritten']} of them but for comments and formatting, "
+        text += f"{counts['rewritten']} of them but for comments and formatting, "
     if not config.search.reuse:
-        return Finding("duplicates", f"{said}evaluated anew (search.reuse is off)", figures)
+        return Finding("duplicates", f"{text}evaluated anew (search.reuse is off)", figures)
     if again:
-        said += f"{again} candidates were evaluated more than once under the same conditions"
-        return Finding("duplicates", said, figures, "fail", "evaluations were wasted: report this")
-    said += "none was evaluated twice"
+        text += f"{again} candidates were evaluated more than once under the same conditions"
+        return Finding("duplicates", text, figures, "fail", "evaluations were wasted: report this")
+    text += "none was evaluated twice"
     if counts["nodes"] >= 10 and share > MAX_REPEATS:
         advice = "the model repeats itself: raise its temperature, or take another policy or more roles"
-        return Finding("duplicates", said, figures, "warn", advice)
-    return Finding("duplicates", said, figures)
+        return Finding("duplicates", text, figures, "warn", advice)
+    return Finding("duplicates", text, figures)
 
 
 def _evaluated_again(store: Store, run_id: str) -> int:
@@ -182,17 +182,17 @@ def _candidates(store: Store, run: Run, config: Config) -> Finding:
         counts.update(statuses)
     total, correct = counts.total(), counts["ok"]
     shares = ", ".join(f"{count / total:.0%} {status}" for status, count in counts.most_common() if count)
-    said = f"{total} nodes: {shares}" if total else "none yet"
+    text = f"{total} nodes: {shares}" if total else "none yet"
     figures = {status: count for status, count in counts.items() if count}
     worst = max(figures.keys() - {"ok"}, key=lambda status: counts[status], default="")
     advice = _ADVICE.get(worst, "passagent show NODE shows a failed one")
     if counts["infrastructure"]:
-        return Finding("candidates", said, figures, "warn", _ADVICE["infrastructure"])
+        return Finding("candidates", text, figures, "warn", _ADVICE["infrastructure"])
     if total >= 10 and not correct:
-        return Finding("candidates", said, figures, "fail", advice)
+        return Finding("candidates", text, figures, "fail", advice)
     if total >= 10 and correct / total < 0.2:
-        return Finding("candidates", said, figures, "warn", advice)
-    return Finding("candidates", said, figures)
+        return Finding("candidates", text, figures, "warn", advice)
+    return Finding("candidates", text, figures)
 
 
 def _finalists(store: Store, run: Run, config: Config) -> Finding:
@@ -210,20 +210,20 @@ def _finalists(store: Store, run: Run, config: Config) -> Finding:
     mean = sum(ratios) / len(ratios) if ratios else None
     figures = {"measured_again": len(finalists), "no_longer_right": failed, "mean_change": mean}
     if not finalists:
-        said = "no node was measured again"
+        text = "no node was measured again"
         has_correct = any(counts.get("ok") for counts in nodes.counts(store, run.id).values())
         if run.state == "finished" and config.search.finalists and has_correct:
             advice = "the run's winner may be luck: passagent resume RUN"
-            return Finding("finalists", said, figures, "fail", advice)
-        return Finding("finalists", f"{said} yet", figures)
-    said = f"{len(finalists)} measured again, on average {percent(mean)} against the first time"
+            return Finding("finalists", text, figures, "fail", advice)
+        return Finding("finalists", f"{text} yet", figures)
+    text = f"{len(finalists)} measured again, on average {percent(mean)} against the first time"
     if failed:
-        said += f"; node {', '.join(map(str, failed))} was not right the second time"
-        return Finding("finalists", said, figures, "warn", "passagent show NODE tells what failed")
+        text += f"; node {', '.join(map(str, failed))} was not right the second time"
+        return Finding("finalists", text, figures, "warn", "passagent show NODE tells what failed")
     if mean is not None and mean < -MAX_FLATTERY:
         advice = "first measurements flatter: raise evaluator.budget_s or evaluator.trials"
-        return Finding("finalists", said, figures, "warn", advice)
-    return Finding("finalists", said, figures)
+        return Finding("finalists", text, figures, "warn", advice)
+    return Finding("finalists", text, figures)
 
 
 def _models(store: Store, run: Run, config: Config) -> Finding:
@@ -244,15 +244,15 @@ def _models(store: Store, run: Run, config: Config) -> Finding:
     share = bad / counts["requests"] if counts["requests"] else 0.0
     worst = errors[0] if errors else {"error": "", "count": 0}
     figures = counts | {"worst_error": worst["error"], "worst_count": worst["count"], "share": share}
-    said = (
+    text = (
         "{replies} replies to {requests} requests; {failed} failed, {broken} came broken, {again} were tried "
         "again"
     ).format(**counts)
     if not bad:
-        return Finding("models", said, figures)
+        return Finding("models", text, figures)
     advice = f"{worst['count']} times: {printable(' '.join((worst['error'] or '').split()))[:200]}"
     verdict: Literal["ok", "warn"] = "warn" if share > MAX_ERRORS else "ok"
-    return Finding("models", said, figures, verdict if counts["replies"] else "fail", advice)
+    return Finding("models", text, figures, verdict if counts["replies"] else "fail", advice)
 
 
 def _device(store: Store, run: Run, config: Config) -> Finding:
@@ -277,16 +277,16 @@ def _device(store: Store, run: Run, config: Config) -> Finding:
     figures |= {"elapsed_s": run.elapsed_s, "idle": idle}
     if idle is None:
         return Finding("device", "nothing was searched yet", figures)
-    said = (
+    text = (
         f"no evaluation under way for {idle:.0%} of {clock(run.elapsed_s)} searched "
         f"({len(rows)} evaluations, {number(mean_s, 1)} s each)"
     )
     if any(name.endswith(":all") for name in devices):
-        return Finding("device", f"{said}, all devices together", figures)
+        return Finding("device", f"{text}, all devices together", figures)
     if idle > MAX_IDLE:
         advice = "more islands (search.islands) keep it busy while models think"
-        return Finding("device", said, figures, "warn", advice)
-    return Finding("device", said, figures)
+        return Finding("device", text, figures, "warn", advice)
+    return Finding("device", text, figures)
 
 
 def _covered_s(rows: list[dict[str, Any]]) -> float:
@@ -309,15 +309,15 @@ def _devices(store: Store, run: Run, config: Config) -> Finding:
         sum(device["faults"] for device in devices),
         [f"{device['busy']:.0%}" for device in devices],
     )
-    said = f"{len(devices) - len(unfit)} of {len(devices)} fit, {faults} faults charged to no candidate"
-    said += f"; busy {', '.join(busy)}"
+    text = f"{len(devices) - len(unfit)} of {len(devices)} fit, {faults} faults charged to no candidate"
+    text += f"; busy {', '.join(busy)}"
     advice = "; ".join(f"{device['device']} {device['state']}" for device in unfit)
-    return Finding("devices", said, {"devices": devices}, "warn" if unfit else "ok", advice)
+    return Finding("devices", text, {"devices": devices}, "warn" if unfit else "ok", advice)
 
 
 def _processes(store: Store, run: Run, config: Config) -> Finding:
     """Check that the run's processes came to their end."""
-    [left] = store.rows(
+    [open_work] = store.rows(
         "SELECT (SELECT count(*) FROM calls WHERE run_id = :run AND state = 'lost') AS lost_calls, "
         "(SELECT count(*) FROM episodes WHERE run_id = :run AND state = 'running') AS episodes, "
         "(SELECT count(*) FROM nodes WHERE run_id = :run AND state != 'done') AS nodes",
@@ -326,26 +326,26 @@ def _processes(store: Store, run: Run, config: Config) -> Finding:
     is_driven, begun = sessions.is_driven(store, run.id), sessions.of_run(store, run.id)
     open_ended = 0 if is_driven else sum(session.left_at is None for session in begun)
     died = sum(session.left_because == sessions.DIED for session in begun) + open_ended
-    figures = left | {"sessions": len(begun), "died": died, "is_driven": is_driven}
-    said = f"{counted(len(begun), 'session')}, {died} ended by a dead process; "
-    said += f"{counted(left['lost_calls'], 'call')} lost"
+    figures = open_work | {"sessions": len(begun), "died": died, "is_driven": is_driven}
+    text = f"{counted(len(begun), 'session')}, {died} ended by a dead process; "
+    text += f"{counted(open_work['lost_calls'], 'call')} lost"
     if run.state == "failed":
-        said += f"; the last one ended with an error: {run.stop_reason}"
+        text += f"; the last one ended with an error: {run.stop_reason}"
         advice = "passagent resume RUN goes on; run.log has it in full"
-        return Finding("processes", said, figures, "fail", advice)
+        return Finding("processes", text, figures, "fail", advice)
     if open_ended:
-        return Finding("processes", said, figures, "warn", "passagent resume RUN goes on")
-    if left["nodes"] and not is_driven and run.state == "finished":
-        said += f"; the run ended within episodes: {left['nodes']} nodes are not judged"
-    return Finding("processes", said, figures)
+        return Finding("processes", text, figures, "warn", "passagent resume RUN goes on")
+    if open_work["nodes"] and not is_driven and run.state == "finished":
+        text += f"; the run ended within episodes: {open_work['nodes']} nodes are not judged"
+    return Finding("processes", text, figures)
 
 
 def _left_behind(store: Store, run: Run, config: Config) -> Finding:
     """Check for evaluators' processes of dead owners: this run's, or another passagent's."""
     orphans = orphaned_workers()
-    said = f"{len(orphans)} evaluator processes without an owner on this machine"
+    text = f"{len(orphans)} evaluator processes without an owner on this machine"
     advice = f"end them: kill -9 {' '.join(map(str, orphans))}"
-    return Finding("left behind", said, {"orphans": orphans}, "warn" if orphans else "ok", advice)
+    return Finding("left behind", text, {"orphans": orphans}, "warn" if orphans else "ok", advice)
 
 
 def _files(store: Store, run: Run, config: Config) -> Finding:
@@ -357,8 +357,8 @@ def _files(store: Store, run: Run, config: Config) -> Finding:
     )
     figures = {"missing": [row["candidate_key"] for row in rows]}
     if rows:
-        said = f"{len(rows)} candidates' files are gone from {store.runs_dir}"
-        return Finding("files", said, figures, "fail", "restore the database from a backup")
+        text = f"{len(rows)} candidates' files are gone from {store.runs_dir}"
+        return Finding("files", text, figures, "fail", "restore the database from a backup")
     return Finding("files", "every candidate's files are there", figures)
 
 

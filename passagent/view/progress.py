@@ -165,12 +165,12 @@ class SearchProgress(Screen):
             place = "-" if island == SEEDS else str(island)
             cells = [str(row.episode or "-"), number(row.best_as), row.last, str(row.nodes)]
             table.add_row(place, row.role, *cells)
-        left = "-"
+        remaining = "-"
         if self.done_here:
-            left = clock(max(0, self.iters - self.episodes) * self.elapsed_s / self.done_here)
+            remaining = clock(max(0, self.iters - self.episodes) * self.elapsed_s / self.done_here)
         foot = (
             f"{self.episodes}/{self.iters} episodes  best AS {number(self.best_as)}  "
-            f"{thousands(self.tokens)} tokens  elapsed {clock(self.searched_s)}  ETA {left}"
+            f"{thousands(self.tokens)} tokens  elapsed {clock(self.searched_s)}  ETA {remaining}"
         )
         head = f"run {self.run.id}: {self.run.task}, {self.run.model}, {self.run.device}"
         return Group(Text(head), table, Text(foot))
@@ -187,8 +187,8 @@ class BenchProgress(Screen):
     def begin(self, work: Work) -> None:
         """See Watch.begin."""
         measured = self.count - self._before
-        left = self.elapsed_s / measured * (self.total - self.count) if measured else None
-        left_text = "" if left is None else f", {clock(left)} left"
+        remaining = self.elapsed_s / measured * (self.total - self.count) if measured else None
+        left_text = "" if remaining is None else f", {clock(remaining)} left"
         self._now = f"{self.count}/{self.total}{left_text}: {work.task.name} {work.compiler}"
 
     def say(self, text: str) -> None:
@@ -246,12 +246,12 @@ class CollectProgress(Screen):
         if not self.is_terminal and now - self._printed_at < STATUS_EVERY_S:
             return
         spent, finished = budget.spent(), self.summary.runs - self._before
-        left = [] if budget.left_s is None else [max(0.0, budget.left_s)]
+        remaining = [] if budget.left_s is None else [max(0.0, budget.left_s)]
         if finished:
-            left.append(self.elapsed_s / finished * (self.total - self.summary.runs))
+            remaining.append(self.elapsed_s / finished * (self.total - self.summary.runs))
         self._printed_at = now
         self._status = status_line(
-            self.summary, self.total, spent.tokens, spent.cost, min(left, default=None)
+            self.summary, self.total, spent.tokens, spent.cost, min(remaining, default=None)
         )
         if not self.is_terminal:
             self.print(f"[{clock(self.elapsed_s):>5}] {self._status}")
@@ -275,8 +275,8 @@ class CollectProgress(Screen):
 
 def status_line(summary: Summary, total: int, tokens: int, cost: float, left_s: float | None) -> str:
     """Write where a collection stands, in less than 80 characters for up to 9,999 trials."""
-    left = "" if left_s is None else f", {clock(left_s)} left"
+    remaining = "" if left_s is None else f", {clock(left_s)} left"
     return (
         f"{summary.runs}/{total} done, {summary.kept} kept, AS {number(summary.as_score, 2)}, "
-        f"{thousands(tokens)} tokens, ${cost:.2f}{left}"
+        f"{thousands(tokens)} tokens, ${cost:.2f}{remaining}"
     )
