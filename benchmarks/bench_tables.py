@@ -21,7 +21,7 @@ from pathlib import Path
 
 from passagent.data.bench.results import Row
 from passagent.data.bench.summary import Summary, summarise
-from passagent.view.bench_table import cell, markdown
+from passagent.view.bench_table import bench_table, cell
 
 KINDS = {
     "attention": ("scaled_dot_product", "multi_head"),
@@ -107,13 +107,15 @@ def main() -> None:
     args = parser.parse_args()
     found = read(args.files)
     print(
-        markdown([line(name, [*rows.values()], args.asked or len(rows)) for (name, _), rows in found.items()])
+        bench_table(
+            [line(name, [*rows.values()], args.asked or len(rows)) for (name, _), rows in found.items()]
+        ).markdown()
     )
     common = set.intersection(*(set(rows) for rows in found.values()))
     if common and any(set(rows) != common for rows in found.values()):
         print(f"common: {len(common)} tasks\n")
         chosen = [(name, [rows[task] for task in sorted(common)]) for (name, _), rows in found.items()]
-        print(markdown([line(name, rows, len(common)) for name, rows in chosen]))
+        print(bench_table([line(name, rows, len(common)) for name, rows in chosen]).markdown())
     for (name, dispatch), rows in found.items():
         if name == "eager":
             print(f"eager against itself, {dispatch}, {against_itself(rows)}\n")

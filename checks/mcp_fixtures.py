@@ -13,8 +13,7 @@ from mcp_types import EmbeddedResource, ImageContent, TextContent, TextResourceC
 
 from passagent.config import load_config
 from passagent.view.mcp.client_service import Service
-from passagent.view.mcp.pass_server import PassServer, build
-from passagent.view.mcp.serving import serve_http
+from passagent.view.mcp.pass_server import PassServer, build, serve_http
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="

@@ -60,9 +60,9 @@ def test_a_speedup_that_goes_with_the_machines_pace_says_for_which_it_is_stated(
     assert [line for line in lines if "stated for eager at 85.3 us" in line] == [
         line for line in lines if "waits (" in line
     ]
-    told = graph_table(evaluation("ok", graphs)).splitlines()[-1]
+    told = graph_table(evaluation("ok", graphs)).notes[-1]
     assert told == "stated for the pace that the machine had at first: waits (eager 0.0853 ms)"
-    assert "stated for" not in graph_table(evaluation("ok", graphs[1:]))
+    assert "stated for" not in str(graph_table(evaluation("ok", graphs[1:])))
 
 
 def test_a_mismatch_over_many_graphs_is_told_once() -> None:

@@ -48,7 +48,7 @@ from passagent.data.collect.trials import Outcome
 from passagent.errors import InfrastructureError, TaskError
 from passagent.store import Store, runs
 from passagent.system.resumable import locked
-from passagent.view.collect_table import status_line
+from passagent.view.progress import status_line
 from passagent.view.text import width
 
 
@@ -148,7 +148,7 @@ def test_a_collection_and_the_same_command_again(call, server, tmp_path):
 
 def test_progress_fits_in_80_columns(call, server, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr("passagent.view.collect_progress._EVERY_S", 0.0)
+    monkeypatch.setattr("passagent.view.progress.STATUS_EVERY_S", 0.0)
     long = "a_task_with_quite_a_long_name_as_they_come_from_model_hubs_and_others"
     tiny_search.write_task(tmp_path / long)
     write_tasks(tmp_path / "tasks", 2)

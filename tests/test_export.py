@@ -31,7 +31,7 @@ from passagent.store import Store
 from passagent.store import files as stored_files
 from passagent.store.conversations import pack
 from passagent.store.trajectories import Trajectory
-from passagent.view.export_summary import stats_text
+from passagent.view.trajectory import stats_text
 
 KEY = "hf_" + "a1" * 17
 """What looks like a token."""

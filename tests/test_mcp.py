@@ -37,8 +37,7 @@ from passagent.store.trajectories import trajectory
 from passagent.view.doctor import examine
 from passagent.view.mcp import answers
 from passagent.view.mcp.client_service import Service
-from passagent.view.mcp.pass_server import build
-from passagent.view.mcp.serving import _app, guarded, parse_address
+from passagent.view.mcp.pass_server import _app, build, guarded, parse_address
 from passagent.view.status import status_data, status_text
 
 ROOT = Path(__file__).parents[1]

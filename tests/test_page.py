@@ -25,10 +25,9 @@ from passagent.errors import InfrastructureError, UsageError
 from passagent.store import Store, nodes, runs, sessions
 from passagent.store.pass_library import PassLibrary
 from passagent.store.profiles import keep_profile
-from passagent.view import course, tree_layout
-from passagent.view.course import Made, Point
-from passagent.view.page.app import create_app
-from passagent.view.page.freshness import Freshness
+from passagent.view import charts, tree
+from passagent.view.charts import Made, Point
+from passagent.view.page.app import Freshness, create_app
 from passagent.view.page.guard import Access
 from passagent.view.page.one_file import one_file
 from passagent.view.page.page_server import Request, serve
@@ -391,26 +390,26 @@ def candidates_of(scores, parent=None):
 
 def test_the_course_keeps_records_and_extremes():
     scores = [1.0, None, 0.9, 1.5, *(1 + (i * 7919 % 400) / 1000 for i in range(20_000)), 2.0]
-    found = course.course(candidates_of(scores))
+    found = charts.course(candidates_of(scores))
     assert [point.as_score for point in found.best] == [1.0, 1.5, 2.0]
     assert found.nodes == len(scores) and found.statuses["mismatch"] == 1 and found.newest["mismatch"] == 2
-    assert len(found.points) <= 2 * course.POINTS
+    assert len(found.points) <= 2 * charts.POINTS
     shown = {point.as_score for point in found.points}
     assert {min(filter(None, scores)), 2.0} <= shown
-    assert course.best_at([Point(2, 2, 0, 1.0), Point(5, 5, 0, 2.0)], [1, 2, 4, 5, 9]) == [None, 1, 1, 2, 2]
+    assert charts.best_at([Point(2, 2, 0, 1.0), Point(5, 5, 0, 2.0)], [1, 2, 4, 5, 9]) == [None, 1, 1, 2, 2]
 
 
 def test_the_tree_shows_the_lineage_of_the_best_whatever_else_is_there():
     first = candidates_of([1.9] * 200)
     chain = [Made(201 + i, 200 if i == 0 else 200 + i, 0, "ok", 0.5, False) for i in range(30)]
     crowd = [Made(300 + i, 200, 0, "ok", 1.0, False) for i in range(500)]
-    found = tree_layout.layout([*first, *chain, *crowd], best=230)
+    found = tree.layout([*first, *chain, *crowd], best=230)
     lineage = [one.node.id for one in found.placed if one.is_lineage]
     assert lineage == [200, *range(201, 231)]
     for depth in range(1, found.depth + 1):
         level = [one.x for one in found.placed if one.depth == depth]
-        assert len(level) <= tree_layout.LEVEL and level == sorted(level) and 0 < level[0] <= level[-1] < 1
-        assert all(b - a > 0.9 / (tree_layout.LEVEL + 1) for a, b in itertools.pairwise(level))
+        assert len(level) <= tree.LEVEL and level == sorted(level) and 0 < level[0] <= level[-1] < 1
+        assert all(b - a > 0.9 / (tree.LEVEL + 1) for a, b in itertools.pairwise(level))
     [root] = [one for one in found.placed if one.node.id == 200]
     drawn = sum(one.depth > 1 for one in found.placed)
     assert root.hidden == 530 - drawn

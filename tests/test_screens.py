@@ -93,11 +93,11 @@ def test_tables_of_compilers_and_models_have_one_line_a_row_at_80_columns(monkey
     compilers = ["inductor", "torch:inductor:reduce-overhead"]
     graphs = [GraphResult(name="g", dtype="f", status="ok", passes_from_t=-10, speedup=Speedup(e2e=1.5))]
     judged = [Evaluation.model_construct(dispatch="direct", graphs=graphs, es={})] * 3
-    lines = bench_table.text([summarise(name, judged, 3) for name in compilers]).splitlines()
+    lines = str(bench_table.bench_table([summarise(name, judged, 3) for name in compilers])).splitlines()
     assert [line.split()[0] for line in lines] == ["compiler", *compilers]
     assert all("1.500 [1.500-1.500]" in line for line in lines[1:])
     models = [Collected("openai/gpt-6.2-sol", 0.1), Collected("anthropic/claude-haiku-5-5", 0.1)]
-    for rows in (lines, collect_table.text(models).splitlines()):
+    for rows in (lines, str(collect_table.figures_table(models)).splitlines()):
         assert max(map(len, rows)) <= 80
 
 

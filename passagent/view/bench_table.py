@@ -12,7 +12,7 @@ from passagent.data.bench.kernelbench import LEVELS_P, Line
 from passagent.data.bench.losses import BOUNDS, Losses
 from passagent.data.bench.results import Row
 from passagent.data.bench.summary import METRICS, Estimate, Summary
-from passagent.view.text import number, table
+from passagent.view.text import TableData, number, table
 
 HEADERS = {
     "fast_1": "fast_1 (%)",
@@ -35,11 +35,21 @@ _GRAPH_FIELDS = {
 }
 
 
-def text(summaries: Sequence[Summary]) -> str:
-    """A line for each compiler, the 95% intervals in brackets."""
+def bench_table(summaries: Sequence[Summary]) -> TableData:
+    """Return PassNet's Table 1: a row for each compiler, the 95% intervals in brackets."""
     header = ["compiler", "dispatch", *(f">{name}" for name in ("tasks", "subgraphs", *HEADERS.values()))]
+    rows = [
+        [
+            summary.compiler,
+            summary.dispatch,
+            str(summary.tasks) if summary.tasks == summary.asked else f"{summary.tasks}/{summary.asked}",
+            str(summary.subgraphs),
+            *(cell(summary, metric) for metric in METRICS),
+        ]
+        for summary in summaries
+    ]
     drop = ["dispatch", "subgraphs", "Sub. CR (%)", "fast_1 (%)", "Samp. CR (%)"]
-    return table(header, [_cells(summary) for summary in summaries], indent="", drop=drop)
+    return TableData(header, rows, drop, indent="")
 
 
 def unseen_text(both: Sequence[Unseen]) -> str:
@@ -117,21 +127,9 @@ def losses_text(found: Losses) -> str:
     return "\n\n".join(parts)
 
 
-def markdown(summaries: Sequence[Summary]) -> str:
-    """PassNet's Table 1 in Markdown, the 95% intervals in brackets."""
-    header = ["compiler", "dispatch", "tasks", "subgraphs", *HEADERS.values()]
-    lines = [header, ["---"] * 2 + ["---:"] * (len(header) - 2), *map(_cells, summaries)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
 def cell(summary: Summary, metric: str) -> str:
     """A figure in the table's unit, its interval in brackets."""
     return _figure(metric, getattr(summary, metric))
-
-
-def _cells(summary: Summary) -> list[str]:
-    figures = [cell(summary, metric) for metric in METRICS]
-    return [summary.compiler, summary.dispatch, _tasks(summary), str(summary.subgraphs), *figures]
 
 
 def data(summaries: Sequence[Summary], rows: Sequence[Row]) -> dict[str, Any]:
@@ -154,10 +152,6 @@ def data(summaries: Sequence[Summary], rows: Sequence[Row]) -> dict[str, Any]:
             if row.evaluation is not None
         ],
     }
-
-
-def _tasks(summary: Summary) -> str:
-    return str(summary.tasks) if summary.tasks == summary.asked else f"{summary.tasks}/{summary.asked}"
 
 
 def _figure(metric: str, estimate: Estimate) -> str:

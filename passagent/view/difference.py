@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.text import Text
 
@@ -12,7 +12,6 @@ from passagent.search.changes import changes, unified
 from passagent.search.pairing import confirmed_evaluation
 from passagent.store import Store, nodes, runs
 from passagent.store.nodes import Node
-from passagent.view import lineage
 from passagent.view.run_summary import score_data
 from passagent.view.text import interval, number, printable, table
 
@@ -51,7 +50,7 @@ def _not_comparable(store: Store, one: Node, other: Node, tasks: list[str]) -> s
     """Why the two scores say nothing about each other; None if they do."""
     if tasks[0] != tasks[1]:
         return "they are of different tasks"
-    first, second = (lineage.conditions(store, node) for node in (one, other))
+    first, second = (_conditions(store, node) for node in (one, other))
     if first is None or second is None:
         return f"node {one.id if first is None else other.id} has not been evaluated"
     if first.evaluator_version != second.evaluator_version:
@@ -59,6 +58,26 @@ def _not_comparable(store: Store, one: Node, other: Node, tasks: list[str]) -> s
     if first.environment != second.environment:
         return f"they were measured under other conditions: {first.environment} | {second.environment}"
     return None
+
+
+class _Conditions(NamedTuple):
+    """What a score depends on beside the candidate."""
+
+    evaluator_version: str
+    environment: str
+    """Machine, device, versions and protocol."""
+
+
+def _conditions(store: Store, node: Node) -> _Conditions | None:
+    """Under which the node's newest evaluation was made; None before the first."""
+    row = store.row(
+        "SELECT evaluator_version, environment FROM nodes JOIN evaluations ON evaluations.id = coalesce("
+        "(SELECT max(evaluation_id) FROM confirmations WHERE confirmations.run_id = nodes.run_id "
+        "AND node_id = nodes.id), nodes.evaluation_id) JOIN conditions ON conditions.id = conditions_id "
+        "WHERE nodes.id = :id",
+        {"id": node.id},
+    )
+    return _Conditions(**row) if row else None
 
 
 def _graphs(results: list[Evaluation | None]) -> list[dict[str, Any]]:

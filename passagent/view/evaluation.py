@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from passagent.evaluator.result import Evaluation, GraphResult, Speedup
-from passagent.view.text import interval, number, table
+from passagent.view.text import TableData, interval, number
 
 
 def evaluation_text(evaluation: Evaluation) -> str:
@@ -11,7 +11,7 @@ def evaluation_text(evaluation: Evaluation) -> str:
     score = interval(evaluation.as_score, evaluation.as_low, evaluation.as_high, 4)
     parts = [
         f"{evaluation.task} on {evaluation.device} ({_how(evaluation)}): {evaluation.status}, AS {score}",
-        graph_table(evaluation),
+        str(graph_table(evaluation)),
     ]
     if evaluation.timing == "interpreter":
         parts.append("Triton's interpreter: matching, results and integrity are judged, time is not.")
@@ -41,8 +41,8 @@ def evaluation_text(evaluation: Evaluation) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def graph_cells(evaluation: Evaluation) -> tuple[list[str], list[list[str]]]:
-    """A header (right-aligned columns begin with `>`), and a row for each graph."""
+def graph_table(evaluation: Evaluation) -> TableData:
+    """Return a row for each graph; the notes say what the figures are, and which are stated for a pace."""
     header = ["graph", "dtype", "status", ">speedup [95%]", ">eager ms", ">compiled ms"]
     header += [">max diff", ">matches"]
     beside = [f">vs {evaluation.reference}"] if any(graph.vs_reference for graph in evaluation.graphs) else []
@@ -61,29 +61,18 @@ def graph_cells(evaluation: Evaluation) -> tuple[list[str], list[list[str]]]:
         for graph in evaluation.graphs
     ]
     header[4:4] = beside
-    return header, rows
-
-
-def graph_table(evaluation: Evaluation) -> str:
-    """A line for each graph; what the figures are, and which are stated for a pace of the machine."""
-    header, rows = graph_cells(evaluation)
-    shown = table(header, rows, drop=["matches", "max diff", "compiled ms", "eager ms", "dtype"])
-    return "\n".join(part for part in [shown, *figure_notes(evaluation)] if part)
-
-
-def figure_notes(evaluation: Evaluation) -> list[str]:
-    """What the figures of `graph_cells` are, and which are stated for a pace of the machine."""
-    parts = []
-    if any(graph.speedup for graph in evaluation.graphs):
-        parts.append(evaluation.protocol.get("estimator", ""))
+    notes = []
+    if any(graph.speedup for graph in evaluation.graphs) and "estimator" in evaluation.protocol:
+        notes.append(evaluation.protocol["estimator"])
     if (rounds := evaluation.protocol.get("rounds", 1)) > 1:
-        parts.append(f"AS, speedups and times: geometric means over {rounds} rounds beside other finalists")
+        notes.append(f"AS, speedups and times: geometric means over {rounds} rounds beside other finalists")
     paced = [
         f"{graph.name} (eager {number(graph.pace_ms, 4)} ms)" for graph in evaluation.graphs if graph.pace_ms
     ]
     if paced:
-        parts.append(f"stated for the pace that the machine had at first: {', '.join(paced)}")
-    return parts
+        notes.append(f"stated for the pace that the machine had at first: {', '.join(paced)}")
+    drop = ["matches", "max diff", "compiled ms", "eager ms", "dtype"]
+    return TableData(header, rows, drop, notes=notes)
 
 
 def _shown(speedup: Speedup | None) -> str:

@@ -6,6 +6,7 @@ A Run reads the store each time that it is asked, so that it tells of a live run
 from __future__ import annotations
 
 import functools
+import io
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,6 @@ from passagent.agent.prompt import plain_note
 from passagent.errors import UsageError
 from passagent.evaluator.result import Evaluation, Status
 from passagent.store import Store, confirmations, nodes, runs
-from passagent.view.notebook import Shown, Table, Tree
 
 if TYPE_CHECKING:
     import pandas
@@ -23,6 +23,57 @@ if TYPE_CHECKING:
     from passagent.data.bench.sweep import Measured
     from passagent.data.collect.campaign import Collected
     from passagent.plan.model import Recording
+
+
+_HTML = "<pre style=\"font-family:Menlo,'DejaVu Sans Mono',consolas,monospace\">{code}</pre>"
+
+
+class Shown:
+    """An object that a notebook shows as its text, in a fixed-width font."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return as_html(str(self))
+
+
+class Table(str, Shown):
+    """Aligned text. It prints as text; a notebook shows it in a fixed-width font."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class Tree(str):
+    """Indented text. It prints as text; a notebook shows it as SVG."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_svg_(self) -> str:
+        """The tree as an SVG picture of its text."""
+        return str(_recorded(self).export_svg(title="passagent"))
+
+
+def as_html(text: str) -> str:
+    """The text as HTML, in a fixed-width font; what it holds of HTML is escaped."""
+    return str(_recorded(text).export_html(inline_styles=True, code_format=_HTML))
+
+
+def _recorded(text: str) -> Any:
+    from rich.console import Console
+    from rich.text import Text
+
+    wide = max((len(line) for line in text.split("\n")), default=0) + 1
+    console = Console(
+        record=True, file=io.StringIO(), width=max(wide, 20), highlight=False, force_jupyter=False
+    )
+    console.print(Text(text), soft_wrap=True)
+    return console
 
 
 def data_frame(rows: Iterable[dict[str, Any]], columns: Iterable[str]) -> pandas.DataFrame:
@@ -64,7 +115,7 @@ class Result(Shown):
         """A line for each subgraph: status, speedup with its 95% interval, times in ms."""
         from passagent.view.evaluation import graph_table
 
-        return Table(graph_table(self.evaluation))
+        return Table(str(graph_table(self.evaluation)))
 
     def __str__(self) -> str:
         from passagent.view.evaluation import evaluation_text
@@ -236,7 +287,7 @@ class Bench(Shown):
         """PassNet's Table 1, with 95% intervals."""
         from passagent.view import bench_table
 
-        return Table(bench_table.text(self.measured.summaries))
+        return Table(str(bench_table.bench_table(self.measured.summaries)))
 
     def to_pandas(self) -> pandas.DataFrame:
         """A row for each task and compiler. Raises UsageError where pandas is not installed."""
@@ -280,7 +331,7 @@ class Collection(Shown):
         """PassNet's figures about the finished trials in the database, a column for each model."""
         from passagent.view import collect_table
 
-        return Table(collect_table.text(self.collected.summaries))
+        return Table(str(collect_table.figures_table(self.collected.summaries)))
 
     def __str__(self) -> str:
         return self.table()

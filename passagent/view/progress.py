@@ -1,110 +1,282 @@
-"""Progress of a search: a live table on a terminal, plain lines elsewhere. And lines with a state below."""
+"""Progress of a search, a benchmark or a collection: lines, and on a terminal its state beneath them."""
 
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from passagent.events import Event
+from passagent import events
+from passagent.events import Event, OnEvent
+from passagent.store import Store, runs
+from passagent.store.runs import SEEDS, Run
 from passagent.system.faults import os_fault
-from passagent.view.board import Board
-from passagent.view.event_lines import event_line
-from passagent.view.text import clock, console
+from passagent.view.event_lines import PROGRESS, event_line
+from passagent.view.text import clock, console, number, thousands, width
 
 if TYPE_CHECKING:
-    from rich.live import Live
+    from rich.console import RenderableType
+
+    from passagent.data.bench.measure import Work
+    from passagent.data.bench.results import Row
+    from passagent.data.collect.budget import CollectionBudget
+    from passagent.data.collect.collection_figures import Summary
+    from passagent.data.collect.trial_list import Pair
+    from passagent.data.collect.trials import Outcome
+
+STATUS_EVERY_S = 30.0
+"""Between two status lines of a collection, where there is no terminal, s."""
 
 
-class Progress(Protocol):
-    """Something that shows a search while it runs."""
+class Screen:
+    """Lines on a stream; on a terminal a state beneath them, redrawn four times a second."""
 
-    def on_event(self, event: Event) -> None:
-        """Show an event."""
-        ...
-
-    def say(self, text: str) -> None:
-        """Show a line of text."""
-        ...
-
-    def close(self) -> None:
-        """Leave the terminal as it was."""
-        ...
-
-
-def open_progress(board: Board, stream: TextIO | None = None) -> Progress:
-    """The live table if `stream` (default: stdout) is a terminal, else plain lines."""
-    stream = stream or sys.stdout
-    if stream.isatty():
-        from passagent.view.live import LiveTable
-
-        return LiveTable(board, stream)
-    return Lines(board, stream)
-
-
-def print_line(text: str, stream: TextIO) -> None:
-    """Print a line at once. Raises PassagentError: an OSError would be taken for one of a file."""
-    try:
-        print(text, file=stream, flush=True)
-    except OSError as error:
-        raise os_fault(error, Path(stream.name)) from error
-
-
-class Lines:
-    """A line for each node, migration and trouble."""
-
-    def __init__(self, board: Board, stream: TextIO) -> None:
-        self.board, self.stream = board, stream
-
-    def on_event(self, event: Event) -> None:
-        """See Progress.on_event."""
-        self.board.update(event)
-        line = event_line(self.board, event)
-        if line:
-            self.say(f"[{clock(self.board.elapsed_s):>5}] {line}")
-
-    def say(self, text: str) -> None:
-        """See Progress.say."""
-        print_line(text, self.stream)
-
-    def close(self) -> None:
-        """See Progress.close."""
-
-
-class StatusLine:
-    """Lines on a stream; on a terminal one more beneath them, which changes."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._live: Live | None = None
-        if stream.isatty():
+    def __init__(self, stream: TextIO | None, render: Callable[[], RenderableType]) -> None:
+        """Open the screen on `stream` (default: stdout). `render` gives the state as it is now."""
+        self._stream = stream or sys.stdout
+        self._started = time.monotonic()
+        self.is_terminal = self._stream.isatty()
+        if self.is_terminal:
             from rich.live import Live
 
-            self._live = Live(console=console(stream), transient=True)
+            self._live = Live(console=console(self._stream), get_renderable=render, transient=True)
             self._live.start()
 
     @property
-    def is_shown(self) -> bool:
-        """The stream is a terminal."""
-        return self._live is not None
+    def elapsed_s(self) -> float:
+        """The time since the screen was opened, s."""
+        return time.monotonic() - self._started
 
-    def show(self, text: str) -> None:
-        """Show `text` beneath the lines; nothing where there is no terminal."""
-        if self._live:
+    def print(self, line: str) -> None:
+        """Print a line at once. Raises PassagentError: an OSError would be taken for one of a file."""
+        if self.is_terminal:
             from rich.text import Text
 
-            self._live.update(Text(text))
-
-    def print(self, text: str) -> None:
-        """Print a line. Raises PassagentError."""
-        if self._live:
-            from rich.text import Text
-
-            self._live.console.print(Text(text))
-        else:
-            print_line(text, self._stream)
+            self._live.console.print(Text(line))
+            return
+        try:
+            print(line, file=self._stream, flush=True)
+        except OSError as error:
+            raise os_fault(error, Path(self._stream.name)) from error
 
     def close(self) -> None:
         """Leave the terminal as it was."""
-        if self._live:
+        if self.is_terminal:
             self._live.stop()
+
+
+@dataclass
+class IslandRow:
+    """A line of the live table."""
+
+    role: str
+    best_as: float | None = None
+    nodes: int = 0
+    episode: int | None = None
+    last: str = ""
+    """What happened last, in a word."""
+
+
+class SearchProgress(Screen):
+    """A line for each node, migration and trouble; on a terminal a table of the islands for most of these."""
+
+    def __init__(self, store: Store, run: Run, stream: TextIO | None = None) -> None:
+        self.store, self.run = store, run
+        self.rows = {island.island: IslandRow(island.role) for island in runs.islands(store, run.id)}
+        self.roles = {number: row.role for number, row in self.rows.items()}
+        self.done_here = 0
+        """Episodes finished in this session."""
+        self._count()
+        super().__init__(stream, self.render)
+
+    def on_event(self, event: Event) -> None:
+        """Take an event in, and print it where the table does not show it."""
+        self._update(event)
+        in_table = events.EpisodeBegun | events.EpisodeContinued | events.Judged
+        if not isinstance(event, PROGRESS) or (self.is_terminal and isinstance(event, in_table)):
+            return
+        standing = f"{self.episodes}/{self.iters} done"
+        if isinstance(event, events.Judged):
+            standing = f"best {number(self.best_as)}, {thousands(self.tokens)} tokens"
+        elif getattr(event, "island", None) == SEEDS:
+            standing = ""
+        line = event_line(event, self.roles, standing)
+        self.say(line if self.is_terminal else f"[{clock(self.searched_s):>5}] {line}")
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        self.print(text)
+
+    @property
+    def searched_s(self) -> float:
+        """The time of all sessions together, s."""
+        return self.run.elapsed_s + self.elapsed_s
+
+    @property
+    def best_as(self) -> float | None:
+        """The best AS of all islands and the seeds."""
+        return max((row.best_as for row in self.rows.values() if row.best_as is not None), default=None)
+
+    def _row(self, island: int) -> IslandRow:
+        return self.rows.setdefault(island, IslandRow("seed"))
+
+    def _update(self, event: Event) -> None:
+        match event:
+            case events.EpisodeBegun() | events.EpisodeContinued():
+                self._count()
+                row = self._row(event.island)
+                row.episode, row.last = event.episode, "thinking"
+            case events.Replied():
+                self._row(event.island).last = "editing"
+            case events.Proposed() | events.EvaluationBegun():
+                self._row(event.island).last = "evaluating"
+            case events.Judged():
+                self._row(event.island).last = event.status
+                self._count()
+            case events.Migrated():
+                self._row(event.to_island).last = "migrant"
+            case events.EpisodeEnded() if event.island != SEEDS:
+                self.done_here += 1
+                self._count()
+
+    def _count(self) -> None:
+        """Look up what counts for the whole run."""
+        islands = runs.all_islands(self.store, self.run.id)
+        for island in islands:
+            row = self._row(island.island)
+            row.best_as, row.nodes = island.best_as, island.nodes
+        self.episodes = sum(island.episodes for island in islands if island.island != SEEDS)
+        run = runs.get_run(self.store, self.run.id)
+        self.iters, self.tokens = run.iters, run.tokens
+
+    def render(self) -> RenderableType:
+        """Return the table as it is now."""
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in ("island", "role", "episode", "best AS", "last", "nodes"):
+            table.add_column(name, justify="left" if name in ("role", "last") else "right")
+        for island, row in sorted(self.rows.items()):
+            place = "-" if island == SEEDS else str(island)
+            cells = [str(row.episode or "-"), number(row.best_as), row.last, str(row.nodes)]
+            table.add_row(place, row.role, *cells)
+        remaining = "-"
+        if self.done_here:
+            remaining = clock(max(0, self.iters - self.episodes) * self.elapsed_s / self.done_here)
+        foot = (
+            f"{self.episodes}/{self.iters} episodes  best AS {number(self.best_as)}  "
+            f"{thousands(self.tokens)} tokens  elapsed {clock(self.searched_s)}  ETA {remaining}"
+        )
+        head = f"run {self.run.id}: {self.run.task}, {self.run.model}, {self.run.device}"
+        return Group(Text(head), table, Text(foot))
+
+
+class BenchProgress(Screen):
+    """A line for each measurement; on a terminal the one under way beneath them. See Watch of a benchmark."""
+
+    def __init__(self, total: int, done: int, stream: TextIO) -> None:
+        self.total, self.count, self._before = total, done, done
+        self._now = ""
+        super().__init__(stream, lambda: self._now)
+
+    def begin(self, work: Work) -> None:
+        """See Watch.begin."""
+        measured = self.count - self._before
+        remaining = self.elapsed_s / measured * (self.total - self.count) if measured else None
+        left_text = "" if remaining is None else f", {clock(remaining)} left"
+        self._now = f"{self.count}/{self.total}{left_text}: {work.task.name} {work.compiler}"
+
+    def say(self, text: str) -> None:
+        """See Watch.say."""
+        self.print(f"          {text}")
+
+    def search(self, store: Store, run: Run) -> OnEvent:
+        """See Watch.search."""
+        roles = {island.island: island.role for island in runs.islands(store, run.id)}
+
+        def on_event(event: Event) -> None:
+            if isinstance(event, PROGRESS):
+                self.say(event_line(event, roles))
+
+        return on_event
+
+    def done(self, row: Row) -> None:
+        """See Watch.done."""
+        self.count += 1
+        result = f"not measured: {row.error}"
+        if row.left and row.error is None:
+            result = "left whole to eager, counted as 1.0"
+        elif row.evaluation is not None and row.error is None:
+            judged = row.evaluation
+            correct = sum(graph.status == "ok" for graph in judged.graphs)
+            result = (
+                f"{judged.status}, AS {number(judged.as_score)}, speedup {number(judged.gmean_speedup)}, "
+                f"{correct}/{len(judged.graphs)} correct, {judged.seconds:.1f} s"
+            )
+        head = f"[{clock(self.elapsed_s):>5}] {self.count}/{self.total}"
+        self.print(f"{head} {row.task} {row.compiler}: {result}")
+
+
+class CollectProgress(Screen):
+    """A line for each trial; beneath them, or now and then, one for all. See Watch of a collection."""
+
+    def __init__(self, summary: Summary, total: int, stream: TextIO) -> None:
+        """Show `total` trials; `summary` is of those that were finished before."""
+        self.summary, self.total, self._before = summary, total, summary.runs
+        self._status, self._printed_at = "", time.monotonic()
+        super().__init__(stream, lambda: self._status)
+
+    def event(self, pair: Pair, event: Event) -> None:
+        """See Watch.event."""
+        if isinstance(event, events.Noted):
+            self.say(f"{pair.entry.name} trial {pair.trial}: {event.message}")
+
+    def say(self, text: str) -> None:
+        """See Watch.say."""
+        self.print(f"        note: {text}")
+
+    def tick(self, budget: CollectionBudget) -> None:
+        """See Watch.tick."""
+        now = time.monotonic()
+        if not self.is_terminal and now - self._printed_at < STATUS_EVERY_S:
+            return
+        spent, finished = budget.spent(), self.summary.runs - self._before
+        remaining = [] if budget.left_s is None else [max(0.0, budget.left_s)]
+        if finished:
+            remaining.append(self.elapsed_s / finished * (self.total - self.summary.runs))
+        self._printed_at = now
+        self._status = status_line(
+            self.summary, self.total, spent.tokens, spent.cost, min(remaining, default=None)
+        )
+        if not self.is_terminal:
+            self.print(f"[{clock(self.elapsed_s):>5}] {self._status}")
+
+    def ended(self, outcome: Outcome, error: str | None) -> None:
+        """See Watch.ended. A trial that a person or the budget stopped is not shown."""
+        if error is not None:
+            self.print(f"{'':7} {outcome.task} trial {outcome.trial}: failed: {error}")
+        if error is not None or not outcome.is_done:
+            return
+        self.summary.add(outcome)
+        tail = (
+            f" trial {outcome.trial}: AS {number(outcome.best_as)}, {outcome.steps} steps, "
+            f"{outcome.evaluations} evaluated, {thousands(outcome.tokens)} tokens"
+        )
+        front = f"[{clock(self.elapsed_s):>5}] {self.summary.runs}/{self.total} "
+        room = max(6, width() - len(front) - len(tail))
+        name = outcome.task
+        self.print(front + (name if len(name) <= room else f"{name[: room - 3]}...") + tail)
+
+
+def status_line(summary: Summary, total: int, tokens: int, cost: float, left_s: float | None) -> str:
+    """Write where a collection stands, in less than 80 characters for up to 9,999 trials."""
+    remaining = "" if left_s is None else f", {clock(left_s)} left"
+    return (
+        f"{summary.runs}/{total} done, {summary.kept} kept, AS {number(summary.as_score, 2)}, "
+        f"{thousands(tokens)} tokens, ${cost:.2f}{remaining}"
+    )

@@ -14,12 +14,12 @@ from passagent.search.going_on import resume_command, runs_dir_flag
 from passagent.search.migration import why_none
 from passagent.search.pairing import confirmed_evaluation, standing
 from passagent.search.planting import author_of, seed_origins
-from passagent.store import Store, bests, confirmations, migrations, nodes, runs, sessions
+from passagent.store import Store, bests, confirmations, ledger, migrations, nodes, runs, sessions
+from passagent.store.ledger import Spent
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS, Run
 from passagent.view.evaluation import graph_table
-from passagent.view.spending import spending_data, spending_text
-from passagent.view.text import clock, number, table, thousands
+from passagent.view.text import TableData, clock, number, table, thousands
 
 _GRAPH_FIELDS = {
     "name",
@@ -78,6 +78,45 @@ def run_data(store: Store, run: Run, config: Config, exported: Path | None = Non
         "no_migration": None if moved else why_none(store, run, config.search),
         "runs_dir": str(store.runs_dir),
     }
+
+
+def spending_data(store: Store, run_id: str) -> dict[str, Any]:
+    """Sum up the model calls as plain data; `cost_usd` is None where a price is not known."""
+    groups = {by: ledger.spent(store, run_id, by) for by in ("model", "island", "role")}
+    models = groups["model"]
+    return {
+        "cost_usd": None if any(group.unpriced for group in models) else sum(group.cost for group in models),
+        "requests": sum(group.requests for group in models),
+        "lost": sum(group.lost for group in models),
+        **{f"by_{by}": [asdict(group) for group in spent] for by, spent in groups.items()},
+    }
+
+
+def spending_table(models: list[Spent]) -> TableData:
+    """Return a row for each model, none if none was asked; the notes say which costs are not sure."""
+    header = ["model", ">replies", ">again", ">in", ">cached", ">out", ">reasoning", ">s/reply", ">USD"]
+    if not any(group.input_tokens + group.output_tokens + group.broken + group.failed for group in models):
+        return TableData(header, [])
+    rows = [
+        [
+            group.group,
+            str(group.replies),
+            str(group.broken + group.failed),
+            thousands(group.input_tokens),
+            thousands(group.cached_tokens),
+            thousands(group.output_tokens),
+            thousands(group.reasoning_tokens),
+            number(group.latency_s, 1),
+            "unknown" if group.unpriced else f"{group.cost:.4f}",
+        ]
+        for group in models
+    ]
+    notes = []
+    if lost := sum(group.lost for group in models):
+        notes.append(f"{lost} calls were under way when a process died: what they cost is not known")
+    if any(group.estimated for group in models):
+        notes.append("a server reports no token usage: its tokens are estimated")
+    return TableData(header, rows, ["reasoning", "cached", "s/reply", "again"], notes=notes)
 
 
 def finalists_data(store: Store, run: Run) -> list[dict[str, Any]]:
@@ -175,15 +214,13 @@ def run_text(store: Store, run: Run, config: Config, exported: Path | None = Non
         )
         parts.append(finalists_text(data["finalists"]))
         parts.append(found_since_text(store, run.id))
-        parts.append(graph_table(confirmed_evaluation(store, best)))
+        parts.append(str(graph_table(confirmed_evaluation(store, best))))
         if data["best"]["path"]:
             parts.append(f"its files: {data['best']['path']}")
     parts.append(island_table(data["islands"]))
     if data["seeds"]:
         parts.append(f"seeds: {_statuses(data['seeds'])} ({'; '.join(data['seeds_from'])})")
-    spent = spending_text(store, run.id)
-    if spent:
-        parts.append(spent)
+    parts.append(str(spending_table(ledger.spent(store, run.id))))
     parts += [f"migration of node {m['node']} to island {m['to']}: {m['reason']}" for m in data["migrations"]]
     if data["no_migration"]:
         parts.append(data["no_migration"])

@@ -9,6 +9,7 @@ import re
 import shutil
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
@@ -37,6 +38,30 @@ def console(stream: TextIO | None = None, soft_wrap: bool = False) -> Console:
 
     system = None if os.environ.get("NO_COLOR") else "auto"
     return Console(file=stream, highlight=False, soft_wrap=soft_wrap, color_system=system)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class TableData:
+    """A table for a terminal and a notebook (`str`), for Markdown, and for the page (parts.html)."""
+
+    header: Sequence[str]
+    """Names of the columns; those that begin with `>` are aligned to the right."""
+    rows: Sequence[Sequence[str]]
+    drop: Sequence[str] = ()
+    """Columns that a narrow terminal or page leaves out, in this order."""
+    indent: str = "  "
+    notes: Sequence[str] = ()
+    """Lines below the table."""
+
+    def __str__(self) -> str:
+        shown = [table(self.header, self.rows, self.indent, self.drop)] if self.rows else []
+        return "\n".join([*shown, *self.notes])
+
+    def markdown(self) -> str:
+        """Write the table as Markdown."""
+        marks = ["---:" if name.startswith(">") else "---" for name in self.header]
+        lines = [[name.removeprefix(">") for name in self.header], marks, *self.rows]
+        return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def table(

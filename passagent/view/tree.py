@@ -1,13 +1,15 @@
-"""The node tree of a run as text."""
+"""The node tree of a run: as text, and as places in a picture, thinned to the most promising."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from passagent.agent.prompt import plain_note, short_note
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
+from passagent.view.charts import Made
 from passagent.view.text import number, shortened, width
 
 MAX_NODES = 400
@@ -62,3 +64,107 @@ def _line(node: Node, depth: int, is_best: bool, again: float | None) -> str:
     line = f"{'  ' * min(depth, 20)}{node.id} {place} {verdict}{score}{repeat}{mark}"
     room = max(20, width() - len(line) - 2)
     return f"{line}: {shortened(short_note(node.note), room)}" if node.note else line
+
+
+LEVEL = 48
+"""Nodes that are drawn of a generation."""
+
+
+@dataclass
+class Placed:
+    """A node in the picture."""
+
+    node: Made
+    depth: int
+    """1: made from the task itself."""
+    x: float
+    """0 to 1."""
+    parent: Placed | None
+    """None: the task."""
+    is_lineage: bool
+    """It is the best node or an ancestor of it."""
+    hidden: int = 0
+    """Descendants that are not drawn, its own children's aside."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The picture."""
+
+    placed: list[Placed]
+    """Parents before their children."""
+    depth: int
+    """Levels."""
+    nodes: int
+    """Of the whole tree."""
+
+
+def layout(nodes: Sequence[Made], best: int | None) -> Layout:
+    """Place of each level at most LEVEL nodes: the lineage of `best`, then those that led furthest."""
+    children: dict[int | None, list[Made]] = {}
+    ids = {node.id for node in nodes}
+    for node in nodes:
+        children.setdefault(node.parent if node.parent in ids else None, []).append(node)
+    size, reach = _below(nodes)
+    lineage = _lineage(nodes, best)
+    placed: list[Placed] = []
+    level: list[Placed | None] = [None]
+    depth = 0
+    while level:
+        depth += 1
+        pairs = [
+            (parent, node)
+            for parent in level
+            for node in children.get(parent.node.id if parent else None, ())
+        ]
+        ranked = sorted(
+            pairs, key=lambda pair: (pair[1].id in lineage, reach[pair[1].id], size[pair[1].id]), reverse=True
+        )
+        drawn = {node.id for _, node in ranked[:LEVEL]}
+        for parent, node in ranked[LEVEL:]:
+            if parent:
+                parent.hidden += size[node.id]
+        shown = [(parent, node) for parent, node in pairs if node.id in drawn]
+        places = _spread([parent for parent, _ in shown])
+        next_level = [
+            Placed(node, depth, x, parent, node.id in lineage)
+            for x, (parent, node) in zip(places, shown, strict=True)
+        ]
+        placed += next_level
+        level = list(next_level)
+    return Layout(placed, depth - 1, len(nodes))
+
+
+def _below(nodes: Sequence[Made]) -> tuple[dict[int, int], dict[int, float]]:
+    """Return for each node how many come of it, itself included, and the best AS among them."""
+    size = {node.id: 1 for node in nodes}
+    reach = {node.id: (node.as_score or 0.0) if node.status == "ok" else 0.0 for node in nodes}
+    for node in reversed(nodes):  # a parent is older than its children
+        if node.parent in size:
+            size[node.parent] += size[node.id]
+            reach[node.parent] = max(reach[node.parent], reach[node.id])
+    return size, reach
+
+
+def _lineage(nodes: Sequence[Made], best: int | None) -> set[int]:
+    parents = {node.id: node.parent for node in nodes}
+    ids = set()
+    while best in parents:
+        ids.add(best)
+        best = parents[best]
+    return ids
+
+
+def _spread(parents: list[Placed | None]) -> list[float]:
+    """Place the children of these, in their order: near their parents, never too near to each other."""
+    gap = 1 / (LEVEL + 1)
+    places: list[float] = []
+    for place, parent in enumerate(parents):
+        siblings = [i for i, other in enumerate(parents) if other is parent]
+        wish = (parent.x if parent else 0.5) + (place - siblings[0] - (len(siblings) - 1) / 2) * gap
+        places.append(max(wish, places[-1] + gap if places else gap))
+    limit = 1 - gap
+    for place in range(len(places) - 1, -1, -1):
+        places[place] = min(places[place], limit)
+        limit = places[place] - gap
+    return places

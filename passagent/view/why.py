@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.text import Text
 
@@ -15,9 +15,8 @@ from passagent.search.going_on import runs_dir_flag
 from passagent.search.pairing import confirmed_evaluation
 from passagent.store import Store, confirmations, episodes, hint_uses, nodes, profiles, runs
 from passagent.store.episodes import Episode
-from passagent.store.nodes import Node
+from passagent.store.nodes import Node, ancestors
 from passagent.store.runs import SEEDS, Run
-from passagent.view.lineage import lineage, migration_reason, rank_then
 from passagent.view.run_summary import score_data
 from passagent.view.text import counted, interval, number, percent, printable
 
@@ -259,3 +258,46 @@ def _ordinal(number: int) -> str:
     """`2nd`, `3rd`, `11th`."""
     ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number % 100 not in (11, 12, 13) else "th"
     return f"{number}{ending}"
+
+
+_LONGEST = 100_000
+
+
+class Rank(NamedTuple):
+    """Where a node stood among the correct candidates that could be chosen when an episode began."""
+
+    better: int
+    """With a higher AS."""
+    correct: int
+
+
+def lineage(store: Store, node: Node) -> list[Node]:
+    """The node and all its ancestors, the eldest first."""
+    return [*reversed(ancestors(store, node.id, _LONGEST)), node]
+
+
+def migration_reason(store: Store, episode_id: int) -> str | None:
+    """Why the episode's parent came from another island; None if it did not."""
+    row = store.row("SELECT reason FROM elite_migrations WHERE episode_id = :id", {"id": episode_id})
+    return str(row["reason"]) if row else None
+
+
+def rank_then(store: Store, episode: Episode, parent: Node) -> Rank:
+    """Where `parent` stood among what the island's episodes before this one had made, and the seeds."""
+    row = store.row(
+        "SELECT count(*) AS correct, coalesce(sum(as_score > :score), 0) AS better FROM nodes "
+        "WHERE run_id = :run AND island IN (:island, :seeds, :origin) AND status = 'ok' "
+        "AND repeat_of IS NULL AND number < :number "
+        "AND (island != :origin OR :origin IN (:island, :seeds) OR id = :parent)",
+        {
+            "run": episode.run_id,
+            "island": episode.island,
+            "seeds": SEEDS,
+            "origin": parent.island,
+            "parent": parent.id,
+            "number": episode.number,
+            "score": -1.0 if parent.as_score is None else parent.as_score,
+        },
+    )
+    assert row is not None
+    return Rank(row["better"], row["correct"])

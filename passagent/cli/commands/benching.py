@@ -15,7 +15,7 @@ from passagent.data.bench.measure import NO_PASSES, PASS_DIR, Watch
 from passagent.data.bench.sweep import Measured, Planned, Request, run
 from passagent.errors import PassagentError, UsageError
 from passagent.view import bench_table
-from passagent.view.bench_progress import BenchProgress
+from passagent.view.progress import BenchProgress
 
 Form = Literal["table", "json", "markdown"]
 
@@ -47,9 +47,9 @@ def bench(request: Request, plots: str | None, form: Form) -> None:
 def _check(plots: str | None) -> None:
     """Raise UsageError now if curves cannot be drawn at the end."""
     if plots:
-        from passagent.view.curves import check_matplotlib
+        from passagent.view.pictures import check_matplotlib
 
-        check_matplotlib()
+        check_matplotlib("--plots")
 
 
 def _stream(form: Form) -> Any:
@@ -61,10 +61,10 @@ def _show(measured: Measured, plots: str | None, form: Form, stream: Any) -> Non
     """Print the table, and draw the curves."""
     _print(form, measured, stream)
     if plots:
-        from passagent.view.curves import draw_all
+        from passagent.view.pictures import draw_bench
 
         rows = [row for row in measured.rows if row.error is None and row.evaluation is not None]
-        for path in draw_all(Path(plots), measured.summaries, rows):
+        for path in draw_bench(Path(plots), measured.summaries, rows):
             print(f"wrote {path}", file=stream)
 
 
@@ -123,9 +123,9 @@ def _print(form: Form, found: Measured, stream: Any) -> None:
             }
             print(json.dumps(shown))
         case "markdown":
-            sys.stdout.write(bench_table.markdown(found.summaries))
+            sys.stdout.write(bench_table.bench_table(found.summaries).markdown())
         case "table":
-            print(bench_table.text(found.summaries))
+            print(bench_table.bench_table(found.summaries))
             if found.unseen:
                 print(bench_table.unseen_text(found.unseen))
             if found.suite:

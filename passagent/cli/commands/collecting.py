@@ -14,7 +14,7 @@ from passagent.errors import PassagentError
 from passagent.search.beginning import Parts
 from passagent.store.library import library_path, library_text
 from passagent.view import collect_table
-from passagent.view.collect_progress import CollectProgress
+from passagent.view.progress import CollectProgress
 from passagent.view.text import counted
 
 _GO_ON = "interrupted; everything is stored, the same command goes on"
@@ -69,7 +69,7 @@ def _print(collected: Collected, as_json: bool) -> None:
     if as_json:
         print(json.dumps(collect_table.all_data(collected)))
         return
-    print(collect_table.text(collected.summaries))
+    print(collect_table.figures_table(collected.summaries))
     for path, reason in collected.broken.items():
         print(f"broken: {path}: {reason}")
     for run_id, reason in collected.failed.items():

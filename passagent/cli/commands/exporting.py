@@ -11,8 +11,8 @@ from passagent.data.dataset.checking import check_directory
 from passagent.data.dataset.making import Request, evaluation_tasks, make, reading_stores
 from passagent.data.pipeline.task_directories import RECORD
 from passagent.errors import PassagentError, UsageError
-from passagent.view.export_summary import summary_text
 from passagent.view.text import counted
+from passagent.view.trajectory import summary_text
 
 
 def export(request: Request, as_json: bool) -> None:

@@ -137,7 +137,7 @@ def report(name: str, html: str | None, pictures: str | None, runs_dir: str, as_
     """
     from passagent.system.faults import os_fault
     from passagent.view.page.one_file import one_file, write
-    from passagent.view.run_pictures import draw_all
+    from passagent.view.pictures import draw_run
 
     if html is None and pictures is None:
         raise UsageError("report needs --html FILE or --pictures DIR; see passagent report --help")
@@ -152,7 +152,7 @@ def report(name: str, html: str | None, pictures: str | None, runs_dir: str, as_
                 raise os_fault(error, Path(html), "--html") from error
             sizes[html] = len(text.encode())
         if pictures is not None:
-            written, left_out = draw_all(store, run, Path(pictures))
+            written, left_out = draw_run(store, run, Path(pictures))
             sizes |= {str(path): path.stat().st_size for path in written}
     if as_json:
         print(json.dumps({"run": run.id, "files": sizes, "left_out": left_out}))

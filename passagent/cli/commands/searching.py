@@ -22,8 +22,7 @@ from passagent.store import runs
 from passagent.store.library import library_path, library_text
 from passagent.system.faults import os_fault
 from passagent.tasks import Task
-from passagent.view.board import Board
-from passagent.view.progress import open_progress
+from passagent.view.progress import SearchProgress
 from passagent.view.run_summary import run_data, run_text
 from passagent.view.text import counted
 
@@ -109,7 +108,7 @@ def search_run(prepared: Prepared, as_json: bool, follow: OnEvent | None = None)
         file=stream,
         flush=True,
     )
-    progress = open_progress(Board.of(store, run), stream)
+    progress = SearchProgress(store, run, stream)
     sessions: list[Session] = []
 
     def on_event(event: Event) -> None:

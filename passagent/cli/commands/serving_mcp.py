@@ -25,8 +25,7 @@ def serve(
     except ImportError as error:
         raise UsageError("mcp is not installed; pip install 'passagent[mcp]'") from error
     from passagent.view.mcp.client_service import Service
-    from passagent.view.mcp.pass_server import build
-    from passagent.view.mcp.serving import serve_http, serve_stdio
+    from passagent.view.mcp.pass_server import build, serve_http, serve_stdio
 
     service = Service(tasks, load_config(preset, settings), runs_dir, trust_files, max_wait_s=max_wait)
     server = build(service)

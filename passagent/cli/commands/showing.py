@@ -22,10 +22,9 @@ from passagent.tasks import load_task
 from passagent.tasks.examples import PREFIX, locate
 from passagent.tasks.tasklist import is_task
 from passagent.view.evaluation import evaluation_text
-from passagent.view.export_summary import print_row, stats_text
 from passagent.view.run_summary import run_data, run_text
 from passagent.view.text import console, interval, printable
-from passagent.view.trajectory import print_trajectory
+from passagent.view.trajectory import print_row, print_trajectory, stats_text
 from passagent.view.tree import node_row, tree_text
 from passagent.view.why import why_data, why_text
 

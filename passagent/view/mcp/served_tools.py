@@ -36,8 +36,7 @@ from passagent.tasks import Task
 from passagent.view.mcp import answers
 from passagent.view.mcp.catalog import read_file
 from passagent.view.mcp.client_service import Service, is_open
-from passagent.view.mcp.commands_apart import extract_apart, new_directory, package_apart, waited
-from passagent.view.mcp.jobs import Report
+from passagent.view.mcp.jobs import Report, extract_apart, new_directory, package_apart, waited
 
 MAX_NAMED = 50
 """Extracted tasks that are named; list_tasks has all."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import secrets
+import threading
+from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote
@@ -21,9 +25,8 @@ from starlette.staticfiles import StaticFiles
 from passagent import __version__
 from passagent.errors import PassagentError, UsageError
 from passagent.search import wishes
-from passagent.store import Store, nodes, runs
-from passagent.view.page import bulk_views, views
-from passagent.view.page.freshness import Freshness
+from passagent.store import Store, nodes, runs, sessions
+from passagent.view.page import views
 from passagent.view.page.guard import Access, Guard
 from passagent.view.page.rendering import HERE, Relative, environment
 
@@ -90,8 +93,8 @@ class Site:
             "sections": {
                 "collect": False,
                 "hints": False,
-                "bench": bool(bulk_views.benches(self.runs_dir)),
-                "library": bulk_views.has_library(self.library),
+                "bench": bool(views.benches(self.runs_dir)),
+                "library": views.has_library(self.library),
             },
             "is_file": False,
         }
@@ -101,7 +104,7 @@ class Site:
             return 200, self._text("nothing.html", base | {"said": str(error)})
         try:
             with store, store.reading():
-                base["sections"] |= bulk_views.sections(store)
+                base["sections"] |= views.sections(store)
                 return 200, self._text(template, base | view(store, **given))
         except UsageError as error:
             return 404, self._text("missing.html", base | {"said": str(error)})
@@ -179,18 +182,96 @@ def create_app(
             Route("/node/{number:int}/file/{file:path}", site.file),
             Route("/task/{key}", page("task.html", views.task, of_files=True)),
             Route("/compare", page("compare.html", views.compare)),
-            Route("/collect", page("collect.html", bulk_views.collect)),
-            Route("/hints", page("hints.html", bulk_views.hints)),
-            Route(
-                "/library", page("library.html", lambda store: bulk_views.library(library), of_library=True)
-            ),
+            Route("/collect", page("collect.html", views.collect)),
+            Route("/hints", page("hints.html", views.hints)),
+            Route("/library", page("library.html", lambda store: views.library(library), of_library=True)),
             Route(
                 "/library/{word}",
-                page("kept.html", lambda store, word: bulk_views.kept_pass(library, word), of_library=True),
+                page("kept.html", lambda store, word: views.kept_pass(library, word), of_library=True),
             ),
-            Route("/bench", page("benches.html", bulk_views.all_benches, of_files=True)),
-            Route("/bench/{name}", page("bench.html", bulk_views.bench, of_files=True)),
+            Route("/bench", page("benches.html", views.all_benches, of_files=True)),
+            Route("/bench/{name}", page("bench.html", views.bench, of_files=True)),
             Mount("/assets", StaticFiles(directory=HERE / "assets")),
         ],
         middleware=[Middleware(Guard, access=access), Middleware(GZipMiddleware, minimum_size=2000)],
     )
+
+
+_REMEMBERED = 512
+"""Addresses whose last answer is known."""
+
+
+class Freshness:
+    """The version of a runs directory, and the tags (ETag) of what was made of it.
+
+    A tag is a hash of the page, so that who has it need not be sent it again. Where the version is that of
+    the last answer, its tag is known without making the page.
+    """
+
+    def __init__(self, runs_dir: Path) -> None:
+        self.runs_dir = runs_dir
+        self._store: Store | None = None
+        self._opened = ""
+        self._lock = threading.Lock()
+        self._tags: OrderedDict[str, tuple[str, str]] = OrderedDict()
+
+    def version(self, library: Path | None = None) -> str | None:
+        """Changes with every commit, and when a process that works on a run ends; None: nothing is there.
+
+        `library`: with every commit to it, too.
+        """
+        with self._lock:
+            try:
+                return f"{self._version()} {_stamps(library) if library else ''}"
+            except PassagentError:
+                self._close()
+                return None
+
+    def _version(self) -> str:
+        if self._store is not None:
+            try:
+                self._store.check_in_place()
+            except UsageError:
+                self._close()
+        if self._store is None:
+            self._store = Store.open(self.runs_dir, create=False, to_look=True)
+            self._opened = secrets.token_hex(8)
+        rows = self._store.rows("SELECT id, run_id FROM sessions WHERE left_at IS NULL")
+        alive = [row["id"] for row in rows if sessions.is_driven(self._store, row["run_id"])]
+        [commits] = self._store.rows("PRAGMA data_version")  # those of other processes
+        return f"{self._opened} {commits['data_version']} {alive}"
+
+    def known_tag(self, address: str, version: str | None) -> str | None:
+        """The tag of the page at `address`, if it was made of this version."""
+        made = self._tags.get(address)
+        return made[1] if made and made[0] == version else None
+
+    def tag(self, address: str, version: str | None, body: bytes) -> str:
+        """The tag of a page that was just made."""
+        tag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'
+        if version is not None:
+            self._tags[address] = version, tag
+            self._tags.move_to_end(address)
+            while len(self._tags) > _REMEMBERED:
+                self._tags.popitem(last=False)
+        return tag
+
+    def close(self) -> None:
+        """Release the database."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+
+def _stamps(database: Path) -> list[tuple[int, int]]:
+    """When a database and its log were written last, and their sizes."""
+    found = []
+    for path in (database, database.with_name(f"{database.name}-wal")):
+        with suppress(FileNotFoundError):  # the log goes when the last one who writes does
+            state = path.stat()
+            found.append((state.st_mtime_ns, state.st_size))
+    return found

@@ -12,9 +12,9 @@ from markupsafe import Markup
 from passagent import __version__
 from passagent.store import Store, confirmations, nodes
 from passagent.store.runs import Run
-from passagent.view.lineage import lineage
 from passagent.view.page import views
 from passagent.view.page.rendering import HERE, environment
+from passagent.view.why import lineage
 
 MOST_NODES = 16
 """Candidates that are shown whole."""

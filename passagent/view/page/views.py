@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from passagent.agent.prompt import plain_note, short_note
+from passagent.data.collect import collection_figures, trials
 from passagent.errors import TaskError, UsageError
+from passagent.experience import exemplars
 from passagent.search.changes import unified
 from passagent.search.going_on import runs_dir_flag
 from passagent.search.migration import why_none
@@ -14,14 +17,20 @@ from passagent.search.pairing import confirmed_evaluation
 from passagent.search.setup import stored_config
 from passagent.store import Store, confirmations, hint_uses, ledger, migrations, nodes, runs
 from passagent.store.nodes import Node
+from passagent.store.pass_library import KeptPass, PassLibrary
 from passagent.store.runs import SEEDS, Run
 from passagent.store.trajectories import find_episode, trajectory
-from passagent.view import course, difference, spending, status, why
-from passagent.view.evaluation import failure_lines, figure_notes, graph_cells
-from passagent.view.page import charts
-from passagent.view.run_summary import finalists_data, finalists_text, found_since_text, run_row
-from passagent.view.tree import node_row
-from passagent.view.tree_layout import layout
+from passagent.view import charts, collect_table, difference, status, why
+from passagent.view.evaluation import failure_lines, graph_table
+from passagent.view.hint_report import hint_data, uplift_text
+from passagent.view.run_summary import (
+    finalists_data,
+    finalists_text,
+    found_since_text,
+    run_row,
+    spending_table,
+)
+from passagent.view.tree import layout, node_row
 
 PAGE = 50
 """Rows of a list."""
@@ -31,32 +40,32 @@ NEWEST = 10
 
 def all_runs(store: Store, first: str = "0") -> dict[str, Any]:
     """The runs, the newest first."""
-    found, start = runs.list_runs(store), _number(first)
-    rows = [run_row(store, run) for run in found[start : start + PAGE]]
-    more = start + PAGE if start + PAGE < len(found) else None
-    return {"runs": rows, "first": start, "count": len(found), "more": more}
+    stored, start = runs.list_runs(store), _number(first)
+    rows = [run_row(store, run) for run in stored[start : start + PAGE]]
+    more = start + PAGE if start + PAGE < len(stored) else None
+    return {"runs": rows, "first": start, "count": len(stored), "more": more}
 
 
 def run(store: Store, name: str) -> dict[str, Any]:
     """A run: what does not change."""
-    found = runs.get_run(store, name)
+    record = runs.get_run(store, name)
     others = store.rows(
         "SELECT id, model, created_at FROM runs WHERE task_key = :task AND id != :run "
         "ORDER BY rowid DESC LIMIT 20",
-        {"task": found.task_key, "run": found.id},
+        {"task": record.task_key, "run": record.id},
     )
-    return {"run": found, "others": others} | now(store, name)
+    return {"run": record, "others": others} | now(store, name)
 
 
 def now(store: Store, name: str) -> dict[str, Any]:
     """A run as it is now, without a look at all of its nodes."""
-    found = runs.get_run(store, name)
-    data = status.live_data(store, found)
+    record = runs.get_run(store, name)
+    data = status.live_data(store, record)
     newest = store.all(
         Node, "SELECT * FROM nodes WHERE run_id = :run ORDER BY id DESC LIMIT :n", {"run": name, "n": NEWEST}
     )
     return {
-        "run": found,
+        "run": record,
         "now": data,
         "doing": {one["island"]: one for one in data["under_way"]},
         "used": [status.used_text(key, of) for key, of in data["budget"].items()],
@@ -69,33 +78,31 @@ def now(store: Store, name: str) -> dict[str, Any]:
 
 def figures(store: Store, name: str) -> dict[str, Any]:
     """A run's course, what it took, how it failed, what migrated."""
-    found = runs.get_run(store, name)
-    made = course.course(course.made(store, name))
-    spent = ledger.spent(store, name)
-    finalists = finalists_data(store, found)
+    record = runs.get_run(store, name)
+    course = charts.course(charts.made(store, name))
+    finalists = finalists_data(store, record)
     moved = migrations.list_migrations(store, name)
     roles = {one.island: f"{one.island} {one.role}" for one in runs.islands(store, name)}
     again = finalists[0]["as_score"] if finalists else None
     return {
-        "run": found,
-        "course": made,
-        "best_chart": charts.best_so_far(made, again and {"as_low": again["low"], "as_high": again["high"]}),
-        "island_chart": charts.by_island(made, roles),
-        "spending_chart": charts.spending(course.spending(store, name)),
-        "spending": spending.spending_cells(spent),
-        "spending_notes": spending.spending_notes(spent),
-        "failures": [_failure(store, made, of) for of in made.statuses if of not in ("ok", *_OPEN)],
+        "run": record,
+        "course": course,
+        "best_chart": charts.best_so_far(course, again),
+        "island_chart": charts.by_island(course, roles),
+        "spending_chart": charts.spending(store, name),
+        "spending": spending_table(ledger.spent(store, name)),
+        "failures": [_failure(store, course, of) for of in course.statuses if of not in ("ok", *_OPEN)],
         "finalists": finalists,
         "finalists_text": finalists_text(finalists),
         "migrations": moved,
-        "no_migration": None if moved else why_none(store, found, stored_config(found).search),
+        "no_migration": None if moved else why_none(store, record, stored_config(record).search),
     }
 
 
 _OPEN = ("proposed", "evaluating")
 
 
-def _failure(store: Store, made: course.Course, status_: str) -> dict[str, Any]:
+def _failure(store: Store, made: charts.Course, status_: str) -> dict[str, Any]:
     """How often candidates failed so, and what the newest one's diagnosis says."""
     node = nodes.get_node(store, made.newest[status_])
     said = node.diagnosed
@@ -109,9 +116,9 @@ def _failure(store: Store, made: course.Course, status_: str) -> dict[str, Any]:
 
 def tree(store: Store, name: str, before: str = "") -> dict[str, Any]:
     """A run's tree, and a list of its nodes, the newest first."""
-    found = runs.get_run(store, name)
+    record = runs.get_run(store, name)
     best = confirmations.winner(store, name)
-    placed = layout(course.made(store, name), best.id if best else None)
+    placed = layout(charts.made(store, name), best.id if best else None)
     last = _number(before) if before else 2**62
     listed = store.all(
         Node,
@@ -119,7 +126,7 @@ def tree(store: Store, name: str, before: str = "") -> dict[str, Any]:
         {"run": name, "before": last, "n": PAGE},
     )
     return {
-        "run": found,
+        "run": record,
         "best": best,
         "tree": placed,
         "islands": runs.islands(store, name),
@@ -130,34 +137,33 @@ def tree(store: Store, name: str, before: str = "") -> dict[str, Any]:
 
 def node(store: Store, number: int) -> dict[str, Any]:
     """A candidate: what it is, what it is worth, how it came to be."""
-    found = nodes.get_node(store, number)
-    whole = why.why_data(store, found)
+    record = nodes.get_node(store, number)
+    whole = why.why_data(store, record)
     chain = whole["chain"]
-    evaluation = confirmed_evaluation(store, found) if found.state == "done" else None
+    evaluation = confirmed_evaluation(store, record) if record.state == "done" else None
     beside = store.row(
         "SELECT (SELECT max(id) FROM nodes WHERE run_id = :run AND id < :id) AS previous, "
         "(SELECT min(id) FROM nodes WHERE run_id = :run AND id > :id) AS next",
-        {"run": found.run_id, "id": number},
+        {"run": record.run_id, "id": number},
     )
     files = chain[-1]["files"]
     before = chain[-2]["files"] if len(chain) > 1 else {}
     return {
-        "node": found,
-        "run": runs.get_run(store, found.run_id),
-        "row": node_row(found),
+        "node": record,
+        "run": runs.get_run(store, record.run_id),
+        "row": node_row(record),
         "why": whole,
         "step": chain[-1],
         "chain": chain,
         "beside": beside,
         "evaluation": evaluation,
-        "cells_of_graphs": graph_cells(evaluation) if evaluation else None,
-        "notes": figure_notes(evaluation) if evaluation else [],
+        "graphs": graph_table(evaluation) if evaluation else None,
         "failures": failure_lines(evaluation.graphs) if evaluation else [],
         "speedups": _speedups(evaluation) if evaluation else None,
         "files": files,
         "diff": "\n".join(unified(before, files, ("parent", f"node {number}"))) if before else "",
         "has_plan": bool(evaluation and evaluation.plans),
-        "is_seed": found.island == SEEDS,
+        "is_seed": record.island == SEEDS,
     }
 
 
@@ -180,28 +186,28 @@ def compared_nodes(store: Store, number: int, other: int) -> dict[str, Any]:
 
 def plan(store: Store, number: int) -> dict[str, Any]:
     """What a candidate's host code decided, as it was recorded and measured. Imports torch."""
-    found = nodes.get_node(store, number)
-    files = nodes.get_plans(store, found)
+    record = nodes.get_node(store, number)
+    files = nodes.get_plans(store, record)
     if not files:
         raise UsageError(f"node {number}: no plan was kept of it, as of a candidate that is not correct")
     from passagent.plan import artefact
     from passagent.plan.show import recording_text
 
     text = recording_text(artefact.read(files).recording)
-    return {"node": found, "run": runs.get_run(store, found.run_id), "text": text, "files": files}
+    return {"node": record, "run": runs.get_run(store, record.run_id), "text": text, "files": files}
 
 
 def episode(store: Store, name: str, number: str) -> dict[str, Any]:
     """A conversation as it was; a seed's number is below 1."""
-    found = runs.get_run(store, name)
+    record = runs.get_run(store, name)
     below = number.startswith("-")
-    record = find_episode(store, found, -_number(number[1:]) if below else _number(number))
-    told = trajectory(store, found, record)
+    stored = find_episode(store, record, -_number(number[1:]) if below else _number(number))
+    conversation = trajectory(store, record, stored)
     return {
-        "run": found,
-        "episode": told,
-        "made": {one.call_id: one for one in told.nodes},
-        "hints": hint_uses.shown_in(store, record.id),
+        "run": record,
+        "episode": conversation,
+        "made": {one.call_id: one for one in conversation.nodes},
+        "hints": hint_uses.shown_in(store, stored.id),
         "arguments": _arguments,
     }
 
@@ -209,37 +215,37 @@ def episode(store: Store, name: str, number: str) -> dict[str, Any]:
 def _arguments(call: dict[str, str]) -> dict[str, str]:
     """A tool call's arguments, name to text; as they are where they are no JSON object."""
     try:
-        found = json.loads(call["arguments"] or "{}")
+        arguments = json.loads(call["arguments"] or "{}")
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        arguments = None
+    if not isinstance(arguments, dict):
         return {"arguments": call["arguments"]}
-    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in found.items()}
+    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in arguments.items()}
 
 
 def task(store: Store, key: str) -> dict[str, Any]:
     """A task: its subgraphs, and the runs on it."""
-    found = store.all(Run, "SELECT * FROM runs WHERE task_key = :key ORDER BY rowid DESC", {"key": key})
-    if not found:
+    on_task = store.all(Run, "SELECT * FROM runs WHERE task_key = :key ORDER BY rowid DESC", {"key": key})
+    if not on_task:
         raise UsageError(f"{key:.80}: no run of {store.runs_dir} is on such a task")
     from passagent.tasks import load_task
 
     loaded, missing = None, None
     try:
-        loaded = load_task(found[0].task_path)
+        loaded = load_task(on_task[0].task_path)
         if loaded.key != key:
-            missing = f"{found[0].task_path}: was changed since; what is there now is shown"
+            missing = f"{on_task[0].task_path}: was changed since; what is there now is shown"
     except (UsageError, TaskError) as error:
         missing = str(error)
-    rows = [run_row(store, one) for one in found[:PAGE]]
+    rows = [run_row(store, other) for other in on_task[:PAGE]]
     rows.sort(key=lambda row: -(row["best_as"] or 0.0))
     return {
-        "run": found[0],
-        "operators": json.loads(found[0].operators),
+        "run": on_task[0],
+        "operators": json.loads(on_task[0].operators),
         "task": loaded,
         "missing": missing,
         "rows": rows,
-        "count": len(found),
+        "count": len(on_task),
     }
 
 
@@ -247,17 +253,17 @@ def compare(store: Store, a: str = "", b: str = "") -> dict[str, Any]:
     """Two runs side by side; the winners paired subgraph by subgraph."""
     if not a or not b:
         raise UsageError("compare: give two runs, ?a=RUN&b=RUN")
-    found = [runs.find_run(store, name) for name in (a, b)]
-    sides = [status.status_data(store, one) for one in found]
-    courses = [course.course(course.made(store, one.id)) for one in found]
-    best = [confirmations.winner(store, one.id) for one in found]
+    pair = [runs.find_run(store, name) for name in (a, b)]
+    sides = [status.status_data(store, one) for one in pair]
+    courses = [charts.course(charts.made(store, one.id)) for one in pair]
+    best = [confirmations.winner(store, one.id) for one in pair]
     paired = difference.diff_data(store, best[0], best[1]) if best[0] and best[1] else None
-    names = [f"{one.id} {one.model}" for one in found]
+    names = [f"{one.id} {one.model}" for one in pair]
     return {
-        "runs": found,
+        "runs": pair,
         "sides": sides,
         "used": [[status.used_text(key, of) for key, of in side["budget"].items()] for side in sides],
-        "statuses": [made.statuses for made in courses],
+        "statuses": [course.statuses for course in courses],
         "chart_spec": charts.side_by_side(list(zip(names, courses, strict=True))),
         "paired": paired,
         "notes": [plain_note(one.note) if one else "" for one in best],
@@ -268,3 +274,92 @@ def _number(text: str) -> int:
     if not text.isdecimal() or len(text) > 18:
         raise UsageError(f"{text:.40}: not a place in a list")
     return int(text)
+
+
+BENCHES = "bench"
+"""In a runs directory: the results of `passagent bench`."""
+
+
+def sections(store: Store) -> dict[str, bool]:
+    """Which of these pages have something to show."""
+    row = store.row(
+        "SELECT EXISTS (SELECT 1 FROM runs WHERE trial IS NOT NULL) AS collect, "
+        "EXISTS (SELECT 1 FROM hints_shown) AS hints"
+    )
+    assert row is not None
+    return {name: bool(value) for name, value in row.items()}
+
+
+def collect(store: Store) -> dict[str, Any]:
+    """PassNet's figures about the trials in the database: a funnel and its Table 4."""
+    summaries = collection_figures.summarise(trials.outcomes(store))
+    if not summaries:
+        raise UsageError(f"{store.runs_dir}: holds no trials of passagent collect")
+    return {
+        "figures": collect_table.figures_table(summaries),
+        "data": collect_table.data(summaries),
+        "kept_above": collection_figures.KEPT_ABOVE,
+    }
+
+
+def hints(store: Store) -> dict[str, Any]:
+    """The hints that models wrote and the curated ones, with the uplift of showing learned hints."""
+    return hint_data(store) | {"text": uplift_text}
+
+
+def has_library(path: Path | None) -> bool:
+    """Return whether there is a library to look at."""
+    return path is not None and path.is_file()
+
+
+def library(path: Path | None) -> dict[str, Any]:
+    """The passes that are kept for later runs, the fastest first, and those that come with passagent."""
+    kept: list[KeptPass] = []
+    if has_library(path):
+        with PassLibrary.open(path, to_look=True) as passes:
+            kept = passes.all()
+    return {"path": path, "kept": kept, "shipped": sorted(exemplars.shipped(), key=lambda one: one.task)}
+
+
+def kept_pass(path: Path | None, word: str) -> dict[str, Any]:
+    """A pass of the library, by the beginning of its region's hash."""
+    if not has_library(path):
+        raise UsageError("there is no library here")
+    with PassLibrary.open(path, to_look=True) as passes:
+        return {"kept": passes.named(word)}
+
+
+def benches(runs_dir: Path) -> list[str]:
+    """The names of the benchmarks beside the runs."""
+    from passagent.data.bench.results import FILE
+
+    return sorted(path.parent.name for path in (runs_dir / BENCHES).glob(f"*/{FILE}"))
+
+
+def all_benches(store: Store) -> dict[str, Any]:
+    """The benchmarks."""
+    return {"names": benches(store.runs_dir)}
+
+
+def bench(store: Store, name: str) -> dict[str, Any]:
+    """A benchmark: PassNet's Table 1, ES(t), S(t), and violins of log2 of the speedups. Imports torch."""
+    if name not in benches(store.runs_dir):
+        raise UsageError(f"{name:.80}: no such benchmark in {store.runs_dir / BENCHES}")
+    from passagent.data.bench.results import look
+    from passagent.data.bench.sweep import summaries_of
+    from passagent.view import bench_table
+
+    rows = look(store.runs_dir / BENCHES / name)
+    compilers = list(dict.fromkeys(row.compiler for row in rows))
+    protocol = rows[0].identity if rows else {}
+    summaries = summaries_of(compilers, rows, protocol.get("b", 0.1), protocol.get("p", 0.0))
+    return {
+        "name": name,
+        "table_of": bench_table.bench_table(summaries),
+        "identity": protocol,
+        "es": charts.tolerance(summaries, "es", "ES(t)") if summaries else None,
+        "s": charts.tolerance(summaries, "s", "S(t)") if summaries else None,
+        "violins": charts.violins(compilers, rows),
+        "failed": [row for row in rows if row.error],
+        "rows": rows,
+    }

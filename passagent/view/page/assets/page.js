@@ -63,7 +63,7 @@
       const one = { label: line.label, stroke, width: 2, spanGaps: true, points: { show: false }, scale: line.scale || "y", value: (_, value) => figure(value) };
       if (line.kind === "step") one.paths = uPlot.paths.stepped({ align: 1 });
       if (line.kind === "points") Object.assign(one, { paths: () => null, points: { show: true, size: 5, fill: faint(stroke, 0.55), stroke: sheet, width: 0.5 } });
-      if (line.kind === "bound") Object.assign(one, { width: 1, dash: [5, 4] });
+      if (line.kind === "bound" || line.kind === "eager") Object.assign(one, { width: 1, dash: [5, 4] });
       if (line.low) {
         const side = (values, name) => { data.push(values); return series.push({ label: name, class: "side", width: 0, points: { show: false }, value: (_, value) => figure(value) }) - 1; };
         bands.push({ series: [side(line.high, `${line.label} high`), side(line.low, `${line.label} low`)], fill: faint(stroke, 0.16) });
