@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import os
 import re
@@ -13,6 +12,7 @@ import sys
 import threading
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 import tiny
@@ -22,6 +22,7 @@ from test_resume_real import children_of
 import passagent as pa
 from passagent import api, cli
 from passagent.evaluator.result import MANIFEST
+from passagent.system.option_groups import options_of
 
 pytestmark = pytest.mark.slow
 
@@ -152,31 +153,21 @@ def test_every_command_has_its_name_in_python_or_a_reason():
 @pytest.mark.parametrize(
     ("name", "in_a_terminal_only"),
     [
+        ("run", {"json", "events"}),
+        ("resume", {"json"}),
+        ("fork", {"json", "node", "runs_dir"}),
         ("bench", {"json", "markdown", "plots"}),
         ("collect", {"json"}),
-        ("export", {"json"}),
+        ("export", {"json", "runs_dir"}),
     ],
 )
 def test_an_option_has_its_name_in_python(name, in_a_terminal_only):
     import typer
 
     command = typer.main.get_command(cli.app).commands[name]
-    options = {
-        max(one.opts, key=len).lstrip("-").replace("-", "_"): one
-        for one in command.params
-        if one.param_type_name == "option"
-    }
-    given = dict(inspect.signature(IN_PYTHON[name]).parameters)
-    if name == "export":
-        del options["runs_dir"]  # what is exported: `run`
-    else:
-        options["settings"] = options.pop("set")
-    del given["run" if name == "export" else "tasks"]
-    assert given.keys() == options.keys() - in_a_terminal_only
-    for key, parameter in given.items():
-        default = options[key].default
-        if isinstance(default, int | float | bool) and key != "runs_dir":
-            assert parameter.default == default, key
+    options = {one.name for one in command.params if one.param_type_name == "option"} - {"help_all"}
+    group = get_type_hints(IN_PYTHON[name])["options"]
+    assert {*options_of(get_args(group)[0])} == options - in_a_terminal_only
 
 
 def test_a_collection(small, tmp_path):
