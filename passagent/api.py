@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from passagent.cli.groups import BuildOptions, ExportOptions
 from passagent.deploy.model_api import (
     apply,
     explain,
@@ -26,9 +27,7 @@ from passagent.deploy.model_api import (
 from passagent.errors import InfrastructureError, PassagentError, TaskError, UsageError
 from passagent.options import (
     BenchOptions,
-    BuildOptions,
     CollectOptions,
-    ExportOptions,
     ForkOptions,
     ResumeOptions,
     RunOptions,
@@ -250,14 +249,14 @@ def build_request(samples: list[str], options: BuildOptions) -> assembling.Reque
     from passagent.data.pipeline.assembling import Request
 
     return Request(
-        samples,
-        str(options["out"]),
-        options["device"] or "cpu",
-        options["shapes"],
-        options["evaluation"],
-        options["parallel"] or len(os.sched_getaffinity(0)),
-        options["backward"],
-        options["limit"],
+        samples=samples,
+        out=str(options["out"]),
+        device=options["device"] or "cpu",
+        shapes=options["shapes"],
+        evaluation=options["evaluation"],
+        parallel=options["parallel"] or len(os.sched_getaffinity(0)),
+        backward=options["backward"],
+        limit_s=options["limit"],
     )
 
 

@@ -204,8 +204,7 @@ class ContextBudget(_Section):
     """Passes of similar tasks; short files are kept whole."""
 
 
-TOOLS: tuple[str, ...] = ("file_editor", "check", "pass_evaluator", "search_knowledge")
-TOOLS += ("search_code", "profile")
+TOOLS = ("file_editor", "check", "pass_evaluator", "search_knowledge", "search_code", "profile")
 POLICIES = ("evolutionary", "greedy", "mcts", "random", "best_of_n")
 
 
@@ -292,8 +291,7 @@ class SearchConfig(_Section):
     max_stagnation: int | None = Field(None, ge=1)
     """Stop after so many episodes of the run without a gain (of `min_gain`)."""
     until: float | None = Field(None, gt=0)
-    """Stop when an hour more is expected to gain less than this share of AS, such as 0.02; or `sol`: when all
-    islands are at the speed of light. `sol` is for the option; `until_sol` is its setting."""
+    """Stop when an hour more is expected to gain less than this share of AS, such as 0.02."""
     until_sol: float | None = Field(None, ge=0)
     """Stop when all islands are within this share of the speed of light; the first there rest meanwhile."""
     max_time_s: float | None = Field(None, gt=0)

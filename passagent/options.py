@@ -57,15 +57,6 @@ def _share_or_light(value: Any) -> Any:
         raise ValueError("is no share of AS; write 0.02, or sol") from None
 
 
-def levels(value: Any) -> Any:
-    """`1,2,3` as numbers."""
-    if not isinstance(value, str):
-        return value
-    if not all(word.isdigit() for word in value.split(",")):
-        raise ValueError("write numbers, such as 1,2,3")
-    return [int(word) for word in value.split(",")]
-
-
 def parse_set(pairs: Any) -> Any:
     """`["search.iters=4"]` to `{"search.iters": 4}`; values are YAML. Raises UsageError."""
     if isinstance(pairs, Mapping):
@@ -89,7 +80,7 @@ Count = Annotated[int, Ge(1)]
 Natural = Annotated[int, Ge(0)]
 Share = Annotated[float, Ge(0), Le(1)]
 RunsDir = Annotated[str | Path, Option("Where runs are stored.", default="runs")]
-Json = Annotated[bool, Option("One JSON object on stdout, all else on stderr.", default=False)]
+Json = Annotated[bool, Option("One JSON object on stdout, all else on stderr.")]
 Library = Annotated[
     str | Path | None,
     Option(key="experience.library", metavar="FILE", shown="library.db in the runs directory", is_rare=True),
@@ -156,8 +147,7 @@ class StopOptions(TypedDict, total=False):
     iters: Annotated[int | None, Option(key="search.iters")]
     target_as: Annotated[float | None, Option(key="search.target_as")]
     until: Annotated[
-        float | Literal["sol"] | None,
-        Option(key="search.until", metavar="SHARE|sol", parse=_share_or_light),
+        float | Literal["sol"] | None, Option(key="search.until", metavar="SHARE|sol", parse=_share_or_light)
     ]
     max_evals: Annotated[int | None, Option(key="search.max_evaluations", shown="no limit", is_rare=True)]
     max_stagnation: Annotated[int | None, Option(key="search.max_stagnation", is_rare=True)]
@@ -232,7 +222,7 @@ class RunOptions(
         bool | None,
         Option(key="search.deterministic", flags=("--deterministic/--no-deterministic",), is_rare=True),
     ]
-    new: Annotated[bool, Option("Do not go on with an unfinished equal run.", default=False)]
+    new: Annotated[bool, Option("Do not go on with an unfinished equal run.")]
 
 
 class CollectOptions(
@@ -248,8 +238,7 @@ class CollectOptions(
     ]
     config: Annotated[str | None, Option("A preset's name or a YAML file.", shown="teacher")]
     seed: Annotated[
-        int | None,
-        Option("Seed of the first trial; the others' follow.", key="search.seed", is_rare=True),
+        int | None, Option("Seed of the first trial; the others' follow.", key="search.seed", is_rare=True)
     ]
     shuffle: Annotated[int | None, Option("Take the trials in a random order.", metavar="SEED", is_rare=True)]
     shard: Annotated[
@@ -291,7 +280,7 @@ class BenchOptions(DeviceOptions, PresetOptions, PoolOptions, total=False):
         ),
     ]
     out: Annotated[str | None, Option("Where results are kept.", shown="runs/bench/NAME")]
-    fresh: Annotated[bool, Option("Put the results in --out aside, measure anew.", default=False)]
+    fresh: Annotated[bool, Option("Put the results in --out aside, measure anew.")]
     hold_out_shapes: Annotated[
         float | None,
         Option(
@@ -305,7 +294,7 @@ class BenchOptions(DeviceOptions, PresetOptions, PoolOptions, total=False):
         Literal["kernelbench"] | None,
         Option("Print this suite's table, too; TASKS were imported from it.", is_rare=True),
     ]
-    explain: Annotated[bool, Option("Say where each compiler loses: root causes, categories.", default=False)]
+    explain: Annotated[bool, Option("Say where each compiler loses: root causes, categories.")]
     shard: Annotated[
         str | None,
         Option(
@@ -320,16 +309,14 @@ class EvalOptions(DeviceOptions, PresetOptions, StoreOptions, PoolOptions, total
     """Options of an evaluation."""
 
     pass_dir: Annotated[str | None, Option("The candidate.", shown="TASK/pass_dir")]
-    fresh: Annotated[bool, Option("Measure, whatever the store knows of it.", default=False)]
+    fresh: Annotated[bool, Option("Measure, whatever the store knows of it.")]
     strict_passbench: Annotated[
-        bool,
-        Option("Measure by the paper's protocol, for comparison with published tables.", default=False),
+        bool, Option("Measure by the paper's protocol, for comparison with published tables.")
     ]
     validator: Annotated[str | None, Option(key="validator.model", metavar="MODEL")]
     base_url: Annotated[str | None, Option(key="validator.base_url", shown="the provider's")]
     reward: Annotated[
-        str | None,
-        Option("Write the reward of PassEnv here: reward.txt and evaluation.json.", metavar="DIR"),
+        str | None, Option("Write the reward of PassEnv here: reward.txt and evaluation.json.", metavar="DIR")
     ]
 
 
@@ -347,57 +334,9 @@ class OptimizeOptions(ModelOptions, SpendingOptions, PresetOptions, total=False)
         Option("End after this time: 90, 90s, 30m, 2h.", metavar="TIME", shown="no limit", parse=seconds),
     ]
     state: Annotated[
-        str | None,
-        Option("Where tasks, runs and the report are kept.", metavar="DIR", shown="PACKAGE.state"),
+        str | None, Option("Where tasks, runs and the report are kept.", metavar="DIR", shown="PACKAGE.state")
     ]
     library: OwnLibrary
-
-
-class ExportOptions(TypedDict, total=False):
-    """Options of a data set for trainers."""
-
-    format: Required[
-        Annotated[
-            Literal["passagent", "trl", "openai", "llamafactory", "axolotl", "atif"],
-            Option("Who is to read it."),
-        ]
-    ]
-    out: Required[Annotated[str | Path, Option("The directory to write; a new one.", metavar="DIR")]]
-    keep: Annotated[
-        str | None,
-        Option("Which examples, such as 'as_score > 0.1 and steps <= 50'.", metavar="CONDITION"),
-    ]
-    by: Annotated[
-        Literal["episode", "step"],
-        Option("An example is a whole episode, or a step that gained.", default="episode"),
-    ]
-    best_of: Annotated[Count | None, Option("At most so many of a task, the best.")]
-    per_sequence: Annotated[Count | None, Option("At most so many of an operator sequence, the best.")]
-    failures: Annotated[bool, Option("Write failed episodes, too: failures_*.", default=False)]
-    pairs: Annotated[bool, Option("Write pairs (better, worse): preferences.jsonl.", default=False)]
-    parquet: Annotated[bool, Option("Write tables as parquet, too.", default=False)]
-    against: Against
-    tokenizer: Annotated[
-        str | None, Option("A tokenizer.json that lengths are counted with.", metavar="FILE")
-    ]
-
-
-class BuildOptions(TypedDict, total=False):
-    """Options of the tasks that are made of full graphs."""
-
-    out: Required[Annotated[str | Path, Option("The directory to write, or to go on with.", metavar="DIR")]]
-    shapes: Annotated[int, Ge(1), Le(10), Option("Of each subgraph, the recorded one included.", default=10)]
-    evaluation: Annotated[
-        Natural,
-        Option("Operator sequences of each kind for evaluation, at most a fifth.", default=200),
-    ]
-    backward: Annotated[
-        bool,
-        Option("Also what training computes: forward and backward graphs.", default=False),
-    ]
-    device: Device
-    parallel: Annotated[Count | None, Option("Processes at a time.", shown="one for each core")]
-    limit: Annotated[Count, Option("Refuse what takes more CPU time than this, s.", default=600)]
 
 
 def schema_of(group: type[Any]) -> dict[str, Any]:

@@ -27,12 +27,17 @@ SHOWN = 15
 VARIABLES = "Each option has a variable of the environment: --max-time is PASSAGENT_MAX_TIME."
 
 
+def argument(name: str, help: str, **settings: Any) -> Any:
+    """A command's argument, as its help names it."""
+    return typer.Argument(metavar=name, help=help, **settings)
+
+
 def command(
     app: typer.Typer, name: str | None = None, *, is_callback: bool = False, **settings: Any
 ) -> Callable[[Any], Any]:
     """Make a command of a function. Its help is the docstring.
 
-    A parameter with a typer.Argument is an argument, one with an Option an option; `**options: Unpack[Group]`
+    A parameter with an Option is an option, another one an argument; `**options: Unpack[Group]`
     stands for all options of the group. The function is called with values that were checked. is_callback:
     what a group of commands does without one of them.
     """

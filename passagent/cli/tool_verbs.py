@@ -6,25 +6,26 @@ from typing import Annotated, Literal, Unpack
 
 import typer
 
+from passagent.cli import commands as do
 from passagent.cli.groups import (
     BestOptions,
+    BuildOptions,
+    ExportOptions,
     ImportOptions,
     McpOptions,
     ModelsOptions,
     ProfileOptions,
     WorkerOptions,
 )
-from passagent.cli.parameters import command
+from passagent.cli.parameters import argument, command
 from passagent.cli.run_verbs import Run, Task
 from passagent.errors import UsageError
 from passagent.options import (
     Against,
     BenchOptions,
-    BuildOptions,
     CollectOptions,
     Device,
     EvalOptions,
-    ExportOptions,
     Json,
     OptimizeOptions,
     OwnLibrary,
@@ -47,24 +48,21 @@ commands.add_typer(tasks_app, name="tasks")
 commands.add_typer(library_app, name="library")
 
 Tasks = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="TASKS...", help="Tasks, directories of tasks, quoted globs, sample lists, example:NAME."
-    ),
+    list[str], argument("TASKS...", "Tasks, directories of tasks, quoted globs, sample lists, example:NAME.")
 ]
-PassDir = Annotated[str, typer.Argument(metavar="PASS_DIR", help="The candidate.")]
+PassDir = Annotated[str, argument("PASS_DIR", "The candidate.")]
 Factory = Annotated[
     str,
-    typer.Argument(
-        metavar="FILE.py:FACTORY",
-        help="Your own function: it returns `module, example_inputs`, or a module. It runs unsandboxed.",
+    argument(
+        "FILE.py:FACTORY",
+        "Your own function: it returns `module, example_inputs`, or a module. It runs unsandboxed.",
     ),
 ]
 Inputs = Annotated[
     str | None,
     Option("A function that returns the inputs.", metavar="FILE.py:FUNCTION", shown="the factory's"),
 ]
-Dynamic = Annotated[bool, Option("Keep sizes of the inputs symbolic.", default=False)]
+Dynamic = Annotated[bool, Option("Keep sizes of the inputs symbolic.")]
 NewDirectory = Annotated[str, Option("The directory to write; a new one.", metavar="DIR")]
 
 
@@ -77,16 +75,12 @@ def evaluate(task: Task, json: Json, **options: Unpack[EvalOptions]) -> None:
 
     A pass that was measured before on this machine is answered from the store. Exit code 1 if it is not ok.
     """
-    from passagent.cli.commands import pass_commands
-
-    pass_commands.evaluate(task, options, json)
+    do.pass_commands.evaluate(task, options, json)
 
 
 @command(commands)
 def check(
-    directory: Annotated[
-        str, typer.Argument(metavar="DIR", help="A directory that export or tasks build wrote.")
-    ],
+    directory: Annotated[str, argument("DIR", "A directory that export or tasks build wrote.")],
     against: Against,
     runs_dir: Annotated[
         list[str] | None,
@@ -95,9 +89,7 @@ def check(
     json: Json,
 ) -> None:
     """Check what export or tasks build wrote. Against its record, evaluation tasks and its runs."""
-    from passagent.cli.commands import collecting
-
-    collecting.check(directory, list(against or ()), runs_dir or [], json)
+    do.collecting.check(directory, list(against or ()), runs_dir or [], json)
 
 
 @command(commands)
@@ -112,17 +104,13 @@ def plan(
     json: Json,
 ) -> None:
     """Show what a pass does on TASK in each call. Allocations, launches with their arguments, bytes moved."""
-    from passagent.cli.commands import pass_commands
-
-    pass_commands.plan(pass_dir, task, device, ir, json)
+    do.pass_commands.plan(pass_dir, task, device, ir, json)
 
 
 @command(commands)
 def profile(pass_dir: PassDir, task: Task, json: Json, **options: Unpack[ProfileOptions]) -> None:
     """Say what limits a pass on TASK. Speed of light, compilers' figures, a trace; --deep: GPU counters."""
-    from passagent.cli.commands import pass_commands
-
-    pass_commands.profile(pass_dir, task, options, json)
+    do.pass_commands.profile(pass_dir, task, options, json)
 
 
 @command(commands)
@@ -132,16 +120,14 @@ def bench(
         str | None,
         Option("Draw ES(t), S(t) and the speedups (needs passagent[report]).", metavar="DIR", is_rare=True),
     ],
-    markdown: Annotated[bool, Option("The table as Markdown on stdout.", default=False)],
+    markdown: Annotated[bool, Option("The table as Markdown on stdout.")],
     json: Json,
     **options: Unpack[BenchOptions],
 ) -> None:
     """Measure compilers and passes on many tasks. Prints PassNet's table; the same command again goes on."""
-    from passagent.cli.commands import benching
-
     if json and markdown:
         raise UsageError("--json and --markdown: one form at a time; the same command prints the other")
-    benching.bench(tasks, options, plots, "json" if json else "markdown" if markdown else "table")
+    do.benching.bench(tasks, options, plots, "json" if json else "markdown" if markdown else "table")
 
 
 # Deploying
@@ -153,9 +139,7 @@ def optimize(factory: Factory, json: Json, **options: Unpack[OptimizeOptions]) -
 
     Ctrl-C stops cleanly; the same command again goes on.
     """
-    from passagent.cli.commands import deploying
-
-    deploying.optimize(factory, options, json)
+    do.deploying.optimize(factory, options, json)
 
 
 @command(commands)
@@ -165,31 +149,23 @@ def extract(
     inputs: Inputs,
     dynamic: Dynamic,
     regions: Annotated[
-        bool,
-        Option(
-            "Cut the graphs into what Inductor fuses, a task each, by their share of time.", default=False
-        ),
+        bool, Option("Cut the graphs into what Inductor fuses, a task each, by their share of time.")
     ],
     json: Json,
 ) -> None:
     """Write the graphs of your model as tasks. Each is validated against the model's own outputs."""
-    from passagent.cli.commands import deploying
-
     if regions and dynamic:
         raise UsageError("--regions takes fixed sizes; leave out --dynamic")
     if regions:
-        deploying.extract_regions(factory, inputs, out, json)
+        do.deploying.extract_regions(factory, inputs, out, json)
     else:
-        deploying.extract(factory, inputs, dynamic, out, json)
+        do.deploying.extract(factory, inputs, dynamic, out, json)
 
 
 @command(commands)
 def package(
     sources: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="SOURCES...", help="Runs (the best pass of each), or directories that best wrote."
-        ),
+        list[str], argument("SOURCES...", "Runs (the best pass of each), or directories that best wrote.")
     ],
     out: Annotated[str, Option("The package to write; a new one.", metavar="DIR")],
     task: Annotated[list[str] | None, Option("Of each directory, in order.", metavar="TASK")],
@@ -197,23 +173,19 @@ def package(
     json: Json,
 ) -> None:
     """Make a Python package of passes for torch.compile."""
-    from passagent.cli.commands import deploying
-
-    deploying.package(sources, task or [], out, str(runs_dir), json)
+    do.deploying.package(sources, task or [], out, str(runs_dir), json)
 
 
 @command(commands)
 def explain(
-    passes: Annotated[str, typer.Argument(metavar="PACKAGE", help="A package: its directory or its name.")],
+    passes: Annotated[str, argument("PACKAGE", "A package: its directory or its name.")],
     factory: Factory,
     inputs: Inputs,
     dynamic: Dynamic,
     json: Json,
 ) -> None:
     """Say where passes of a package fit in your model. Which pass does not fit, and why."""
-    from passagent.cli.commands import deploying
-
-    deploying.explain(passes, factory, inputs, dynamic, json)
+    do.deploying.explain(passes, factory, inputs, dynamic, json)
 
 
 @command(commands)
@@ -232,50 +204,36 @@ def measure(
     json: Json,
 ) -> None:
     """Time your model with a package of passes. Beside it: eager, and Inductor alone."""
-    from passagent.cli.commands import deploying
-
-    deploying.measure(factory, inputs, passes, mode or [], out, json)
+    do.deploying.measure(factory, inputs, passes, mode or [], out, json)
 
 
 @command(commands)
 def best(run: Run, json: Json, **options: Unpack[BestOptions]) -> None:
     """Write RUN's best pass to a directory for review. With a test, a README and its plan."""
-    from passagent.cli.commands import delivering
-
-    delivering.best(run, options, json)
+    do.delivering.best(run, options, json)
 
 
 @command(library_app, "list")
 def library_list(library: OwnLibrary, json: Json) -> None:
     """List the passes that are kept, the fastest first."""
-    from passagent.cli.commands import library_of_passes
-
-    library_of_passes.list_passes(library, json)
+    do.library_of_passes.list_passes(library, json)
 
 
 @command(library_app, "show")
 def library_show(
-    kept: Annotated[
-        str,
-        typer.Argument(metavar="HASH", help="The beginning of a region's hash, as list shows it."),
-    ],
+    kept: Annotated[str, argument("HASH", "The beginning of a region's hash, as list shows it.")],
     library: OwnLibrary,
     json: Json,
 ) -> None:
     """Show a pass: where it comes from, how it was measured, its text."""
-    from passagent.cli.commands import library_of_passes
-
-    library_of_passes.show(kept, library, json)
+    do.library_of_passes.show(kept, library, json)
 
 
 @command(library_app, "verify")
 def library_verify(
     kept: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[HASH...]",
-            help="Beginnings of regions' hashes; without any, all of this device.",
-        ),
+        argument("[HASH...]", "Beginnings of regions' hashes; without any, all of this device."),
     ] = None,
     *,
     library: OwnLibrary,
@@ -283,9 +241,7 @@ def library_verify(
     json: Json,
 ) -> None:
     """Evaluate passes again. One that does not hold is used no more; exit code 1."""
-    from passagent.cli.commands import library_of_passes
-
-    library_of_passes.verify(kept or [], library, device or "cpu", json)
+    do.library_of_passes.verify(kept or [], library, device or "cpu", json)
 
 
 # Data
@@ -294,9 +250,7 @@ def library_verify(
 @command(commands)
 def collect(tasks: Tasks, json: Json, **options: Unpack[CollectOptions]) -> None:
     """Collect conversations on many tasks in one database. The same command again goes on."""
-    from passagent.cli.commands import collecting
-
-    collecting.collect(tasks, options, json)
+    do.collecting.collect(tasks, options, json)
 
 
 @command(commands)
@@ -306,17 +260,13 @@ def export(
     **options: Unpack[ExportOptions],
 ) -> None:
     """Write a data set for a trainer, checked and with a card."""
-    from passagent.cli.commands import collecting
-
-    collecting.export(runs_dir or ["runs"], options, json)
+    do.collecting.export(runs_dir or ["runs"], options, json)
 
 
 @command(tasks_app, "list")
 def tasks_list(json: Json) -> None:
     """List the example tasks. example:NAME works wherever a command takes a task."""
-    from passagent.cli.commands import task_commands
-
-    task_commands.list_tasks(json)
+    do.task_commands.list_tasks(json)
 
 
 @command(tasks_app, "check")
@@ -325,10 +275,7 @@ def tasks_check(
     against: Against,
     coverage: Annotated[
         bool,
-        Option(
-            "Say what the expert lowers of each task for --device, and why not the rest; nothing is run.",
-            default=False,
-        ),
+        Option("Say what the expert lowers of each task for --device, and why not the rest; nothing is run."),
     ],
     device: Device,
     json: Json,
@@ -337,46 +284,36 @@ def tasks_check(
 
     With --against: that they share nothing with other tasks. With --coverage: what the expert lowers.
     """
-    from passagent.cli.commands import task_commands
-
     if against and coverage:
         raise UsageError("--against and --coverage exclude each other")
     if against:
-        task_commands.check_leaks(tasks, list(against), json)
+        do.task_commands.check_leaks(tasks, list(against), json)
     elif coverage:
-        task_commands.check_coverage(tasks, (device or "cpu").partition(":")[0], json)
+        do.task_commands.check_coverage(tasks, (device or "cpu").partition(":")[0], json)
     else:
-        task_commands.check_tasks(tasks, device or "cpu", json)
+        do.task_commands.check_tasks(tasks, device or "cpu", json)
 
 
 @command(tasks_app, "import")
 def tasks_import(
     suite: Annotated[
         Literal["kernelbench", "opinfo", "flashinfer", "gpumode"],
-        typer.Argument(metavar="SUITE", help="Whose problems: kernelbench, opinfo, flashinfer, gpumode."),
+        argument("SUITE", "Whose problems: kernelbench, opinfo, flashinfer, gpumode."),
     ],
     path: Annotated[
         str,
-        typer.Argument(
-            metavar="PATH",
-            help="The suite's directory or file; of opinfo operators, such as add,softmax, or all.",
-        ),
+        argument("PATH", "The suite's directory or file; of opinfo operators, such as add,softmax, or all."),
     ],
     json: Json,
     **options: Unpack[ImportOptions],
 ) -> None:
     """Make tasks of another suite's problems. Their code runs shut in, each in a process of its own."""
-    from passagent.cli.commands import task_commands
-
-    task_commands.import_tasks(suite, path, options, json)
+    do.task_commands.import_tasks(suite, path, options, json)
 
 
 @command(tasks_app, "build")
 def tasks_build(
-    samples: Annotated[
-        list[str],
-        typer.Argument(metavar="SAMPLES...", help="Directories of full graphs in GraphNet's layout."),
-    ],
+    samples: Annotated[list[str], argument("SAMPLES...", "Directories of full graphs in GraphNet's layout.")],
     most_refused: Annotated[Share, Option("Exit with 1 if a larger share is refused.", default=0.03)],
     json: Json,
     **options: Unpack[BuildOptions],
@@ -385,9 +322,7 @@ def tasks_build(
 
     The models in SAMPLES are executed. Exit code 1 if too many samples are refused.
     """
-    from passagent.cli.commands import task_commands
-
-    task_commands.build_tasks(samples, options, most_refused, json)
+    do.task_commands.build_tasks(samples, options, most_refused, json)
 
 
 @command(tasks_app, "export")
@@ -405,10 +340,8 @@ def tasks_export(
     **options: Unpack[SettingsOptions],
 ) -> None:
     """Write tasks as environments of Harbor. Each has an instruction, an image and a test."""
-    from passagent.cli.commands import task_commands
-
     settings = options["settings"] or {}
-    task_commands.export_harbor(tasks, harbor, device or "cpu", wheel, settings, json)
+    do.task_commands.export_harbor(tasks, harbor, device or "cpu", wheel, settings, json)
 
 
 # Serving
@@ -418,9 +351,9 @@ def tasks_export(
 def worker(
     target: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[ssh://HOST]",
-            help="Start it on another machine, forwarded here.",
+        argument(
+            "[ssh://HOST]",
+            "Start it on another machine, forwarded here.",
             show_default=False,
         ),
     ] = None,
@@ -429,22 +362,16 @@ def worker(
     **options: Unpack[WorkerOptions],
 ) -> None:
     """Evaluate for other machines. They name it by --pool http://HOST:PORT. SIGTERM lets it finish first."""
-    from passagent.cli.commands import server_commands
-
-    server_commands.offer(target, options, json)
+    do.server_commands.offer(target, options, json)
 
 
 @command(commands)
 def mcp(**options: Unpack[McpOptions]) -> None:
     """Serve the evaluator to coding agents. Over the Model Context Protocol on stdin and stdout."""
-    from passagent.cli.commands import server_commands
-
-    server_commands.serve_mcp(options)
+    do.server_commands.serve_mcp(options)
 
 
 @command(commands)
 def models(json: Json, **options: Unpack[ModelsOptions]) -> None:
     """List models with their addresses, keys and prices. Exit code 1 if one fails --check."""
-    from passagent.cli.commands import model_check
-
-    model_check.models(options, json)
+    do.model_check.models(options, json)

@@ -6,7 +6,7 @@ A group is a TypedDict, or any annotated names, each annotation with an Option a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from passagent.errors import UsageError, nearest
@@ -42,8 +42,10 @@ def options_of(group: type[Any]) -> dict[str, Option]:
 
 
 def option_in(hint: Any) -> Option:
-    """The Option among an annotation's metadata."""
-    return next(part for part in parts_of(hint) if isinstance(part, Option))
+    """The Option among an annotation's metadata; a flag's default is False unless it may be None."""
+    option = next(part for part in parts_of(hint) if isinstance(part, Option))
+    is_flag = bool in (parts := list(parts_of(hint))) and type(None) not in parts
+    return replace(option, default=False) if is_flag and option.default is None else option
 
 
 def parts_of(hint: Any) -> Iterator[Any]:

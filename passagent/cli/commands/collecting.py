@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from passagent.cli.commands.running import Interrupted, stop_on_signals
+from passagent.cli.groups import ExportOptions
 from passagent.data.collect import campaign
 from passagent.data.collect.campaign import Collected
 from passagent.data.collect.work import Collection
@@ -17,7 +18,7 @@ from passagent.data.dataset.checking import check_directory
 from passagent.data.dataset.making import evaluation_tasks, make, reading_stores
 from passagent.data.pipeline.task_directories import RECORD
 from passagent.errors import PassagentError, UsageError
-from passagent.options import CollectOptions, ExportOptions
+from passagent.options import CollectOptions
 from passagent.search.beginning import Parts
 from passagent.store.library import library_path, library_text
 from passagent.view import collect_table

@@ -12,9 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from passagent.cli.groups import ImportOptions
+from passagent.cli.groups import BuildOptions, ImportOptions
 from passagent.errors import MachineFault, PassagentError, TaskError
-from passagent.options import BuildOptions
 from passagent.sandbox.environment import import_path
 from passagent.system.machine_memory import memory_kills
 from passagent.tasks import load_task
