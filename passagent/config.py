@@ -36,19 +36,15 @@ class EvaluatorConfig(_Section):
     token_file: str | None = None
     """The file with the token of HTTP workers."""
     dispatch: Literal["direct", "dynamo", "graph", "python"] = "direct"
-    """How the rewritten graph is called: itself, behind torch.compile's guards, without the host's share,
-    or by the pass's own Python. In `direct`, `dynamo` and `graph` each pass is a plan: what its host code
-    decided once, in another process. `graph` is as inside a whole compiled model: on a GPU calls are
-    replays of a CUDA graph; on the CPU what dispatching takes is subtracted, an estimate. `python` runs
-    the pass's Python in every call, for authors whom you trust: it does not defend itself against host
-    code that cheats."""
+    """How the rewritten graph is called: itself, behind torch.compile's guards, without the host's share, or
+    by the pass's own Python. All but `python` call a plan: what the host code decided once, in another
+    process. `graph` replays a CUDA graph on a GPU; on the CPU what dispatching takes is subtracted, an
+    estimate. `python` is for authors whom you trust: it does not defend itself against host code."""
     reference: Literal["eager", "inductor"] = "eager"
-    """`inductor`: a candidate is timed against torch.compile's default, too, called as `dispatch` says, by
-    one more pair of workers, and each subgraph has `vs_reference`. Correctness, speedup and AS are relative
-    to eager in either case, so that they mean the same."""
+    """`inductor`: a candidate is timed against torch.compile's default, too, and each subgraph has
+    `vs_reference`. Correctness, speedup and AS are relative to eager in either case."""
     isolation: Literal["sandboxed", "in-process"] = "sandboxed"
-    """`in-process`: kernels of plans that you trust run in threads of the process that evaluates, in
-    notebooks, tests and trainers. Nothing shuts them in; host code is still recorded in another process."""
+    """`in-process`: kernels of plans that you trust run, not shut in, in threads of this process."""
     warmups: int = Field(25, ge=0)
     """Calls before timing starts, each side."""
     trials: int = Field(100, ge=2)
@@ -79,8 +75,7 @@ class EvaluatorConfig(_Section):
     single_replacement_func: bool = True
     """All passes of a candidate must share one `replacement_func` (PassBench)."""
     special_values: bool = True
-    """Outputs must be right on special values, too: NaN, infinities, the graph's constants, the ends of
-    dtypes, rows of one value (docs/evaluator.md). `false` is for the paper's table."""
+    """Outputs must be right on special values, too (docs/evaluator.md). `false` is for the paper's table."""
     host_extensions: bool = False
     """Allow load_inline, ctypes and the like, for an author whom you trust: the candidate's worker then has
     no sandbox, and every result says so. Implies `dispatch: python`."""
@@ -308,15 +303,13 @@ class ExperienceConfig(_Section):
     """What models are shown of what is known, and where that is kept (docs/experience.md)."""
 
     library: str | None = None
-    """Where runs keep what they found and learned: a file, or `off`. None: $PASSAGENT_LIBRARY, else
-    library.db in the runs directory."""
+    """Where runs keep what they found and learned: a file, or `off`. None: see docs/experience.md."""
     exclude: list[str] = []
     """Tasks of an evaluation: nothing of them is stored in the library or taken from it."""
     seeds: bool = True
     """A pass that is known for this very task is a seed of the run."""
     examples: int = Field(2, ge=0)
-    """Passes of similar tasks that are shown to an island's first episode and to those that start from the
-    task, but not to drafts."""
+    """Passes of similar tasks that episodes are shown which start from the task; drafts are shown none."""
     learned: bool = True
     """Show hints that models wrote, but for a random fifth of the episodes, which show their worth."""
 
@@ -375,11 +368,11 @@ def load_config(preset_or_file: str | None = None, overrides: dict[str, Any] | N
             raise UsageError(f"--config {name}: no such preset or file{nearest(name, presets())}")
     try:
         data = yaml.safe_load(path.read_text()) or {}
-    except yaml.MarkedYAMLError as error:
-        where = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise UsageError(f"{path}{where}: not valid YAML: {error.problem or error.context}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not valid YAML: {str(error).splitlines()[0]}") from error
+        mark = getattr(error, "problem_mark", None)
+        reason = getattr(error, "problem", None) or getattr(error, "context", None) or str(error)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise UsageError(f"{path}{where}: not valid YAML: {reason.splitlines()[0]}") from error
     if not isinstance(data, dict):
         raise UsageError(f"{path}: must be a mapping of sections ({', '.join(Config.model_fields)})")
     config = validate(data, str(path))

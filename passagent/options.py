@@ -8,7 +8,6 @@ help and default are the docstring and default of that field in config.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Required
 
@@ -147,7 +146,14 @@ class StopOptions(TypedDict, total=False):
     iters: Annotated[int | None, Option(key="search.iters")]
     target_as: Annotated[float | None, Option(key="search.target_as")]
     until: Annotated[
-        float | Literal["sol"] | None, Option(key="search.until", metavar="SHARE|sol", parse=_share_or_light)
+        float | Literal["sol"] | None,
+        Option(
+            "Stop when an hour more is expected to gain less than this share of AS, such as 0.02; or sol: "
+            "when all islands are at the speed of light.",
+            key="search.until",
+            metavar="SHARE|sol",
+            parse=_share_or_light,
+        ),
     ]
     max_evals: Annotated[int | None, Option(key="search.max_evaluations", shown="no limit", is_rare=True)]
     max_stagnation: Annotated[int | None, Option(key="search.max_stagnation", is_rare=True)]
@@ -337,48 +343,6 @@ class OptimizeOptions(ModelOptions, SpendingOptions, PresetOptions, total=False)
         str | None, Option("Where tasks, runs and the report are kept.", metavar="DIR", shown="PACKAGE.state")
     ]
     library: OwnLibrary
-
-
-def schema_of(group: type[Any]) -> dict[str, Any]:
-    """The JSON schema of a group's values, each with its help and default."""
-    from pydantic import TypeAdapter
-
-    schema = TypeAdapter(group).json_schema()
-    for name, option in described(options_of(group)).items():
-        schema["properties"][name]["description"] = option.help
-        if option.default is not None:
-            schema["properties"][name]["default"] = option.default
-    return schema
-
-
-def described(options: Mapping[str, Option]) -> dict[str, Option]:
-    """`options` with the help and the defaults of the settings that they set."""
-    import ast
-
-    from passagent import config
-
-    tree = ast.parse(Path(config.__file__).read_text(encoding="utf-8"))
-    sentences = dict[tuple[str, str], str]()
-    for section in (node for node in tree.body if isinstance(node, ast.ClassDef)):
-        for field, text in zip(section.body, section.body[1:], strict=False):
-            match field, text:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
-                    sentences[section.name, name] = (
-                        " ".join(words.split()).partition(". ")[0].rstrip(".") + "."
-                    )
-    whole = config.Config()
-    result = dict(options)
-    for name, option in options.items():
-        if option.key is not None:
-            name_of_section, _, key = option.key.partition(".")
-            settings = getattr(whole, name_of_section)
-            owners = [owner.__name__ for owner in type(settings).__mro__]
-            words = next((sentences[owner, key] for owner in owners if (owner, key) in sentences), "")
-            default = getattr(settings, key)
-            shown = option.shown or ("" if default is False or default in (None, [], {}) else str(default))
-
-            result[name] = replace(option, help=option.help or words.replace("`", ""), shown=shown)
-    return result
 
 
 def settings_of(

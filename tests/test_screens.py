@@ -20,7 +20,7 @@ from passagent.data.bench.summary import summarise
 from passagent.data.collect.collection_figures import Summary as Collected
 from passagent.errors import UsageError
 from passagent.evaluator.result import Evaluation, GraphResult, Speedup
-from passagent.options import RunOptions, schema_of
+from passagent.options import RunOptions
 from passagent.store import Store, runs
 from passagent.system.option_groups import options_of
 from passagent.view import bench_table, collect_table
@@ -201,13 +201,6 @@ def test_an_option_has_one_error_at_every_door(call, task):  # noqa: F811
         with pytest.raises(UsageError) as raised:
             pa.run(task, **options)
         assert one_line(call("run", task, *words)[2]) == f"passagent: error: {raised.value}"
-
-
-def test_schema_of_options_has_their_help_types_and_defaults():
-    schema = schema_of(RunOptions)["properties"]
-    assert schema["iters"]["description"] == "Episodes over the life of the run."
-    assert {"direct", "dynamo"} < {*schema["dispatch"]["anyOf"][0]["enum"]}
-    assert schema["new"]["default"] is False and schema["runs_dir"]["default"] == "runs"
 
 
 def test_help_lists_every_command_on_one_screen(call, monkeypatch):  # noqa: F811

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 from typing_extensions import TypedDict
 
-from passagent.options import described
 from passagent.system.option_groups import (
     Option,
     checked,
@@ -139,7 +141,7 @@ class Command(TyperCommand):
 
     def format_options(self, context: Any, formatter: Any) -> None:
         """Write the arguments, then at most SHOWN options, or all that there are."""
-        options = described({name: option_in(hint) for name, hint in self._options.items()})
+        options = _described({name: option_in(hint) for name, hint in self._options.items()})
         is_short = len(options) > SHOWN and "all" not in context.meta
         arguments, rows = [], []
         for parameter in self.get_params(context):
@@ -165,6 +167,32 @@ class Command(TyperCommand):
                     formatter.write_dl(records)
         if "all" in context.meta:
             formatter.write(f"\n{VARIABLES}\n")
+
+
+def _described(options: Mapping[str, Option]) -> dict[str, Option]:
+    """`options` with the help and the defaults of the settings that they set."""
+    from passagent import config
+
+    tree = ast.parse(Path(config.__file__).read_text(encoding="utf-8"))
+    sentences = dict[tuple[str, str], str]()
+    for section in (node for node in tree.body if isinstance(node, ast.ClassDef)):
+        for field, text in zip(section.body, section.body[1:], strict=False):
+            match field, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                    sentence = " ".join(words.split()).partition(". ")[0].rstrip(".")
+                    sentences[section.name, name] = f"{sentence}."
+    whole = config.Config()
+    result = dict(options)
+    for name, option in options.items():
+        if option.key is not None:
+            name_of_section, _, key = option.key.partition(".")
+            settings = getattr(whole, name_of_section)
+            owners = [owner.__name__ for owner in type(settings).__mro__]
+            words = next((sentences[owner, key] for owner in owners if (owner, key) in sentences), "")
+            default = getattr(settings, key)
+            shown = option.shown or ("" if default is False or default in (None, [], {}) else str(default))
+            result[name] = replace(option, help=option.help or words.replace("`", ""), shown=shown)
+    return result
 
 
 def _help_of(option: Option, hint: Any) -> str:
