@@ -33,5 +33,6 @@ def _sections(context: Any) -> Iterator[str]:
     """A heading and the help of each command below `context`, depth first."""
     for name, command in getattr(context.command, "commands", {}).items():
         below = command.make_context(name, [], parent=context, resilient_parsing=True)
+        below.meta["all"] = True  # every option, as --help-all
         yield f"## `{below.command_path}`\n\n```text\n{below.get_help()}\n```\n"
         yield from _sections(below)

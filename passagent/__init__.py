@@ -13,11 +13,11 @@ if TYPE_CHECKING:
         InfrastructureError,
         Node,
         Nodes,
-        Options,
         PassagentError,
         Plan,
         Result,
         Run,
+        RunOptions,
         TaskError,
         UsageError,
         apply,
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Bench", "Collection", "Evaluator", "InfrastructureError", "Node", "Nodes", "Options", "PassagentError",
-    "Plan", "Result", "Run", "TaskError", "UsageError", "apply", "bench", "build_dataset", "collect",
+    "Bench", "Collection", "Evaluator", "InfrastructureError", "Node", "Nodes", "PassagentError", "Plan",
+    "Result", "Run", "RunOptions", "TaskError", "UsageError", "apply", "bench", "build_dataset", "collect",
     "explain", "export", "extract", "extract_regions", "fork", "inductor_options", "load_task", "measure",
     "open_run", "optimize", "package", "resume", "resume_async", "run", "run_async",
 ]  # fmt: skip

@@ -8,11 +8,12 @@ may be called from a script, a thread or a notebook, and `on_event` is called on
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from passagent.config import load_config
+from passagent.cli.groups import BuildOptions, ExportOptions
 from passagent.deploy.model_api import (
     apply,
     explain,
@@ -24,22 +25,35 @@ from passagent.deploy.model_api import (
     package,
 )
 from passagent.errors import InfrastructureError, PassagentError, TaskError, UsageError
+from passagent.options import (
+    BenchOptions,
+    CollectOptions,
+    ForkOptions,
+    ResumeOptions,
+    RunOptions,
+    config_of,
+    settings_of,
+)
 from passagent.search.apart import Search, Stoppable, finished, finished_async
 from passagent.search.beginning import Parts, begin
-from passagent.settings import settings_of
+from passagent.system.option_groups import checked
 from passagent.system.threads import LoopThread
 from passagent.tasks import Task, load_task
 from passagent.view.handles import Bench, Collection, Node, Nodes, Plan, Result, Run
-from passagent.view.warm_evaluator import Evaluator, Settings, as_task
+from passagent.view.warm_evaluator import Evaluator, as_task
 
 if TYPE_CHECKING:
+    from passagent.data.bench import sweep
+    from passagent.data.collect import campaign
+    from passagent.data.dataset import making
     from passagent.data.dataset.writing import Summary
+    from passagent.data.pipeline import assembling
     from passagent.events import Event
     from passagent.search.conducting import Prepared
 
 __all__ = [
-    "Bench", "Collection", "Evaluator", "InfrastructureError", "Node", "Nodes", "Options", "PassagentError",
-    "Plan", "Result", "Run", "TaskError", "UsageError", "apply", "bench", "build_dataset", "collect",
+    "Bench", "Collection", "Evaluator", "InfrastructureError", "Node", "Nodes", "PassagentError", "Plan",
+    "Result", "Run", "RunOptions", "TaskError", "UsageError", "apply", "bench", "build_dataset", "collect",
     "explain", "export", "extract", "extract_regions", "fork", "inductor_options", "load_task", "measure",
     "open_run", "optimize", "package", "resume", "resume_async", "run", "run_async",
 ]  # fmt: skip
@@ -47,167 +61,82 @@ __all__ = [
 logging.getLogger("passagent").addHandler(logging.NullHandler())  # a library prints nothing by itself
 
 OnEvent = Callable[["Event"], object]
-"""Is told what happens in a run (docs/operators.md)."""
+"""Is called with what happens in a run (docs/operators.md)."""
 
 
-class Options(TypedDict, total=False):
-    """Options of a search by the names that the command line has for them. None: as the settings say."""
-
-    model: str | Sequence[str] | None
-    """`expert`, `openai/NAME`, `anthropic/NAME` or `replay:FILE`; several with =WEIGHT share the work."""
-    base_url: str | None
-    price: str | Sequence[str] | None
-    """`MODEL=IN,OUT`, USD per million tokens."""
-    device: str | None
-    pool: str | None
-    """`local`, `http://HOST:PORT,...`, `ray[://ADDRESS]` (docs/cluster.md)."""
-    token_file: str | None
-    library: str | None
-    """Where runs keep what they found and learned; `off`: nowhere. Default: `RUNS_DIR/library.db`."""
-    exclude: Sequence[str] | None
-    """Tasks of which nothing is stored there or taken from there."""
-    deterministic: bool | None
-    dispatch: Literal["direct", "dynamo", "graph", "python"] | None
-    iters: int | None
-    """Episodes over the life of the run."""
-    islands: int | None
-    seed: int | None
-    seed_dir: str | None
-    max_time: float | None
-    """s."""
-    max_tokens: int | None
-    max_cost: float | None
-    """USD."""
-    max_evals: int | None
-    target_as: float | None
-    max_stagnation: int | None
-    """Episodes without a gain."""
-    until: float | Literal["sol"] | None
-    """Stop when an hour more is expected to gain less than this share of AS; `sol`: at the speed of light."""
-
-
-def run(
-    task: Task | str | Path,
-    *,
-    runs_dir: str | Path = "runs",
-    config: str | None = None,
-    settings: Settings | None = None,
-    new: bool = False,
-    on_event: OnEvent | None = None,
-    **options: Unpack[Options],
-) -> Run:
-    """Search for passes for a task, until a stopping rule ends it; `options`: see Options.
+def run(task: Task | str | Path, *, on_event: OnEvent | None = None, **options: Unpack[RunOptions]) -> Run:
+    """Search for passes for a task, until a stopping rule ends it; `options`: those of `passagent run`.
 
     An equal run that was left unfinished is gone on with, unless `new`. Ctrl-C (a notebook's interrupt) stops
     it cleanly: everything is stored, then KeyboardInterrupt is raised. A second one stops it at once.
     Raises UsageError, TaskError, InfrastructureError.
     """
-    return finished(_run(task, runs_dir, config, settings, new, on_event, dict(options)))
+    return finished(_run(task, on_event, options))
 
 
 async def run_async(
-    task: Task | str | Path,
-    *,
-    runs_dir: str | Path = "runs",
-    config: str | None = None,
-    settings: Settings | None = None,
-    new: bool = False,
-    on_event: OnEvent | None = None,
-    **options: Unpack[Options],
+    task: Task | str | Path, *, on_event: OnEvent | None = None, **options: Unpack[RunOptions]
 ) -> Run:
     """See `run`; cancelling it stops the search as Ctrl-C does."""
-    return await finished_async(_run(task, runs_dir, config, settings, new, on_event, dict(options)))
+    return await finished_async(_run(task, on_event, options))
 
 
-def resume(
-    run: Run | str,
-    *,
-    runs_dir: str | Path = "runs",
-    settings: Settings | None = None,
-    on_event: OnEvent | None = None,
-    **options: Unpack[Options],
-) -> Run:
+def resume(run: Run | str, *, on_event: OnEvent | None = None, **options: Unpack[ResumeOptions]) -> Run:
     """Go on with a run where it was left, under its settings and those given; `iters` for more episodes.
 
     run: a Run, or an id or `last` in `runs_dir`.
     Raises as `run`.
     """
-    return finished(_resume(run, runs_dir, settings, on_event, dict(options)))
+    return finished(_resume(run, on_event, options))
 
 
 async def resume_async(
-    run: Run | str,
-    *,
-    runs_dir: str | Path = "runs",
-    settings: Settings | None = None,
-    on_event: OnEvent | None = None,
-    **options: Unpack[Options],
+    run: Run | str, *, on_event: OnEvent | None = None, **options: Unpack[ResumeOptions]
 ) -> Run:
     """See `resume`; cancelling it stops the search as Ctrl-C does."""
-    return await finished_async(_resume(run, runs_dir, settings, on_event, dict(options)))
+    return await finished_async(_resume(run, on_event, options))
 
 
-def fork(
-    node: Node,
-    *,
-    settings: Settings | None = None,
-    on_event: OnEvent | None = None,
-    **options: Unpack[Options],
-) -> Run:
+def fork(node: Node, *, on_event: OnEvent | None = None, **options: Unpack[ForkOptions]) -> Run:
     """Search in a new run that starts from a node, under its run's settings and those given; see `run`."""
-    return finished(_fork(node, settings, on_event, dict(options)))
+    return finished(_fork(node, on_event, options))
 
 
-def _run(
-    task: Task | str | Path,
-    runs_dir: str | Path,
-    preset: str | None,
-    settings: Settings | None,
-    new: bool,
-    on_event: OnEvent | None,
-    options: dict[str, Any],
-) -> Search[Run]:
+def _run(task: Task | str | Path, on_event: OnEvent | None, options: RunOptions) -> Search[Run]:
     async def search(sessions: list[Stoppable]) -> Run:
+        given = checked(RunOptions, options)
         loaded = as_task(task)
-        config = load_config(preset, settings_of(options, settings))
+        config = config_of(RunOptions, given)
         with begin(config, loaded, Parts()) as parts:
             from passagent.search import conducting  # as much again as the evaluator's process takes to begin
 
-            with conducting.started(runs_dir, loaded, config, new, parts) as prepared:
+            with conducting.started(given["runs_dir"], loaded, config, given["new"], parts) as prepared:
                 return await _work(prepared, on_event, sessions)
 
     return search
 
 
-def _resume(
-    run: Run | str,
-    runs_dir: str | Path,
-    settings: Settings | None,
-    on_event: OnEvent | None,
-    options: dict[str, Any],
-) -> Search[Run]:
+def _resume(run: Run | str, on_event: OnEvent | None, options: ResumeOptions) -> Search[Run]:
     async def search(sessions: list[Stoppable]) -> Run:
         from passagent.search import conducting
 
-        place, name = (run.runs_dir, run.id) if isinstance(run, Run) else (Path(runs_dir), run)
-        with conducting.resumed(place, name, settings_of(options, settings), Parts()) as prepared:
+        given = checked(ResumeOptions, options)
+        place, name = (run.runs_dir, run.id) if isinstance(run, Run) else (Path(given["runs_dir"]), run)
+        with conducting.resumed(place, name, settings_of(ResumeOptions, given), Parts()) as prepared:
             return await _work(prepared, on_event, sessions)
 
     return search
 
 
-def _fork(
-    node: Node, settings: Settings | None, on_event: OnEvent | None, options: dict[str, Any]
-) -> Search[Run]:
+def _fork(node: Node, on_event: OnEvent | None, options: ForkOptions) -> Search[Run]:
     async def search(sessions: list[Stoppable]) -> Run:
         from passagent.search import conducting
         from passagent.store import Store, nodes
 
+        settings = settings_of(ForkOptions, checked(ForkOptions, options))
         with Store.open(node.runs_dir, create=False) as store:
             run_id = nodes.get_node(store, node.id).run_id
-        with conducting.forked(
-            node.runs_dir, run_id, node.id, settings_of(options, settings), Parts()
-        ) as prepared:
+        with conducting.forked(node.runs_dir, run_id, node.id, settings, Parts()) as prepared:
             return await _work(prepared, on_event, sessions)
 
     return search
@@ -225,43 +154,16 @@ def open_run(name: str = "last", *, runs_dir: str | Path = "runs") -> Run:
     return Run.find(name, runs_dir)
 
 
-def bench(
-    tasks: Sequence[str],
-    *,
-    compiler: Sequence[str] | None = None,
-    device: str | None = None,
-    pool: str | None = None,
-    token_file: str | None = None,
-    library: str | None = None,
-    dispatch: Literal["direct", "dynamo", "graph", "python"] | None = None,
-    pass_dir: str | None = None,
-    model: str | None = None,
-    iters: int | None = None,
-    root: str | None = None,
-    out: str | None = None,
-    fresh: bool = False,
-    hold_out_shapes: float | None = None,
-    suite: Literal["kernelbench"] | None = None,
-    explain: bool = False,
-    shard: str | None = None,
-    config: str | None = None,
-    settings: Settings | None = None,
-) -> Bench:
+def bench(tasks: Sequence[str], **options: Unpack[BenchOptions]) -> Bench:
     """Measure compilers and passes on many tasks: PassNet's table. The same call again goes on.
 
-    The arguments are the options of `passagent bench` (docs/bench.md); out: default `runs/bench/NAME`.
+    options: those of `passagent bench` (docs/bench.md); out: default `runs/bench/NAME`.
     Raises UsageError, InfrastructureError; a task that could not be measured is in `Bench.failed`.
     """
-    from passagent.data.bench.kernelbench import default_compilers
     from passagent.data.bench.measure import Unwatched
-    from passagent.data.bench.sweep import Request
     from passagent.data.bench.sweep import run as measured
 
-    options = {"device": device, "pool": pool, "token_file": token_file, "dispatch": dispatch}
-    given = settings_of(options | {"model": model, "library": library}, settings)
-    compilers = compiler or default_compilers(suite, device)
-    how = (iters, pass_dir, root, out, fresh, hold_out_shapes, suite, explain, shard)
-    request = Request(tasks, compilers, config, given, *how)
+    request = bench_request(tasks, checked(BenchOptions, options))
     thread = LoopThread("passagent-bench")
     try:
         return Bench(thread.run(measured(request, lambda _: Unwatched())))
@@ -269,52 +171,39 @@ def bench(
         thread.close()
 
 
-def collect(
-    tasks: Sequence[str],
-    *,
-    model: str | Sequence[str] | None = None,
-    trials: int = 2,
-    max_steps: int | None = None,
-    parallel: int = 4,
-    shuffle: int | None = None,
-    shard: str | None = None,
-    root: str | None = None,
-    seed: int | None = None,
-    device: str | None = None,
-    pool: str | None = None,
-    token_file: str | None = None,
-    library: str | None = None,
-    exclude: Sequence[str] | None = None,
-    dispatch: Literal["direct", "dynamo", "graph", "python"] | None = None,
-    base_url: str | None = None,
-    max_time: float | None = None,
-    max_tokens: int | None = None,
-    max_cost: float | None = None,
-    price: str | Sequence[str] | None = None,
-    runs_dir: str | Path = "runs",
-    config: str | None = None,
-    settings: Settings | None = None,
-) -> Collection:
+def bench_request(tasks: Sequence[str], options: BenchOptions) -> sweep.Request:
+    """What complete `options` ask of a benchmark. Raises UsageError."""
+    from passagent.data.bench.kernelbench import default_compilers
+    from passagent.data.bench.sweep import Request
+
+    settings = settings_of(BenchOptions, options)
+    return Request(
+        tasks=tasks,
+        compilers=options["compiler"] or default_compilers(options["suite"], options["device"]),
+        preset=options["config"],
+        settings=settings,
+        iters=options["iters"],
+        pass_dirs=options["pass_dir"],
+        root=options["root"],
+        out=options["out"],
+        fresh=options["fresh"],
+        hold_out=options["hold_out_shapes"],
+        suite=options["suite"],
+        explains=options["explain"],
+        shard=options["shard"],
+    )
+
+
+def collect(tasks: Sequence[str], **options: Unpack[CollectOptions]) -> Collection:
     """Collect conversations on many tasks in one database. The same call again goes on; Ctrl-C as in `run`.
 
-    The arguments are the options of `passagent collect` (docs/training.md). Raises UsageError,
-    InfrastructureError; a trial that the machine failed, and a broken task, are in `Collection.data`.
+    options: those of `passagent collect` (docs/training.md). Raises UsageError, InfrastructureError; a trial
+    that the machine failed, and a broken task, are in `Collection.data`.
     """
     from passagent.data.collect import campaign
     from passagent.data.collect.work import Unwatched
 
-    given = settings_of(
-        {
-            "model": model, "seed": seed, "device": device, "pool": pool, "token_file": token_file,
-            "library": library, "exclude": None if exclude is None else list(exclude), "dispatch": dispatch,
-            "base_url": base_url, "max_time": max_time, "max_tokens": max_tokens,
-            "max_cost": max_cost, "price": price,
-        },
-        settings,
-    )  # fmt: skip
-    request = campaign.Request(
-        tasks, given, config, root, trials, parallel, shuffle, shard, max_steps, str(runs_dir)
-    )
+    request = collect_request(tasks, checked(CollectOptions, options))
 
     async def work(begun: list[Stoppable]) -> Collection:
         with campaign.prepared(request) as prepared:
@@ -323,65 +212,84 @@ def collect(
     return finished(work)
 
 
+def collect_request(tasks: Sequence[str], options: CollectOptions) -> campaign.Request:
+    """What complete `options` ask of a collection. Raises UsageError."""
+    from passagent.data.collect.campaign import Request
+
+    return Request(
+        tasks=tasks,
+        settings=settings_of(CollectOptions, options),
+        preset=options["config"],
+        root=options["root"],
+        trials=options["trials"],
+        parallel=options["parallel"],
+        shuffle=options["shuffle"],
+        shard=options["shard"],
+        max_steps=options["max_steps"],
+        runs_dir=str(options["runs_dir"]),
+    )
+
+
 def build_dataset(
-    samples: str | Path | Sequence[str | Path],
-    *,
-    out: str | Path,
-    shapes: int = 10,
-    evaluation: int = 200,
-    backward: bool = False,
-    device: str | None = None,
-    parallel: int | None = None,
-    limit: int = 600,
+    samples: str | Path | Sequence[str | Path], **options: Unpack[BuildOptions]
 ) -> dict[str, Any]:
     """Make tasks of full graphs in GraphNet's layout, and return the data set's record with its funnel.
 
-    The arguments are the options of `passagent tasks build` (docs/tasks.md). The same call again goes on.
+    options: those of `passagent tasks build` (docs/tasks.md). The same call again goes on.
     Raises UsageError, InfrastructureError.
     """
-    from passagent.data.pipeline.assembling import build, request_of
+    from passagent.data.pipeline.assembling import build
 
     places = [samples] if isinstance(samples, str | Path) else samples
-    words = [str(place) for place in places]
-    return build(request_of(words, str(out), shapes, evaluation, backward, device, parallel, limit))
+    return build(build_request([str(place) for place in places], checked(BuildOptions, options)))
 
 
-def export(
-    run: Run | str | Path | Sequence[str | Path],
-    *,
-    format: Literal["passagent", "trl", "openai", "llamafactory", "axolotl", "atif"],
-    out: str | Path,
-    keep: str | None = None,
-    by: Literal["episode", "step"] = "episode",
-    best_of: int | None = None,
-    per_sequence: int | None = None,
-    failures: bool = False,
-    pairs: bool = False,
-    parquet: bool = False,
-    against: Sequence[str] = (),
-    tokenizer: str | None = None,
-) -> Summary:
+def build_request(samples: list[str], options: BuildOptions) -> assembling.Request:
+    """What complete `options` ask of the tasks' pipeline."""
+    from passagent.data.pipeline.assembling import Request
+
+    return Request(
+        samples=samples,
+        out=str(options["out"]),
+        device=options["device"] or "cpu",
+        shapes=options["shapes"],
+        evaluation=options["evaluation"],
+        parallel=options["parallel"] or len(os.sched_getaffinity(0)),
+        backward=options["backward"],
+        limit_s=options["limit"],
+    )
+
+
+def export(run: Run | str | Path | Sequence[str | Path], **options: Unpack[ExportOptions]) -> Summary:
     """Write a data set for a trainer to the new directory `out`, and say what is in it.
 
-    run: one run's episodes, or those of one or several runs directories. The other arguments are the options
-    of `passagent export` (docs/training.md). Raises UsageError, and PassagentError for what must not go out.
+    run: one run's episodes, or those of one or several runs directories; options: those of
+    `passagent export` (docs/training.md). Raises UsageError, and PassagentError for what must not go out.
     """
-    from passagent.data.dataset.making import Request, make
-    from passagent.data.dataset.selection import Selection
+    from passagent.data.dataset.making import make
 
-    place = run.runs_dir if isinstance(run, Run) else run
+    given = checked(ExportOptions, options)
+    keep, place = given["keep"], run.runs_dir if isinstance(run, Run) else run
     places = [str(place)] if isinstance(place, str | Path) else [*map(str, place)]
     if isinstance(run, Run):
-        keep = f"run = '{run.id}'" + (f" AND ({keep}\n)" if keep else "")
-    request = Request(
-        form=format,
-        out=str(out),
-        selection=Selection(keep, by, best_of, per_sequence),
+        given["keep"] = f"run = '{run.id}'" + (f" AND ({keep}\n)" if keep else "")
+    words = f"format={given['format']!r}, keep={given['keep']!r}, by={given['by']!r}"
+    return make(export_request(places, given), f"passagent.export({places!r}, {words})")
+
+
+def export_request(places: list[str], options: ExportOptions) -> making.Request:
+    """What complete `options` ask of a data set of the runs in the directories `places`."""
+    from passagent.data.dataset.making import Request
+    from passagent.data.dataset.selection import Selection
+
+    return Request(
+        form=options["format"],
+        out=str(options["out"]),
+        selection=Selection(options["keep"], options["by"], options["best_of"], options["per_sequence"]),
         runs_dirs=places,
-        against=list(against),
-        with_failures=failures,
-        with_pairs=pairs,
-        parquet=parquet,
-        tokenizer=tokenizer,
+        against=list(options["against"] or ()),
+        with_failures=options["failures"],
+        with_pairs=options["pairs"],
+        parquet=options["parquet"],
+        tokenizer=options["tokenizer"],
     )
-    return make(request, f"passagent.export({places!r}, format={format!r}, keep={keep!r}, by={by!r})")

@@ -16,7 +16,6 @@ from pydantic.functional_validators import AfterValidator, field_validator, mode
 
 from passagent import extend
 from passagent.errors import UsageError, nearest
-from passagent.experience_config import ExperienceConfig
 from passagent.system import resources
 
 _LARGEST = 2**63 - 1  # integer of the database
@@ -31,24 +30,21 @@ class EvaluatorConfig(_Section):
     """How a candidate is judged (PassNet 3.5 and Appendices D-F)."""
 
     device: str = "cpu"
-    """`cpu`, `cuda`, `cuda:N`, several of one model as `cuda:N,cuda:M`, or `cuda:all`."""
+    """cpu, cuda, cuda:N, several of one model as cuda:N,cuda:M, or cuda:all."""
     pool: str = "local"
     """Whose devices: `local`, workers (`http://HOST:PORT,...`), or `ray[://ADDRESS]` (docs/cluster.md)."""
     token_file: str | None = None
-    """Holds the token of HTTP workers."""
+    """The file with the token of HTTP workers."""
     dispatch: Literal["direct", "dynamo", "graph", "python"] = "direct"
-    """`direct` calls the rewritten graph, in which each pass is a plan: what its host code decided once, in
-    another process. `dynamo` keeps torch.compile's guards around it. `graph` leaves out the host's share, as
-    inside a whole compiled model: on a GPU calls are replays of a CUDA graph; on the CPU what dispatching
-    takes is subtracted, an estimate. `python` runs the pass's Python in every call, for authors whom you
-    trust: it does not defend itself against host code that cheats."""
+    """How the rewritten graph is called: itself, behind torch.compile's guards, without the host's share, or
+    by the pass's own Python. All but `python` call a plan: what the host code decided once, in another
+    process. `graph` replays a CUDA graph on a GPU; on the CPU what dispatching takes is subtracted, an
+    estimate. `python` is for authors whom you trust: it does not defend itself against host code."""
     reference: Literal["eager", "inductor"] = "eager"
-    """`inductor`: a candidate is timed against torch.compile's default, too, called as `dispatch` says, by
-    one more pair of workers, and each subgraph has `vs_reference`. Correctness, speedup and AS are relative
-    to eager in either case, so that they mean the same."""
+    """`inductor`: a candidate is timed against torch.compile's default, too, and each subgraph has
+    `vs_reference`. Correctness, speedup and AS are relative to eager in either case."""
     isolation: Literal["sandboxed", "in-process"] = "sandboxed"
-    """`in-process`: kernels of plans that you trust run in threads of the process that evaluates, in
-    notebooks, tests and trainers. Nothing shuts them in; host code is still recorded in another process."""
+    """`in-process`: kernels of plans that you trust run, not shut in, in threads of this process."""
     warmups: int = Field(25, ge=0)
     """Calls before timing starts, each side."""
     trials: int = Field(100, ge=2)
@@ -79,8 +75,7 @@ class EvaluatorConfig(_Section):
     single_replacement_func: bool = True
     """All passes of a candidate must share one `replacement_func` (PassBench)."""
     special_values: bool = True
-    """Outputs must be right on special values, too: NaN, infinities, the graph's constants, the ends of
-    dtypes, rows of one value (docs/evaluator.md). `false` is for the paper's table."""
+    """Outputs must be right on special values, too (docs/evaluator.md). `false` is for the paper's table."""
     host_extensions: bool = False
     """Allow load_inline, ctypes and the like, for an author whom you trust: the candidate's worker then has
     no sandbox, and every result says so. Implies `dispatch: python`."""
@@ -111,7 +106,7 @@ class ModelChoice(_Section):
     name: str
     """`expert`, `openai/NAME`, `anthropic/NAME`, `replay:FILE`, or a class of your own (see extend.py)."""
     base_url: str | None = None
-    """A compatible server's address; None: the provider's own, or what its ..._BASE_URL variable says."""
+    """A compatible server's address. None: the provider's own, or what its ..._BASE_URL variable says."""
     api: Literal["chat", "responses"] | None = None
     """Which of OpenAI's APIs; None: Responses at OpenAI's own address, Chat Completions elsewhere."""
 
@@ -136,7 +131,7 @@ class ModelConfig(ModelChoice):
     timeout_s: float = Field(600.0, gt=0)
     max_retries: int = Field(10, ge=0)
     prices: dict[str, list[float]] = {}
-    """Of a model's name: [input, output[, cached read[, cached write]]], USD per million tokens."""
+    """A model's price, USD per million tokens: input, output[, cached read[, cached write]]."""
 
     @field_validator("prices")
     @classmethod
@@ -204,8 +199,7 @@ class ContextBudget(_Section):
     """Passes of similar tasks; short files are kept whole."""
 
 
-TOOLS: tuple[str, ...] = ("file_editor", "check", "pass_evaluator", "search_knowledge")
-TOOLS += ("search_code", "profile")
+TOOLS = ("file_editor", "check", "pass_evaluator", "search_knowledge", "search_code", "profile")
 POLICIES = ("evolutionary", "greedy", "mcts", "random", "best_of_n")
 
 
@@ -246,11 +240,13 @@ class SearchConfig(_Section):
     """(fitness, selection policy, universal operator, stopping rule): KernelEvolve 3.1."""
 
     islands: int = Field(3, ge=1, le=1000)
+    """Populations side by side."""
     iters: int = Field(12, ge=1, le=_LARGEST)
-    """Episodes of the whole run."""
+    """Episodes over the life of the run."""
     seed: int = Field(0, ge=-_LARGEST, le=_LARGEST)
+    """Seed of the search's choices."""
     deterministic: bool = False
-    """Nothing that a prompt shows depends on how quick devices are: it is waited for, however long."""
+    """Let nothing that a prompt shows depend on how quick devices are. The search then waits for them."""
     policy: Annotated[str, AfterValidator(partial(_known_or_path, known=POLICIES))] = "evolutionary"
     """Who selects parents: one of POLICIES, or a class of your own (`pkg.mod:MyPolicy`, see extend.py)."""
     stop: list[str] = []
@@ -258,7 +254,7 @@ class SearchConfig(_Section):
     expert_seeds: int = Field(1, ge=0)
     """Episodes that the built-in expert writes before another model's first one (Kernel Foundry 3.2.1)."""
     seed_dir: str | None = None
-    """A pass directory that is a seed of the run, beside the expert's; it is read when the run is made."""
+    """A pass directory that the run starts from, beside the expert's. It is read when the run is made."""
     drafts: int = Field(0, ge=0)
     """The first episodes, which start from the task and are told of no other (KernelEvolve 4, Figure 10)."""
     roles: list[str] = Field(
@@ -286,25 +282,45 @@ class SearchConfig(_Section):
     """How often each of them is measured, at most; two rounds can be enough to tell their order."""
     confirm_every: int = Field(0, ge=0)  # and so often before it ends, counted in episodes; 0: never
     target_as: float | None = Field(None, gt=0)
+    """Stop when a correct pass has this AS."""
     max_stagnation: int | None = Field(None, ge=1)
-    """Stop after so many episodes of the run without a gain of `min_gain`."""
+    """Stop after so many episodes of the run without a gain (of `min_gain`)."""
     until: float | None = Field(None, gt=0)
-    """Stop when an hour more is expected to gain less than this share of AS: 0.02 is 2%."""
+    """Stop when an hour more is expected to gain less than this share of AS, such as 0.02."""
     until_sol: float | None = Field(None, ge=0)
     """Stop when all islands are within this share of the speed of light; the first there rest meanwhile."""
     max_time_s: float | None = Field(None, gt=0)
+    """End after this time: 90, 90s, 30m, 2h. The setting is in s."""
     max_tokens: int | None = Field(None, ge=1)
-    max_cost: float | None = Field(None, gt=0)  # USD
+    """Stop after this many tokens."""
+    max_cost: float | None = Field(None, gt=0)
+    """Spend at most this, USD."""
     max_evaluations: int | None = Field(None, ge=1)
+    """Evaluate at most this many candidates."""
+
+
+class ExperienceConfig(_Section):
+    """What models are shown of what is known, and where that is kept (docs/experience.md)."""
+
+    library: str | None = None
+    """Where runs keep what they found and learned: a file, or `off`. None: see docs/experience.md."""
+    exclude: list[str] = []
+    """Tasks of an evaluation: nothing of them is stored in the library or taken from it."""
+    seeds: bool = True
+    """A pass that is known for this very task is a seed of the run."""
+    examples: int = Field(2, ge=0)
+    """Passes of similar tasks that episodes are shown which start from the task; drafts are shown none."""
+    learned: bool = True
+    """Show hints that models wrote, but for a random fifth of the episodes, which show their worth."""
 
 
 class ValidatorConfig(_Section):
     """A model's opinion on whether a right candidate cheats (Kernel Foundry 3.2.2)."""
 
     model: str | None = None
-    """`openai/NAME`, `anthropic/NAME` or `replay:FILE`; None: nobody is asked."""
+    """Ask this model, too, whether a right pass cheats: openai/NAME, anthropic/NAME or replay:FILE."""
     base_url: str | None = None
-    """Its address; None: that of the models of its provider."""
+    """The validator's address. None: that of the models of its provider."""
     threshold: float = Field(0.5, ge=0, le=1)
     """A likelihood over it flags the candidate."""
     decisive: bool = False
@@ -352,11 +368,11 @@ def load_config(preset_or_file: str | None = None, overrides: dict[str, Any] | N
             raise UsageError(f"--config {name}: no such preset or file{nearest(name, presets())}")
     try:
         data = yaml.safe_load(path.read_text()) or {}
-    except yaml.MarkedYAMLError as error:
-        where = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise UsageError(f"{path}{where}: not valid YAML: {error.problem or error.context}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not valid YAML: {str(error).splitlines()[0]}") from error
+        mark = getattr(error, "problem_mark", None)
+        reason = getattr(error, "problem", None) or getattr(error, "context", None) or str(error)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise UsageError(f"{path}{where}: not valid YAML: {reason.splitlines()[0]}") from error
     if not isinstance(data, dict):
         raise UsageError(f"{path}: must be a mapping of sections ({', '.join(Config.model_fields)})")
     config = validate(data, str(path))

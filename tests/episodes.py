@@ -201,5 +201,5 @@ def build(directory: Path, names: Iterable[str] = RUNS) -> Path:
                 "agent.max_steps=16",
                 *run.pairs,
             )
-            running.run(str(task), None, chosen, str(runs_dir), True, False, paid_run.parts())
+            running.run(str(task), {"settings": chosen, "runs_dir": runs_dir}, True, paid_run.parts())
     return runs_dir

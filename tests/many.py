@@ -50,7 +50,7 @@ def warm_up() -> None:
     with tempfile.TemporaryDirectory() as root, redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         task = tiny_search.write_task(Path(root) / "task")
         settings = tiny_search.settings(4, 2, 1)
-        running.run(str(task), None, settings, f"{root}/runs", True, False, tiny_search.parts())
+        running.run(str(task), {"settings": settings, "runs_dir": f"{root}/runs"}, True, tiny_search.parts())
 
 
 def child(
@@ -68,14 +68,14 @@ def child(
     if prepare := how.get("prepare"):
         prepare()
     from passagent.cli import guarded
-    from passagent.cli.commands import running, searching
+    from passagent.cli.commands import running
 
     parts = tiny_search.parts(how.get("seconds", 0.0), tiny_search.Gate(how["gate"]))
     sys.argv = ["passagent"]
     if verb == "run":
-        guarded(lambda: running.run(target, None, settings, runs_dir, True, False, parts))
+        guarded(lambda: running.run(target, {"settings": settings, "runs_dir": runs_dir}, True, parts))
     else:
-        guarded(lambda: searching.resume(target, settings, runs_dir, True, parts))
+        guarded(lambda: running.resume(target, {"settings": settings, "runs_dir": runs_dir}, True, parts))
 
 
 class Runs:

@@ -20,7 +20,7 @@ from tenacity import wait_random
 from wire_server import Said
 
 from passagent.evaluator.result import Candidate, Evaluation
-from passagent.settings import parse_models, parse_set
+from passagent.options import parse_models, parse_set
 
 SECRETS = {
     "OPENAI_API_KEY": "sk-planted-0123456789abcdef",
@@ -95,7 +95,7 @@ def child(environment: dict[str, str], log: str, words: list[str]) -> None:
 
 def program() -> None:
     """The entry behind `main`, so that its errors and exit codes are those of the command line."""
-    from passagent.cli.commands import running, searching
+    from passagent.cli.commands import running
     from passagent.models import retry
 
     retry.BACKOFF = wait_random(0, 0.05)  # type: ignore[assignment]
@@ -105,9 +105,9 @@ def program() -> None:
     if verb == "run":
         iters, islands, models, *pairs = rest
         chosen = settings(int(iters), int(islands), models, *pairs)
-        running.run(target, None, chosen, runs_dir, True, False, parts())
+        running.run(target, {"settings": chosen, "runs_dir": runs_dir}, True, parts())
     else:
-        searching.resume(target, {}, runs_dir, True, parts())
+        running.resume(target, {"settings": {}, "runs_dir": runs_dir}, True, parts())
 
 
 def collect() -> None:

@@ -41,7 +41,7 @@ def main() -> None:
     parts = Parts(
         tiny_search.PacedModel(float(os.environ.get("MODEL_SECONDS", "0"))), evaluator, tiny_search.diagnose
     )
-    running.run(task, None, settings, runs_dir, True, False, parts)
+    running.run(task, {"settings": settings, "runs_dir": runs_dir}, True, parts)
 
 
 def tree(runs_dir: Path) -> list[tuple[Any, ...]]:

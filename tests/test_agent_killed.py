@@ -79,7 +79,7 @@ def die_after_one_step() -> None:
 
 
 def program() -> None:
-    from passagent.cli.commands import running, searching
+    from passagent.cli.commands import running
     from passagent.search import beginning
 
     verb, *words = sys.argv[1:]
@@ -87,9 +87,9 @@ def program() -> None:
     if "DIE" in os.environ:
         die_after_one_step()
     if verb == "run":
-        running.run(words[0], None, SETTINGS, words[1], True, False, parts)
+        running.run(words[0], {"settings": SETTINGS, "runs_dir": words[1]}, True, parts)
     else:
-        searching.resume("last", {}, words[0], True, parts)
+        running.resume("last", {"settings": {}, "runs_dir": words[0]}, True, parts)
 
 
 def start(notes: Path, *words: object, die: bool) -> int:

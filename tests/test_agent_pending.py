@@ -429,7 +429,7 @@ def test_a_search_stores_and_exports_what_came_late(tmp_path: Path) -> None:
     parts = beginning.Parts(model, SlowEvaluator(lambda: len(model.calls)), tiny_search.diagnose)
     task, runs_dir = tiny_search.write_task(tmp_path / "task"), tmp_path / "runs"
     settings = tiny_search.settings(2, 1, 5) | {"search.reuse": False}
-    running.run(str(task), None, settings, str(runs_dir), True, False, parts)
+    running.run(str(task), {"settings": settings, "runs_dir": runs_dir}, True, parts)
     assert len(model.calls) == 12
     with Store.open(runs_dir) as store:
         run = runs.find_run(store, "last")

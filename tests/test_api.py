@@ -22,6 +22,7 @@ from test_resume_real import children_of
 import passagent as pa
 from passagent import api, cli
 from passagent.evaluator.result import MANIFEST
+from passagent.system.option_groups import options_of
 
 pytestmark = pytest.mark.slow
 
@@ -152,31 +153,22 @@ def test_every_command_has_its_name_in_python_or_a_reason():
 @pytest.mark.parametrize(
     ("name", "in_a_terminal_only"),
     [
+        ("run", {"json", "events"}),
+        ("resume", {"json"}),
+        ("fork", {"json", "node", "runs_dir"}),
         ("bench", {"json", "markdown", "plots"}),
         ("collect", {"json"}),
-        ("export", {"json"}),
+        ("export", {"json", "runs_dir"}),
     ],
 )
 def test_an_option_has_its_name_in_python(name, in_a_terminal_only):
     import typer
 
     command = typer.main.get_command(cli.app).commands[name]
-    options = {
-        max(one.opts, key=len).lstrip("-").replace("-", "_"): one
-        for one in command.params
-        if one.param_type_name == "option"
-    }
-    given = dict(inspect.signature(IN_PYTHON[name]).parameters)
-    if name == "export":
-        del options["runs_dir"]  # what is exported: `run`
-    else:
-        options["settings"] = options.pop("set")
-    del given["run" if name == "export" else "tasks"]
-    assert given.keys() == options.keys() - in_a_terminal_only
-    for key, parameter in given.items():
-        default = options[key].default
-        if isinstance(default, int | float | bool) and key != "runs_dir":
-            assert parameter.default == default, key
+    options = {one.name for one in command.params if one.param_type_name == "option"} - {"help_all"}
+    group = inspect.signature(IN_PYTHON[name]).parameters["options"].annotation
+    keywords = options_of(getattr(api, group.removeprefix("Unpack[").removesuffix("]")))
+    assert {*keywords} == options - in_a_terminal_only
 
 
 def test_a_collection(small, tmp_path):

@@ -113,7 +113,7 @@ def conversation(tmp_path_factory: pytest.TempPathFactory) -> list[Message]:
     few = {"warmups": 2, "trials": 6, "max_trials": 6, "budget_s": 0.1}
     settings = tiny_search.settings(1, 1, 1) | {f"evaluator.{key}": value for key, value in few.items()}
     parts = Parts(ScriptedModel(REPLIES), None, tiny_search.diagnose)
-    running.run(str(task), None, settings, str(root / "runs"), True, False, parts)
+    running.run(str(task), {"settings": settings, "runs_dir": root / "runs"}, True, parts)
     with Store.open(root / "runs") as store:
         run = runs.find_run(store, "last")
         episode = trajectory(store, run, find_episode(store, run, 1))

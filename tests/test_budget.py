@@ -14,15 +14,15 @@ import tiny_search
 from wire_server import Said, WireServer
 
 from passagent import cli
-from passagent.cli.commands import running, searching
+from passagent.cli.commands import running
 from passagent.config import SearchConfig, load_config
 from passagent.errors import UsageError
 from passagent.models import limiter, prices
 from passagent.models.prices import Price, check_budget, parse_price, price_of, read_prices
 from passagent.models.retry import Transient
 from passagent.models.types import Usage
+from passagent.options import RunOptions, parse_models, settings_of
 from passagent.search.stop import Progress, Want, lack, left
-from passagent.settings import parse_models, settings_of
 from passagent.store import Store, nodes, runs
 
 SMALL = ["model.max_output_tokens=500"]
@@ -38,7 +38,12 @@ def spend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             monkeypatch.setenv("OPENAI_BASE_URL", f"{there.url}/v1")
             monkeypatch.setenv("OPENAI_API_KEY", "sk-planted-0123456789abcdef")
             chosen = paid_run.settings(iters, islands, "openai/m-1", *SMALL, *settings)
-            running.run(str(task), None, chosen, str(tmp_path / "runs"), True, True, paid_run.parts())
+            running.run(
+                str(task),
+                {"settings": chosen, "runs_dir": str(tmp_path / "runs"), "new": True},
+                True,
+                parts=paid_run.parts(),
+            )
         with Store.open(tmp_path / "runs") as store:
             return runs.find_run(store, "last"), there
 
@@ -61,7 +66,12 @@ def test_a_run_goes_on_with_a_wider_limit(
     run, first = spend(4, 2, "search.max_tokens=20000")
     with WireServer(paid_run.brain) as there:
         monkeypatch.setenv("OPENAI_BASE_URL", f"{there.url}/v1")
-        searching.resume("last", {"search.max_tokens": 10**9}, str(tmp_path / "runs"), True, paid_run.parts())
+        running.resume(
+            "last",
+            {"settings": {"search.max_tokens": 10**9}, "runs_dir": tmp_path / "runs"},
+            True,
+            parts=paid_run.parts(),
+        )
     with Store.open(tmp_path / "runs") as store:
         after = runs.find_run(store, "last")
         assert after.stop_reason == "all 4 episodes are done"
@@ -188,7 +198,9 @@ def test_the_command_line_refuses_and_takes_prices(
     assert exit_.value.code == 2
     assert len(err.splitlines()) == 1 and "--price openai/own=IN,OUT" in err
     assert not (tmp_path / "runs" / "passagent.db").exists()
-    assert settings_of({"price": ["openai/own=1,2"]}) == {"model.prices": {"openai/own": [1.0, 2.0]}}
+    assert settings_of(RunOptions, {"price": ["openai/own=1,2"]}) == {
+        "model.prices": {"openai/own": [1.0, 2.0]}
+    }
 
 
 def test_models_and_weights_on_the_command_line() -> None:

@@ -24,7 +24,7 @@ from passagent.view.evaluation import evaluation_text
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = Path(tiny_search.__file__)
-NOT_SETTINGS = ("help", "version", "install_completion", "show_completion")
+NOT_SETTINGS = ("help", "help_all", "version", "install_completion", "show_completion")
 
 
 @pytest.fixture
@@ -64,7 +64,12 @@ def stored(task, call, capsys):
     """A finished tiny run in `runs`."""
     from passagent.cli.commands import running
 
-    running.run(str(task), None, tiny_search.settings(6, 2, 1), "runs", True, False, tiny_search.parts())
+    running.run(
+        str(task),
+        {"settings": tiny_search.settings(6, 2, 1), "runs_dir": "runs"},
+        True,
+        parts=tiny_search.parts(),
+    )
     capsys.readouterr()
 
 
@@ -93,7 +98,7 @@ def test_help_and_version_import_nothing_heavy(call):
 def test_looking_at_runs_imports_no_torch():
     program = (
         "import sys\n"
-        "from passagent.cli.commands import exporting, run_commands, showing, task_commands\n"
+        "from passagent.cli.commands import collecting, run_commands, showing, task_commands\n"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
@@ -152,7 +157,7 @@ def test_an_environment_variable_stands_for_an_option(call, task, monkeypatch):
             "search.iters = 'many': input should be a valid integer",
         ),
         (["run", "task", "--iters", "0"], "search.iters = 0: input should be greater than or equal to 1"),
-        (["run", "task", "--iters", "many"], "--iters"),
+        (["run", "task", "--iters", "many"], "iters = 'many': input should be a valid integer"),
         (["run", "task", "--max-cost", "nan"], "search.max_cost = nan: input should be a finite number"),
         (["run", "task", "--max-evals", "-1"], "search.max_evaluations = -1: input should be greater than"),
         (["run", "task", "--max-cost", "-5"], "search.max_cost = -5.0: input should be greater than 0"),
@@ -161,30 +166,36 @@ def test_an_environment_variable_stands_for_an_option(call, task, monkeypatch):
         (["run", "task", "--max-stagnation", "-1"], "search.max_stagnation = -1: input should be greater"),
         (["run", "task", "--target-as", "-1"], "search.target_as = -1.0: input should be greater than 0"),
         (["run", "task", "--until", "-1"], "search.until = -1.0: input should be greater than 0"),
-        (["bench", "task", "--compiler", "run", "--iters", "-1"], "--iters"),
+        (["bench", "task", "--compiler", "run", "--iters", "-1"], "iters = '-1': input should be greater"),
         (["run", "task", "--islands", "1001"], "search.islands = 1001: input should be less than"),
         (["run", "task", "--seed", 10**30], f"search.seed = {10**30}: input should be less than"),
         (["run", "task", "--set", "search.roles=[]"], "search.roles = []: list should have at least 1 item"),
         (["run", "task", "--config", "open.yaml"], "open.yaml, line 2: not valid YAML: expected"),
         (["run", "task", "--config", "bare.yaml"], "bare.yaml: search = None: must be a mapping of keys"),
         (["run", "task", "--device", "gpu"], "--device gpu: write cpu, cuda, cuda:N"),
-        (["run", "task", "--dispatch", "quick"], "--dispatch"),
+        (["run", "task", "--dispatch", "quick"], "dispatch = 'quick': input should be 'direct', 'dynamo'"),
         (["run", "task", "--runs-dir", "file/runs"], "file/runs: cannot be written"),
         (["run"], "TASK"),
         (["rum"], "did you mean 'run'"),
-        (["run", "task", "--fast"], "--fast"),
+        (["run", "task", "--max-tim", 3], "no option 'max_tim'; did you mean 'max_time'?"),
+        (
+            ["run", "task", "--config", "unknown.yaml"],
+            "unknown.yaml: unknown key 'search.itres'; did you mean",
+        ),
+        (["run", "task", "--max-time", "3d"], "max_time = '3d': is no time; write 90, 90s, 30m or 2h"),
         (["eval", "task"], "pass_dir: no such pass directory"),
         (["run", "task", "--seed-dir", "nowhere"], "nowhere: no such pass directory"),
         (["eval", "task", "--pass-dir", "empty"], "holds no .py file"),
         (["resume", "last"], "holds no runs"),
         (["show", "last", "--runs-dir", "nowhere"], "nowhere: holds no runs"),
         (["best", "last", "--out", "out"], "holds no runs"),
-        (["best", "last"], "--out"),
+        (["best", "last"], "option 'out' has to be given"),
         (["runs"], "holds no runs"),
     ],
 )
 def test_usage_mistakes(call, task, tmp_path, words, told):
     (tmp_path / "open.yaml").write_text("search:\n  roles: [fusion")
+    (tmp_path / "unknown.yaml").write_text("search:\n  itres: 3\n")
     (tmp_path / "bare.yaml").write_text("search:\n")
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
@@ -281,7 +292,12 @@ def test_a_run_without_a_correct_pass(call, task, monkeypatch, capsys):
     from passagent.cli.commands import running
 
     monkeypatch.setattr(tiny_search, "share", lambda *words: 0.0)
-    running.run(str(task), None, tiny_search.settings(2, 1, 1), "runs", False, False, tiny_search.parts())
+    running.run(
+        str(task),
+        {"settings": tiny_search.settings(2, 1, 1), "runs_dir": "runs"},
+        False,
+        parts=tiny_search.parts(),
+    )
     assert "no candidate was correct" in capsys.readouterr().out
     code, out, _ = call("show", "last")
     assert code == 0

@@ -244,7 +244,7 @@ def test_the_figures_of_the_table():
         (["tasks", "--shard", "2/2"], "--shard 2/2: write I/N with I from 0 to N-1"),
         (["tasks", "--shard", "x"], "--shard x: write I/N"),
         (["tasks", "--shard", "7/9"], "no trial is in this shard"),
-        (["tasks", "--trials", "0"], "Invalid value for '--trials'"),
+        (["tasks", "--trials", "0"], "trials = '0': input should be greater"),
         (["tasks", "--config", "techer"], "did you mean 'teacher'?"),
         (["tasks", "--set", "agent.max_stps=1"], "did you mean 'agent.max_steps'?"),
         (["tasks", "--set", "search.islands=3"], "search.islands: is 1 in a collection"),

@@ -59,7 +59,7 @@ def searched(place: Path) -> Iterator[tuple[Store, runs.Run]]:
     parts = Parts(tiny_search.PacedModel(), tiny_search.FastEvaluator(), tiny_search.diagnose)
     settings = tiny_search.settings(6, 2, 4)
     task = tiny_search.write_task(place / "task")
-    running.run(str(task), None, settings, str(place / "runs"), True, False, parts)
+    running.run(str(task), {"settings": settings, "runs_dir": place / "runs"}, True, parts)
     with Store.open(place / "runs") as store:
         yield store, runs.find_run(store, "last")
 

@@ -49,7 +49,7 @@ def test_file_of_events_holds_what_status_follow_prints(tmp_path, monkeypatch, c
     task = tiny_search.write_task(tmp_path / "task")
     settings, file = tiny_search.settings(6, 2, 1), tmp_path / "events.jsonl"
     runs_dir, parts = str(tmp_path / "runs"), tiny_search.parts()
-    running.run(str(task), None, settings, runs_dir, True, False, parts, events_file=str(file))
+    running.run(str(task), {"settings": settings, "runs_dir": runs_dir}, True, parts, events_file=str(file))
     told = [json.loads(line) for line in file.read_text().splitlines()]
     capsys.readouterr()
     monkeypatch.setattr(
@@ -82,17 +82,18 @@ def test_what_is_not_stored_is_a_note(tmp_path, monkeypatch):
     task = tiny_search.write_task(tmp_path / "task")
     file = tmp_path / "events.jsonl"
     settings = tiny_search.settings(1, 1, 1)
-    words = (str(task), None, settings, str(tmp_path / "runs"), True, False, tiny_search.parts())
-    running.run(*words, events_file=str(file))
+    options = {"settings": settings, "runs_dir": tmp_path / "runs"}
+    running.run(str(task), options, True, tiny_search.parts(), events_file=str(file))
     first = json.loads(file.read_text().splitlines()[0])
     assert (first["event"], first["message"]) == (Noted.kind, "waiting: cpu is in use")
 
 
 def test_a_file_that_cannot_be_written_is_told(tmp_path):
     task = tiny_search.write_task(tmp_path / "task")
-    words = (str(task), None, tiny_search.settings(1, 1, 1), str(tmp_path / "runs"), True, False)
+    options = {"settings": tiny_search.settings(1, 1, 1), "runs_dir": tmp_path / "runs"}
+    events_file = str(tmp_path / "no" / "events.jsonl")
     with pytest.raises(UsageError, match="--events"):
-        running.run(*words, tiny_search.parts(), events_file=str(tmp_path / "no" / "events.jsonl"))
+        running.run(str(task), options, True, tiny_search.parts(), events_file)
 
 
 def test_the_lines_of_a_run_are_made_of_them(tmp_path, capsys):
@@ -106,7 +107,12 @@ def test_the_lines_of_a_run_are_made_of_them(tmp_path, capsys):
 
     def lines(new, evaluator):
         parts = Parts(tiny_search.PacedModel(), evaluator, tiny_search.diagnose)
-        running.run(str(task), None, tiny_search.settings(6, 1, 5), str(tmp_path / "runs"), False, new, parts)
+        running.run(
+            str(task),
+            {"settings": tiny_search.settings(6, 1, 5), "runs_dir": str(tmp_path / "runs"), "new": new},
+            False,
+            parts=parts,
+        )
         return [line[8:] for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
 
     task = tiny_search.write_task(tmp_path / "task")

@@ -38,7 +38,9 @@ def searched(tmp_path, monkeypatch, capsys):
     def search(settings, model=None, iters=6):
         parts = Parts(model, tiny_search.FastEvaluator(), tiny_search.diagnose)
         every = tiny_search.settings(iters, 2, 1) | settings
-        running.run(str(task), None, every, str(tmp_path / "runs"), True, True, parts)
+        running.run(
+            str(task), {"settings": every, "runs_dir": str(tmp_path / "runs"), "new": True}, True, parts
+        )
         told = json.loads(capsys.readouterr().out)
         opened.append(Store.open(tmp_path / "runs"))
         return told, opened[-1], runs.find_run(opened[-1], told["run"])

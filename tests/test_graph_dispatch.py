@@ -12,7 +12,6 @@ from cases import write_task as write_case
 from test_timing import reference, scripted
 from tiny import KERNEL, candidate, write_subgraph, write_task
 
-from passagent.cli.options import Dispatch
 from passagent.config import EvaluatorConfig
 from passagent.errors import TaskError
 from passagent.evaluator.judging import judging
@@ -26,7 +25,9 @@ from passagent.evaluator.runner.fresh import Draw, Rotation, refresher, window_o
 from passagent.evaluator.runner.samples import Samples, counted
 from passagent.evaluator.service.known import environment_key
 from passagent.evaluator.timing.timing import together
+from passagent.options import Dispatch
 from passagent.sandbox.channel import Arena
+from passagent.system.option_groups import choices_of
 from passagent.tasks import Subgraph, TensorMeta
 from passagent.tasks.reader import load_task
 
@@ -170,7 +171,7 @@ def test_all_subjects_are_called_in_the_same_way(subject, dispatch):
 
 def test_the_command_line_knows_every_dispatch():
     known = get_args(EvaluatorConfig.model_fields["dispatch"].annotation)
-    assert {one.value for one in Dispatch} == {*known}
+    assert {*choices_of(Dispatch)} == {*known}
 
 
 def make_graph(device="cpu", call=torch.neg):

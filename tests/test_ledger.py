@@ -30,7 +30,7 @@ def _loaded() -> Iterator[None]:
     """Processes are forked from one that has imported everything: a start takes no time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parent))
-        FORKS.set_forkserver_preload(["paid_run", "passagent.cli.commands.searching", "openai", "anthropic"])
+        FORKS.set_forkserver_preload(["paid_run", "passagent.cli.commands.running", "openai", "anthropic"])
         yield
 
 

@@ -21,7 +21,7 @@ import tiny_search
 
 from passagent import cli
 from passagent.agent.observe import read_status
-from passagent.cli.commands import running, searching
+from passagent.cli.commands import running
 from passagent.cli.commands.tidying import size_of
 from passagent.errors import PassagentError
 from passagent.evaluator.hardware import health
@@ -58,7 +58,7 @@ def place(tmp_path_factory):
     path = tmp_path_factory.mktemp("place")
     task = tiny_search.write_task(path / "task")
     settings = tiny_search.settings(12, 2, 1) | {"search.finalists": 2}
-    running.run(str(task), None, settings, str(path / "runs"), True, False, tiny_search.parts())
+    running.run(str(task), {"settings": settings, "runs_dir": path / "runs"}, True, tiny_search.parts())
     return path
 
 
@@ -329,10 +329,10 @@ def test_stop_leaves_what_can_be_gone_on_with(call, start, tmp_path, capsys):
     left = json.loads(call("status", "last", "--json", "--runs-dir", runs_dir)[1])
     assert {episode["doing"] for episode in left["under_way"]} == {"at rest"}
     more = {"search.iters": made(runs_dir)["episodes"] + 1}
-    searching.resume("last", more, str(runs_dir), True, tiny_search.parts())
+    running.resume("last", {"settings": more, "runs_dir": runs_dir}, True, tiny_search.parts())
     assert json.loads(capsys.readouterr().out)["state"] == "finished"
     more |= {"search.iters": more["search.iters"] + 2, "search.policy": "greedy"}
-    searching.resume("last", more, str(runs_dir), True, tiny_search.parts())
+    running.resume("last", {"settings": more, "runs_dir": runs_dir}, True, tiny_search.parts())
     assert 'search.policy "evolutionary", now "greedy"' in capsys.readouterr().err
     code, _, err = call("resume", "last", "--set", "search.islands=7", "--runs-dir", runs_dir)
     assert code == 2 and "search.islands: is fixed for a run's life" in one_line(err)
@@ -526,7 +526,7 @@ def test_runs_rm_takes_one_run_and_leaves_the_others_whole(call, copy, place, ca
     with Store.open(copy) as store:
         first = runs.find_run(store, "last").id
     settings = tiny_search.settings(6, 2, 3)
-    running.run(str(place / "task"), None, settings, str(copy), True, False, tiny_search.parts())
+    running.run(str(place / "task"), {"settings": settings, "runs_dir": copy}, True, tiny_search.parts())
     second = json.loads(capsys.readouterr().out)["run"]
     before = rows_of(copy, second)
     shared = {row["id"] for row in rows_of(copy, first)["evaluations"]}
@@ -553,7 +553,7 @@ def test_runs_rm_takes_one_run_and_leaves_the_others_whole(call, copy, place, ca
         assert left["n"] == len({row["id"] for row in before["evaluations"]})
     assert not (copy / first).exists() and (copy / second).is_dir()
     assert call("show", second, "--runs-dir", copy)[0] == 0
-    searching.resume(second, {"search.iters": 7}, str(copy), True, tiny_search.parts())
+    running.resume(second, {"settings": {"search.iters": 7}, "runs_dir": copy}, True, tiny_search.parts())
     assert json.loads(capsys.readouterr().out)["episodes"] == 7
 
 
@@ -646,7 +646,7 @@ def test_gc_is_not_disturbed_by_what_others_remove(call, copy, tmp_path, monkeyp
 
 
 def test_fork_starts_a_run_from_a_node(call, copy, place, capsys):
-    from passagent.cli.commands import searching
+    from passagent.cli.commands import running
 
     with Store.open(copy) as store:
         old = runs.find_run(store, "last")
@@ -654,7 +654,7 @@ def test_fork_starts_a_run_from_a_node(call, copy, place, capsys):
         files = nodes.get_files(store, node)
     before = rows_of(copy, old.id)
     settings = {"search.iters": 6, "search.islands": 3, "search.explore": 0.0}
-    searching.fork(old.id, node.id, settings, str(copy), True, tiny_search.parts())
+    running.fork(old.id, node.id, {"settings": settings}, str(copy), True, tiny_search.parts())
     out, err = capsys.readouterr()
     new = json.loads(out)["run"]
     assert f"run {new} starts from node {node.id} of run {old.id}" in err
@@ -700,7 +700,7 @@ def test_killed_process_is_told_and_resume_goes_on(findings, start, tmp_path, ca
     found, _ = findings(runs_dir)
     assert found["processes"]["verdict"] == "warn"
     more = {"search.iters": made(runs_dir)["episodes"] + 1}
-    searching.resume("last", more, str(runs_dir), True, tiny_search.parts())
+    running.resume("last", {"settings": more, "runs_dir": runs_dir}, True, tiny_search.parts())
     capsys.readouterr()
     found, _ = findings(runs_dir)
     figures = found["processes"]["figures"]

@@ -44,7 +44,10 @@ def made(tmp_path_factory):
     place = tmp_path_factory.mktemp("page")
     task = tiny_search.write_task(place / "task")
     running.run(
-        str(task), None, tiny_search.settings(4, 2, 1), str(place / "runs"), True, True, tiny_search.parts()
+        str(task),
+        {"settings": tiny_search.settings(4, 2, 1), "runs_dir": str(place / "runs"), "new": True},
+        True,
+        parts=tiny_search.parts(),
     )
     return place / "runs"
 

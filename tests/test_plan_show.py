@@ -13,7 +13,7 @@ import pytest
 from test_plan_record import PASS
 
 from passagent import cli
-from passagent.cli.commands import planning
+from passagent.cli.commands import pass_commands
 from passagent.errors import UsageError
 from passagent.evaluator.result import MANIFEST
 from passagent.plan.arguments import IntArg, ValueArg
@@ -132,7 +132,7 @@ def passagent(recorder, monkeypatch, capsys):
     """`passagent plan ...`, whose recording process is there already: exit code, stdout, stderr."""
 
     def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(planning, "recording_process", lambda: contextlib.nullcontext(recorder))
+        monkeypatch.setattr(pass_commands, "recording_process", lambda: contextlib.nullcontext(recorder))
         monkeypatch.setattr("sys.argv", ["passagent", "plan", *map(str, words)])
         with pytest.raises(SystemExit) as ended:
             cli.main()
@@ -197,6 +197,6 @@ def test_the_command_prints_triton_ir(tmp_path):
 
 def test_a_mistake_in_the_command_is_a_usage_error(task, tmp_path):
     with pytest.raises(UsageError, match="no such pass directory"):
-        planning.plan(str(tmp_path / "none"), str(task), "cpu", None, False)
+        pass_commands.plan(str(tmp_path / "none"), str(task), "cpu", None, False)
     with pytest.raises(UsageError, match="--device tpu: a plan is for cpu or cuda"):
-        planning.plan(str(tmp_path), str(task), "tpu", None, False)
+        pass_commands.plan(str(tmp_path), str(task), "tpu", None, False)

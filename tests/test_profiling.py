@@ -30,9 +30,9 @@ from passagent.experience.profiling.evidence import MOST_LINES, examine
 from passagent.experience.profiling.free_tier import free_profile
 from passagent.experience.profiling.profile_record import GraphProfile, KernelProfile, Profile
 from passagent.kernels.vector_report import read_report
+from passagent.options import RunOptions, settings_of
 from passagent.search.beginning import Parts
 from passagent.search.conducting import started, work
-from passagent.settings import settings_of
 from passagent.store import Store, runs
 from passagent.tasks import load_task
 
@@ -262,7 +262,7 @@ def test_islands_at_the_speed_of_light_leave_their_episodes_to_others(islands, t
     at = lambda made: 1.05 if made < 2 or made > 14 else 3.0  # noqa: E731
     made = Parts(PacedModel(), FastEvaluator(), headroom)
     config = load_config(
-        None, settings(12, islands, 1) | settings_of({"until": "sol"}, {"search.reuse": False})
+        None, settings(12, islands, 1) | settings_of(RunOptions, {"until": "sol"}, {"search.reuse": False})
     )
     task = load_task(str(write_task(tmp_path / "tiny")))
     with started(tmp_path / "runs", task, config, True, made) as prepared:

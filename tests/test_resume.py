@@ -15,7 +15,7 @@ import tiny_search
 
 from passagent.cli import guarded
 from passagent.cli.commands import running
-from passagent.cli.commands.signals import ECHO_S
+from passagent.cli.commands.running import ECHO_S
 from passagent.errors import UsageError
 from passagent.store import Store, nodes, runs, sessions
 from passagent.view.doctor import examine
@@ -145,14 +145,17 @@ def test_the_same_command_goes_on_with_an_unfinished_run(tmp_path: Path) -> None
 
 
 def test_more_iterations(tmp_path: Path) -> None:
-    from passagent.cli.commands import running, searching
+    from passagent.cli.commands import running
 
     task = tiny_search.write_task(tmp_path / "task")
     running.run(
-        str(task), None, tiny_search.settings(3, 2, 0), str(tmp_path), True, False, tiny_search.parts()
+        str(task),
+        {"settings": tiny_search.settings(3, 2, 0), "runs_dir": tmp_path},
+        True,
+        parts=tiny_search.parts(),
     )
-    searching.resume("last", {"search.iters": 5}, str(tmp_path), True, tiny_search.parts())
-    searching.resume("last", {}, str(tmp_path), True, tiny_search.parts())
+    running.resume("last", {"settings": {"search.iters": 5}, "runs_dir": tmp_path}, True, tiny_search.parts())
+    running.resume("last", {"settings": {}, "runs_dir": tmp_path}, True, tiny_search.parts())
     with Store.open(tmp_path) as store:
         run = runs.find_run(store, "last")
         assert run.iters == 5
@@ -173,7 +176,7 @@ def test_unexpected_error_of_an_island_is_one_line_and_the_run_goes_on(tmp_path:
     settings = tiny_search.settings(ITERS, ISLANDS, 1)
     broken = replace(tiny_search.parts(), model=Broken())
     with pytest.raises(SystemExit) as ended:
-        guarded(lambda: running.run(str(task), None, settings, runs_dir, True, False, broken))
+        guarded(lambda: running.run(str(task), {"settings": settings, "runs_dir": runs_dir}, True, broken))
     last = capsys.readouterr().err.strip().splitlines()[-1]
     what = "SystemError('AST constructor recursion depth mismatch (before=93, after=87)')"
     assert ended.value.code == 1
@@ -190,16 +193,24 @@ def test_unexpected_error_of_an_island_is_one_line_and_the_run_goes_on(tmp_path:
 
 
 def test_a_changed_task_is_not_gone_on_with(tmp_path: Path) -> None:
-    from passagent.cli.commands import running, searching
+    from passagent.cli.commands import running
 
     task = tiny_search.write_task(tmp_path / "task")
     running.run(
-        str(task), None, tiny_search.settings(1, 1, 0), str(tmp_path), True, False, tiny_search.parts()
+        str(task),
+        {"settings": tiny_search.settings(1, 1, 0), "runs_dir": tmp_path},
+        True,
+        parts=tiny_search.parts(),
     )
     model = task / "graphs" / "g" / "model.py"
     model.write_text(model.read_text().replace("relu", "gelu"))
     with pytest.raises(UsageError, match="has changed since run"):
-        searching.resume("last", {"search.iters": 2}, str(tmp_path), True, tiny_search.parts())
+        running.resume(
+            "last",
+            {"settings": {"search.iters": 2}, "runs_dir": tmp_path},
+            True,
+            parts=tiny_search.parts(),
+        )
 
 
 def make_run(store: Store, **values: object) -> runs.Run:

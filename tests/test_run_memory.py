@@ -206,7 +206,12 @@ def test_run_uses_what_its_runs_directory_holds_and_says_so_in_its_first_line(tm
     def run(place: str, **more: object) -> tuple[str, list[str], list[tuple]]:
         """The first line, where the seeds are from, and the tree."""
         settings = tiny_search.settings(6, 1, 3) | more
-        running.run(str(task), None, settings, str(tmp_path / place), False, True, tiny_search.parts())
+        running.run(
+            str(task),
+            {"settings": settings, "runs_dir": str(tmp_path / place), "new": True},
+            False,
+            parts=tiny_search.parts(),
+        )
         with Store.open(tmp_path / place) as store:
             found = runs.find_run(store, "last").id
             return capsys.readouterr().out.splitlines()[0], seed_origins(store, found), shape(store, found)

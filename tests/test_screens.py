@@ -13,13 +13,16 @@ import pytest
 import typer
 from test_cli import call, one_line, stored, task  # noqa: F401 (fixtures)
 
-from passagent import settings
+import passagent as pa
 from passagent.cli import GROUPS, app
 from passagent.config import load_config
 from passagent.data.bench.summary import summarise
 from passagent.data.collect.collection_figures import Summary as Collected
+from passagent.errors import UsageError
 from passagent.evaluator.result import Evaluation, GraphResult, Speedup
+from passagent.options import RunOptions
 from passagent.store import Store, runs
+from passagent.system.option_groups import options_of
 from passagent.view import bench_table, collect_table
 from passagent.view.text import table
 
@@ -161,14 +164,43 @@ def test_a_mistyped_name_is_answered_with_the_nearest(call, stored, task):  # no
         assert code == 2 and told in one_line(err)
 
 
-def test_help_shows_every_default(call):  # noqa: F811
-    """Those of the settings that options stand for, and no word of what has none."""
-    config, shown = load_config(), " ".join(call("run", "--help")[1].split())
-    for name, key in settings.OPTIONS.items():
-        section, _, field = key.partition(".")
-        default = getattr(getattr(config, section), field)
-        if default not in (None, [], False) and name != "library":
-            assert re.search(rf"PASSAGENT_{name.upper()}; default: \({default}[,)]", shown), name
+def test_help_all_shows_every_option_with_the_default_of_its_setting(call):  # noqa: F811
+    config, shown = load_config(), " ".join(call("run", "--help-all")[1].split())
+    for name, option in options_of(RunOptions).items():
+        flag = option.flags[0].partition("/")[0] if option.flags else f"--{name.replace('_', '-')}"
+        rest, *_ = re.findall(rf" {flag} (.*?)(?= --|$)", shown)
+        if option.key is not None and not option.shown:
+            section, _, field = option.key.partition(".")
+            default = getattr(getattr(config, section), field)
+            if default is not False and default not in (None, [], {}):
+                assert f"default: {default}]" in rest, name
+
+
+def test_help_shows_at_most_fifteen_options_of_a_command(call, monkeypatch):  # noqa: F811
+    monkeypatch.setenv("COLUMNS", "80")
+    root = typer.main.get_command(app)
+    for name, command in root.commands.items():
+        for words in [[name, sub] for sub in getattr(command, "commands", {})] or [[name]]:
+            short, whole = (
+                [line.split()[0] for line in call(*words, flag)[1].splitlines() if line.startswith("  --")]
+                for flag in ("--help", "--help-all")
+            )
+            assert len({*short} - {"--help", "--help-all"}) <= 15, words
+            assert {*short} - {"--help-all"} <= {*whole}
+            assert ("--help-all" in short) == (len(whole) > len(short)), words
+
+
+def test_an_option_has_one_error_at_every_door(call, task):  # noqa: F811
+    for words, options in (
+        (["--itres", "3"], {"itres": 3}),
+        (["--iters", "many"], {"iters": "many"}),
+        (["--iters", "0"], {"iters": 0}),
+        (["--set", "search.itres=3"], {"settings": {"search.itres": 3}}),
+        (["--until", "soon"], {"until": "soon"}),
+    ):
+        with pytest.raises(UsageError) as raised:
+            pa.run(task, **options)
+        assert one_line(call("run", task, *words)[2]) == f"passagent: error: {raised.value}"
 
 
 def test_help_lists_every_command_on_one_screen(call, monkeypatch):  # noqa: F811

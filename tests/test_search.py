@@ -598,7 +598,18 @@ def test_best_and_summary_show_headline_and_table_of_the_same_rounds(store, task
     assert data["graphs"][0]["speedup"]["e2e"] == data["gmean_speedup"] == pytest.approx(mean)
     text = run_text(store, run, session.config)
     assert "geometric means over 5 rounds beside other finalists" in text
-    write_best("last", str(tmp_path / "best"), str(store.runs_dir), False, measures=False, as_json=True)
+    write_best(
+        "last",
+        {
+            "out": str(tmp_path / "best"),
+            "runs_dir": str(store.runs_dir),
+            "force": False,
+            "measure": False,
+            "standalone": False,
+            "format": "review",
+        },
+        True,
+    )
     assert json.loads(capsys.readouterr().out)["as_score"] == pytest.approx(mean)
     readme = (tmp_path / "best" / "README.md").read_text()
     assert readme.count(f"{mean:.3f} [") == 2, "the headline and the table's line"
@@ -619,7 +630,18 @@ def test_the_best_pass_is_a_confirmed_node_in_a_short_run_too(store, task, tmp_p
     assert winner.id in confirmed
     assert max(node.as_score for node in correct[2:]) > confirmations.score_of(store, winner)
     assert f"best pass: node {winner.id}," in run_text(store, run, session.config)
-    write_best("last", str(tmp_path / "best"), str(store.runs_dir), False, measures=False, as_json=True)
+    write_best(
+        "last",
+        {
+            "out": str(tmp_path / "best"),
+            "runs_dir": str(store.runs_dir),
+            "force": False,
+            "measure": False,
+            "standalone": False,
+            "format": "review",
+        },
+        True,
+    )
     assert json.loads(capsys.readouterr().out)["node"] == winner.id
 
 
@@ -709,7 +731,7 @@ def test_max_time_counts_from_the_commands_beginning(tmp_path, capsys):
     task = str(tiny_search.write_task(tmp_path / "task"))
     parts = replace(tiny_search.parts(), begun=time.monotonic() - 1e6)
     settings = tiny_search.settings(2, 1, 0) | {"search.max_time_s": 1e5}
-    running.run(task, None, settings, str(tmp_path / "runs"), True, False, parts)
+    running.run(task, {"settings": settings, "runs_dir": tmp_path / "runs"}, True, parts)
     found = json.loads(capsys.readouterr().out)
     assert (found["reason"], found["nodes"]) == ("100000 s have passed", 0)
 

@@ -12,7 +12,7 @@ import tiny
 import tiny_search
 from test_search import finish, open_tiny, shape, store, task  # noqa: F401 (fixtures)
 
-from passagent.cli.commands import running, searching
+from passagent.cli.commands import running
 from passagent.cli.commands.delivering import best as write_best
 from passagent.cli.commands.run_commands import list_runs
 from passagent.config import load_config
@@ -195,7 +195,7 @@ def test_what_a_seed_directory_held_is_kept(tmp_path, capsys):
 
     def start(evaluator: Any) -> list[Node]:
         parts = Parts(tiny_search.PacedModel(), evaluator, tiny_search.diagnose)
-        running.run(str(task), None, settings, runs_dir, True, False, parts)
+        running.run(str(task), {"settings": settings, "runs_dir": runs_dir}, True, parts)
         return seeds()
 
     def seeds() -> list[Node]:
@@ -210,15 +210,18 @@ def test_what_a_seed_directory_held_is_kept(tmp_path, capsys):
         start(broken)  # the same run
     assert len(seeds()) == 1
     shutil.move(mine, tmp_path / "gone")
-    searching.resume(
-        "last", {}, runs_dir, True, Parts(tiny_search.PacedModel(), Correct(), tiny_search.diagnose)
+    running.resume(
+        "last",
+        {"settings": {}, "runs_dir": runs_dir},
+        True,
+        parts=Parts(tiny_search.PacedModel(), Correct(), tiny_search.diagnose),
     )
     [done] = seeds()
     assert (done.id, done.state, done.candidate_key) == (cut.id, "done", cut.candidate_key)
     with pytest.raises(UsageError, match="mine: no such pass directory"):
         start(Correct())
     with pytest.raises(UsageError, match="fixed for a run's life"):
-        searching.resume("last", {"search.seed_dir": "x"}, runs_dir, True)
+        running.resume("last", {"settings": {"search.seed_dir": "x"}, "runs_dir": runs_dir}, True)
 
     given(tmp_path / "mine", "begun")
     with pytest.raises(PassagentError, match=r"a bug.*go on with: passagent resume"):
@@ -248,7 +251,18 @@ def test_runs_credit_the_model_with_its_own_and_name_the_seeds_origin(store, tas
     assert f"{seed.as_score:.3f} (directory)" in capsys.readouterr().out
     text = run_text(store, run, session.config)
     assert f"best pass: node {seed.id}, a seed ({origin})," in text and f"1 ok ({origin})" in text
-    write_best(run.id, str(tmp_path / "best"), str(store.runs_dir), False, measures=False, as_json=True)
+    write_best(
+        run.id,
+        {
+            "out": str(tmp_path / "best"),
+            "runs_dir": str(store.runs_dir),
+            "force": False,
+            "measure": False,
+            "standalone": False,
+            "format": "review",
+        },
+        True,
+    )
     assert f"It comes from `{origin}`, node {seed.id}" in (tmp_path / "best" / "README.md").read_text()
 
 

@@ -47,7 +47,7 @@ def searched(tmp_path: Path, model: Any = None, settings: dict[str, Any] = SETTI
     parts = beginning.Parts(
         model or tiny_search.PacedModel(), tiny_search.FastEvaluator(), tiny_search.diagnose
     )
-    running.run(str(task), None, settings, str(runs_dir), True, False, parts)
+    running.run(str(task), {"settings": settings, "runs_dir": runs_dir}, True, parts)
     return runs_dir
 
 

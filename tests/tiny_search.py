@@ -202,15 +202,15 @@ def settings(iters: int, islands: int, seed: int) -> dict[str, object]:
 
 def program() -> None:
     """The entry behind `main`, so that its errors and exit codes are those of the command line."""
-    from passagent.cli.commands import running, searching
+    from passagent.cli.commands import running
 
     verb, target, runs_dir, *rest = sys.argv[1:]
     made = parts(float(rest[-1]), Gate(Path(os.environ["HOLD"])) if "HOLD" in os.environ else None)
     if verb == "run":
         iters, islands, seed = map(int, rest[:3])
-        running.run(target, None, settings(iters, islands, seed), runs_dir, True, False, made)
+        running.run(target, {"settings": settings(iters, islands, seed), "runs_dir": runs_dir}, True, made)
     else:
-        searching.resume(target, {}, runs_dir, True, made)
+        running.resume(target, {"settings": {}, "runs_dir": runs_dir}, True, made)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ import typer
 from typer.core import TyperGroup
 
 from passagent import __version__
-from passagent.cli import data_verbs, judge_verbs, look_verbs, model_verbs, search_verbs, service_verbs
+from passagent.cli import run_verbs, tool_verbs
+from passagent.cli.parameters import VARIABLES
 from passagent.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, PassagentError
 from passagent.system.faults import machine_fault
 
@@ -41,7 +42,7 @@ class GroupedHelp(TyperGroup):
                 help = self.commands[name].get_short_help_str(formatter.width - 20)
                 formatter.write(f"{'' if place else group:<8} {name:<10} {help}\n")
         options = ", ".join(option.opts[0] for option in self.get_params(ctx))
-        formatter.write(f"\nOptions: {options}\n")
+        formatter.write(f"\nOptions: {options}\n{VARIABLES}\n")
 
 
 app = typer.Typer(
@@ -53,7 +54,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for verbs in (search_verbs, look_verbs, judge_verbs, model_verbs, data_verbs, service_verbs):
+for verbs in (run_verbs, tool_verbs):
     app.add_typer(verbs.commands)
 
 

@@ -100,12 +100,12 @@ def optimize(
     """
     from passagent.deploy.optimizing import Request, conduct_in_a_thread
     from passagent.deploy.optimizing import optimize as optimized
-    from passagent.settings import settings_of
+    from passagent.options import OptimizeOptions, settings_of
     from passagent.tasks.extract.factories import Model
 
     request = Request(
         out=Path(out),
-        settings=settings_of({"model": model_name, "iters": iters}, settings),
+        settings=settings_of(OptimizeOptions, {"model": model_name, "iters": iters}, settings),
         preset=config,
         state=Path(state) if state is not None else None,
         max_time_s=max_time,

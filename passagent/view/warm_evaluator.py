@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from passagent.config import load_config
 from passagent.errors import UsageError
 from passagent.evaluator.candidate import MANIFEST, PLAN, Candidate
-from passagent.settings import settings_of
+from passagent.options import EvalOptions, settings_of
 from passagent.system.threads import LoopThread
 from passagent.tasks import Task, load_task
 from passagent.view.handles import Plan, Result
@@ -44,7 +44,9 @@ class Evaluator:
         from passagent.evaluator.fleet.opening import open_pool
 
         options = {"device": device, "pool": pool, "token_file": token_file, "dispatch": dispatch}
-        self._config = load_config(config, settings_of(options | {"validator": validator}, settings))
+        self._config = load_config(
+            config, settings_of(EvalOptions, options | {"validator": validator}, settings)
+        )
         self._runs_dir = runs_dir
         self._model = open_validator(self._config)
         self._pool = open_pool(self._config.evaluator)

@@ -6,35 +6,35 @@ import asyncio
 import json
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from passagent.cli.commands.signals import Interrupted
+from passagent.cli.commands.running import Interrupted
 from passagent.data.bench.measure import NO_PASSES, PASS_DIR, Watch
 from passagent.data.bench.sweep import Measured, Planned, Request, run
-from passagent.errors import PassagentError, UsageError
+from passagent.errors import PassagentError
+from passagent.options import BenchOptions
 from passagent.view import bench_table
 from passagent.view.progress import BenchProgress
 
 Form = Literal["table", "json", "markdown"]
 
 
-def form_of(*, json: bool, markdown: bool) -> Form:
-    """The form that was asked for. Raises UsageError for more than one."""
-    if json and markdown:
-        raise UsageError("--json and --markdown: one form at a time; the same command prints the other")
-    return "json" if json else "markdown" if markdown else "table"
-
-
-def bench(request: Request, plots: str | None, form: Form) -> None:
+def bench(tasks: Sequence[str], options: BenchOptions, plots: str | None, form: Form) -> None:
     """Measure what is not measured yet, then print the table in the form asked for.
 
     Raises PassagentError if a task could not be measured (after the table), Interrupted after Ctrl-C.
     """
-    _check(plots)
-    stream = _stream(form)
-    measured = _measure(request, stream)
+    if plots:
+        from passagent.view.pictures import check_matplotlib
+
+        check_matplotlib("--plots")  # now, rather than when the curves are drawn
+    from passagent.api import bench_request
+
+    stream = sys.stdout if form == "table" else sys.stderr  # who reads the data gets the data alone
+    measured = _measure(bench_request(tasks, options), stream)
     _show(measured, plots, form, stream)
     if measured.failed:
         first = measured.failed[0]
@@ -42,19 +42,6 @@ def bench(request: Request, plots: str | None, form: Form) -> None:
             f"{len(measured.failed)} not measured, such as {first['task']}: {first['reason']}; "
             "the same command tries them again"
         )
-
-
-def _check(plots: str | None) -> None:
-    """Raise UsageError now if curves cannot be drawn at the end."""
-    if plots:
-        from passagent.view.pictures import check_matplotlib
-
-        check_matplotlib("--plots")
-
-
-def _stream(form: Form) -> Any:
-    """Where progress and remarks go: a program that reads stdout gets the data alone."""
-    return sys.stdout if form == "table" else sys.stderr
 
 
 def _show(measured: Measured, plots: str | None, form: Form, stream: Any) -> None:

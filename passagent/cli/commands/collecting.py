@@ -1,31 +1,43 @@
-"""`passagent collect`: many tasks, several trials of each, and PassNet's figures about what came of them."""
+"""`passagent collect`: several trials of many tasks; `export` and `check`: what trainers read of them."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
-from passagent.cli.commands.signals import Interrupted, stop_on_signals
+from passagent.cli.commands.running import Interrupted, stop_on_signals
+from passagent.cli.groups import ExportOptions
 from passagent.data.collect import campaign
-from passagent.data.collect.campaign import Collected, Request
+from passagent.data.collect.campaign import Collected
 from passagent.data.collect.work import Collection
-from passagent.errors import PassagentError
+from passagent.data.dataset.checking import check_directory
+from passagent.data.dataset.making import evaluation_tasks, make, reading_stores
+from passagent.data.pipeline.task_directories import RECORD
+from passagent.errors import PassagentError, UsageError
+from passagent.options import CollectOptions
 from passagent.search.beginning import Parts
 from passagent.store.library import library_path, library_text
 from passagent.view import collect_table
 from passagent.view.progress import CollectProgress
 from passagent.view.text import counted
+from passagent.view.trajectory import summary_text
 
 _GO_ON = "interrupted; everything is stored, the same command goes on"
 
 
-def collect(request: Request, as_json: bool, parts: Parts | None = None) -> None:
+def collect(tasks: Sequence[str], options: CollectOptions, as_json: bool, parts: Parts | None = None) -> None:
     """Make the trials that are not made yet, then print the table.
 
     Raises PassagentError if too many tasks are broken or the machine failed a trial (after the table),
     Interrupted after Ctrl-C, UsageError before anything is written.
     """
+    from passagent.api import collect_request
+
+    request = collect_request(tasks, options)
     stream = sys.stderr if as_json else sys.stdout
     with campaign.prepared(request, parts) as prepared:
         listing, config = prepared.listing, prepared.config
@@ -52,7 +64,7 @@ def collect(request: Request, as_json: bool, parts: Parts | None = None) -> None
             raise Interrupted(_GO_ON) from error
         finally:
             progress.close()
-    _print(collected, as_json)
+    _print_collected(collected, as_json)
     if collected.is_interrupted:
         raise Interrupted(_GO_ON)
     if collected.failed:
@@ -65,7 +77,7 @@ def collect(request: Request, as_json: bool, parts: Parts | None = None) -> None
         raise collected.too_broken
 
 
-def _print(collected: Collected, as_json: bool) -> None:
+def _print_collected(collected: Collected, as_json: bool) -> None:
     if as_json:
         print(json.dumps(collect_table.all_data(collected)))
         return
@@ -82,3 +94,48 @@ def _print(collected: Collected, as_json: bool) -> None:
             f"{counted(len(left), 'trial')} not finished, such as run {left[0]['run']}: {left[0]['reason']}; "
             "the same command goes on"
         )
+
+
+def export(runs_dirs: list[str], options: ExportOptions, as_json: bool) -> None:
+    """Write the data set. Raises UsageError, and PassagentError for what must not go out."""
+    from passagent.api import export_request
+
+    request = export_request(runs_dirs, options)
+    summary = make(request, shlex.join(["passagent", *sys.argv[1:]]))
+    print(
+        json.dumps({"out": request.out, **vars(summary)}) if as_json else summary_text(request.out, summary)
+    )
+
+
+def check(directory: str, against: list[str], runs_dirs: list[str], as_json: bool) -> None:
+    """Compare what `export` or `tasks build` wrote with its record, evaluation tasks and its databases.
+
+    Raises PassagentError where something is not in order, UsageError for another directory.
+    """
+    if (Path(directory) / RECORD).is_file():
+        _check_built(directory, against, runs_dirs, as_json)
+        return
+    apart = evaluation_tasks(against)
+    with reading_stores(runs_dirs) as stores:
+        rows = check_directory(Path(directory), apart, stores)
+    with_what = ["hashes", "secrets", *(["overlap"] if against else []), *(["database"] if runs_dirs else [])]
+    if as_json:
+        print(json.dumps({"directory": directory, "rows": rows, "checked": with_what}))
+    else:
+        print(f"{directory}: {counted(rows, 'row')} in order ({', '.join(with_what)})")
+
+
+def _check_built(directory: str, against: list[str], runs_dirs: list[str], as_json: bool) -> None:
+    """Check tasks that `tasks build` wrote: as recorded, and nothing of evaluation in training."""
+    from passagent.data.pipeline import inspection
+
+    if runs_dirs:
+        raise UsageError(f"{directory}: tasks build made it of no runs; leave out --runs-dir")
+    problems = inspection.check(Path(directory))
+    problems += inspection.leaks([directory], against) if against else []
+    if as_json:
+        print(json.dumps({"directory": directory, "ok": not problems, "problems": problems}))
+    else:
+        print("\n".join(problems) or f"{directory}: in order; training and evaluation share nothing")
+    if problems:
+        raise PassagentError(f"{directory}: {counted(len(problems), 'problem')}: {problems[0]}")

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from passagent.cli.groups import BestOptions
 from passagent.config import EvaluatorConfig
 from passagent.errors import UsageError
 from passagent.evaluator.candidate import PLANS, Candidate
@@ -34,30 +35,25 @@ if TYPE_CHECKING:
     from passagent.deploy.delivery.deliver import Delivered
 
 
-def best(
-    name: str,
-    out: str,
-    runs_dir: str,
-    force: bool,
-    measures: bool,
-    as_json: bool,
-    stands_alone: bool = False,
-) -> None:
+def best(name: str, options: BestOptions, as_json: bool) -> None:
     """Write the run's best pass to directory `out`, formatted, described and with a test.
 
-    `stands_alone`: it then needs no passagent at run time.
+    `standalone`: it then needs no passagent at run time. `format`: see `best_for_suite`.
 
     Raises UsageError if `out` holds files and not `force`, and PassagentError where it cannot be measured.
     """
     from passagent.deploy.delivery.readme import figures
 
-    path = Path(out)
+    if options["format"] != "review":
+        _best_for_suite(name, options, as_json)
+        return
+    path, runs_dir, force = Path(options["out"]), options["runs_dir"], options["force"]
     with Store.open(runs_dir, create=False) as store:
         run = runs.find_run(store, name)
         node = _winner(store, run)
         _check_place(path, force)
         with recording_process() as process:  # it imports torch while this process does
-            delivered = asyncio.run(_deliver(store, run, node, process, measures, stands_alone))
+            delivered = asyncio.run(_deliver(store, node, process, options))
         story = delivered.story
         if path.is_dir():
             _clear(path)
@@ -87,9 +83,7 @@ def best(
         print(f"evaluate again: passagent eval {places} --device {run.device}")
 
 
-def best_for_suite(
-    name: str, out: str, runs_dir: str, force: bool, measures: bool, as_json: bool, suite: str
-) -> None:
+def _best_for_suite(name: str, options: BestOptions, as_json: bool) -> None:
     """Write the best pass as a suite's own evaluator takes it, under the suite's name for it.
 
     `kernelbench`: the problem as a `ModelNew`; `flashinfer`: a Solution. Raises UsageError where the task was
@@ -98,15 +92,18 @@ def best_for_suite(
     from passagent.deploy.delivery.flashinfer_solution import definition_of, solution
     from passagent.deploy.delivery.kernelbench_module import kernelbench_module, problem_of
 
-    with Store.open(runs_dir, create=False) as store:
+    suite = options["format"]
+    with Store.open(options["runs_dir"], create=False) as store:
         run = runs.find_run(store, name)
         node, task = _winner(store, run), stored_task(run)
         problem = problem_of(task) if suite == "kernelbench" else None
-        path = Path(out) / (f"{definition_of(task)}_{run.id}.json" if problem is None else problem.name)
-        if path.exists() and not force:
+        path = Path(options["out"]) / (
+            f"{definition_of(task)}_{run.id}.json" if problem is None else problem.name
+        )
+        if path.exists() and not options["force"]:
             raise UsageError(f"{path}: is there; name another directory, or --force to replace it")
         with recording_process() as process:
-            delivered = asyncio.run(_deliver(store, run, node, process, measures, True))
+            delivered = asyncio.run(_deliver(store, node, process, options | {"standalone": True}))
     recording = delivered.story.recording
     if recording is None:
         raise UsageError(f"run {run.id}: {delivered.story.notes[0]} --format {suite} is made of plans")
@@ -139,19 +136,18 @@ def _check_place(path: Path, force: bool) -> None:
         raise UsageError(f"--out {path}: holds files; name another directory, or --force to replace them")
 
 
-async def _deliver(
-    store: Store, run: Run, node: Node, process: ForkServer, measures: bool, stands_alone: bool
-) -> Delivered:
+async def _deliver(store: Store, node: Node, process: ForkServer, options: BestOptions) -> Delivered:
     from passagent.deploy.delivery.deliver import MeasuredCandidate, deliver
     from passagent.deploy.delivery.readme import Origin
     from passagent.deploy.delivery.standalone import standalone
 
+    run = runs.get_run(store, node.run_id)
     task, config = stored_task(run), stored_config(run).evaluator
     if node.evaluation_id is None:
         raise UsageError(f"node {node.id} has no evaluation; resume run {run.id} first")
     files = nodes.get_files(store, node)
     winner = MeasuredCandidate(
-        standalone(files) if stands_alone else files,
+        standalone(files) if options["standalone"] else files,
         nodes.get_plans(store, node),
         confirmed_evaluation(store, node),
     )
@@ -159,7 +155,7 @@ async def _deliver(
     origin = Origin(run.id, node.id, author_of(store, run, node), task.name, today)
     measuring = Measuring(store, task, config)
     try:
-        measure = measuring.measure if measures else None
+        measure = measuring.measure if options["measure"] else None
         return await deliver(winner, task, origin, process, config, measure)
     finally:
         await measuring.close()

@@ -1,13 +1,151 @@
-"""`passagent package`, `passagent explain` and `passagent measure`."""
+"""`passagent optimize`, `extract`, `package`, `explain` and `measure`."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from passagent.cli.commands.running import Interrupted, stop_on_signals
 from passagent.errors import PassagentError
+from passagent.options import OptimizeOptions, settings_of
+from passagent.view.text import clock, table
+
+if TYPE_CHECKING:
+    from passagent.deploy.optimizing import Begun
+    from passagent.tasks.extract.extracting import Extracted
+
+_GO_ON = "the same command goes on"
+
+
+class _Lines:
+    """What happens, a line each, with the time since the beginning."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._stream = sys.stderr if as_json else sys.stdout
+        self._begun = time.monotonic()
+
+    def say(self, text: str) -> None:
+        """A line."""
+        print(f"[{clock(time.monotonic() - self._begun):>5}] {text}", file=self._stream, flush=True)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def optimize(spec: str, options: OptimizeOptions, as_json: bool) -> None:
+    """Optimize the model of `FILE.py:factory`. Raises PassagentError; Interrupted after Ctrl-C."""
+    from passagent.deploy import optimizing
+    from passagent.tasks.extract.factories import load_model
+
+    lines = _Lines(as_json)
+    request = optimizing.Request(
+        out=Path(options["out"]),
+        settings=settings_of(OptimizeOptions, options),
+        preset=options["config"],
+        state=Path(options["state"]) if options["state"] else None,
+        max_time_s=options["max_time"],
+        library=options["library"],
+    )
+
+    def conduct(work: Callable[[Begun], Coroutine[Any, Any, None]]) -> None:
+        asyncio.run(work(lambda searches: stop_on_signals(searches, lines, _GO_ON)))
+
+    try:
+        optimized = optimizing.optimize(request, load_model(spec, options["inputs"]), conduct, lines.say)
+    except KeyboardInterrupt as error:
+        raise Interrupted(f"interrupted; what was found is stored, {_GO_ON}") from error
+    if optimized.stopped == "interrupted":
+        raise Interrupted(f"interrupted; what was found is stored in {optimized.state}, {_GO_ON}")
+    print(json.dumps(optimized.data(), default=str) if as_json else optimized)
+    if not as_json:
+        print(f"report: {optimized.state / 'report.md'}")
+    if not optimized.is_judged:
+        raise PassagentError(optimized.headline())
+
+
+def extract(spec: str, inputs: str | None, dynamic: bool, out: str, as_json: bool) -> None:
+    """Extract the model of `FILE.py:factory` into `out`. Raises PassagentError if a graph is not in order."""
+    from passagent.tasks.extract.extracting import extract_model
+    from passagent.tasks.extract.factories import load_model
+
+    extracted = extract_model(load_model(spec, inputs), Path(out), dynamic)
+    if as_json:
+        print(json.dumps(_extracted_data(extracted)))
+    else:
+        print(_extracted_text(extracted))
+    if not extracted.ok:
+        raise PassagentError(f"{out}: {extracted.problems[0]}")
+
+
+def extract_regions(spec: str, inputs: str | None, out: str, as_json: bool) -> None:
+    """Cut the model of `FILE.py:factory` into tasks below `out`. Raises PassagentError if one is wrong."""
+    from passagent.tasks.extract.factories import load_model
+    from passagent.tasks.extract.region_tasks import extract_regions as extracted
+
+    regions = extracted(load_model(spec, inputs), Path(out))
+    problems = [f"{task.name}: {problem}" for task in regions.tasks for problem in task.problems]
+    if as_json:
+        print(json.dumps({"path": out, "ok": not problems, **regions.data()}))
+    else:
+        rows = [
+            [
+                task.name,
+                str(task.count),
+                f"{task.share:.1%}",
+                f"{task.seconds * 1e6:.0f}",
+                str(len(task.instances)),
+            ]
+            for task in regions.tasks
+        ]
+        print(table(["task", ">runs", ">share", ">us", ">subgraphs"], rows))
+        for text in (*(f"left out: {one}" for one in regions.refused), *problems):
+            print(text)
+        print(f"wrote {len(rows)} tasks below {out}, of {regions.seconds * 1e6:.0f} us of operators")
+    if problems:
+        raise PassagentError(f"{out}: {problems[0]}")
+
+
+def _extracted_data(extracted: Extracted) -> dict[str, Any]:
+    return {
+        "path": str(extracted.path),
+        "ok": extracted.ok,
+        "breaks": extracted.breaks,
+        "graphs": [
+            {
+                "name": graph.name,
+                "operators": graph.operators,
+                "runs": graph.runs,
+                "structure": graph.hash and graph.hash.structure,
+                "instance": graph.hash and graph.hash.instance,
+                "passed": graph.validation.passed,
+                "problems": graph.validation.problems,
+                "is_exact": graph.validation.is_exact,
+            }
+            for graph in extracted.graphs
+        ],
+    }
+
+
+def _extracted_text(extracted: Extracted) -> str:
+    from passagent.tasks.extract.validation import STAGES
+
+    rows = []
+    for graph in extracted.graphs:
+        stages = f"{len(graph.validation.passed)} of {len(STAGES)}"
+        outputs = "the model's, bit for bit" if graph.validation.is_exact else "close to the model's"
+        outputs = outputs if "run" in graph.validation.passed else "not compared"
+        rows.append([graph.name, str(graph.operators), str(graph.runs), stages, outputs])
+    lines = [table(["graph", ">operators", ">runs", "validated", "outputs"], rows)]
+    lines += [f"graph break at {one}" for one in extracted.breaks]
+    lines += extracted.problems
+    lines.append(f"wrote {extracted.path}")
+    return "\n".join(lines)
 
 
 def package(sources: Sequence[str], tasks: Sequence[str], out: str, runs_dir: str, as_json: bool) -> None:

@@ -7,14 +7,15 @@ import json
 import os
 import time
 from dataclasses import asdict, dataclass
-from typing import Any
 
-from passagent.config import Config, ModelConfig, load_config
+from passagent.cli.groups import ModelsOptions
+from passagent.config import Config, ModelConfig
 from passagent.errors import PassagentError
 from passagent.models import provider_of, role_config
 from passagent.models.prices import Price, prices_of, read_prices
 from passagent.models.probe import PING, ask, distinct_models, other_roles
 from passagent.models.types import Reply
+from passagent.options import config_of
 from passagent.view.text import table
 
 KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
@@ -56,12 +57,12 @@ class Checked:
     error: str | None
 
 
-def models(preset: str | None, settings: dict[str, Any], check: bool, as_json: bool) -> None:
+def models(options: ModelsOptions, as_json: bool) -> None:
     """List the configured models; with `check` ask each.
 
     Raises UsageError for a name of no known form, PassagentError if a model fails the check.
     """
-    config = load_config(preset, settings)
+    config, check = config_of(ModelsOptions, options), options["check"]
     listed = configured(config)
     checks: dict[str, Checked] = {}
     for model in distinct_models(config) if check else ():

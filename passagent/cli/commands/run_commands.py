@@ -1,10 +1,11 @@
-"""Look at runs, stop and remove them: `runs`, `status`, `diff`, `doctor`, `report`, `stop`."""
+"""Look at runs, stop and remove them: `runs`, `status`, `diff`, `doctor`, `report`, `stop`, `hints`."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -17,9 +18,10 @@ from passagent.store.runs import Run
 from passagent.view.difference import diff_data, diff_text
 from passagent.view.doctor import examine, findings_text
 from passagent.view.event_lines import event_text
+from passagent.view.hint_report import hint_data, uplift_text
 from passagent.view.run_summary import run_row, shown_state
 from passagent.view.status import status_data, status_text
-from passagent.view.text import clock, console, number, table
+from passagent.view.text import clock, console, number, printable, table, width
 
 POLL_S = 0.25
 """Time between two looks of `status --follow` at the database, s."""
@@ -197,3 +199,18 @@ def _agrees(shown: list[str]) -> bool:
         raise UsageError("passagent runs rm asks before it removes; without a terminal say --yes")
     print(f"remove {', '.join(shown)} for good? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def list_hints(runs_dir: str, as_json: bool) -> None:
+    """Print the learned hints of a runs directory, the newest first, and the curated ones."""
+    with Store.open(runs_dir, create=False) as store:
+        known = hint_data(store)
+    if as_json:
+        print(json.dumps(known))
+        return
+    print(f"uplift of learned hints: {uplift_text(known['uplift'])}")
+    for hint in known["hints"]:
+        line = f"{hint['id']}: {hint['origin']}; shown {hint['shown']}"
+        if hint["uplift"]:
+            line += f", held out {hint['uplift']['held_out']}, uplift {uplift_text(hint['uplift'])}"
+        print(f"\n{line}\n{textwrap.indent(textwrap.fill(printable(hint['advice']), width() - 2), '  ')}")

@@ -1,31 +1,198 @@
-"""`passagent run`: the evaluator's process begins before this one imports what takes long."""
+"""`passagent run`, `resume` and `fork`: three beginnings of one search, which is shown and summed up here.
+
+The evaluator's process begins before this one imports what takes long.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import json
+import math
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
-from passagent.config import load_config
+from passagent.errors import EXIT_INTERRUPTED, PassagentError
+from passagent.options import ForkOptions, ResumeOptions, RunOptions, config_of, settings_of
 from passagent.search.beginning import Parts, begin
+from passagent.system.faults import os_fault
 from passagent.tasks.reader import load_task
+
+if TYPE_CHECKING:
+    from passagent.events import Event, OnEvent
+    from passagent.search.apart import Stoppable
+    from passagent.search.conducting import Prepared
+    from passagent.search.session import Session
+
+ECHO_S = 0.1
+"""Two signals within this time are one: `timeout` sends its own to the process, then to its group."""
+
+
+class Interrupted(PassagentError):
+    """A person stopped the work; what was made is stored."""
+
+    exit_code = EXIT_INTERRUPTED
+
+
+class Progress(Protocol):
+    """What a person sees of work."""
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        ...
+
+    def close(self) -> None:
+        """Print nothing any more."""
+        ...
 
 
 def run(
     task_path: str,
-    preset: str | None,
-    settings: dict[str, Any],
-    runs_dir: str,
+    options: RunOptions,
     as_json: bool,
-    new: bool,
     parts: Parts | None = None,
     events_file: str | None = None,
 ) -> None:
-    """`passagent run`, see searching.start. Raises PassagentError for a wrong task or settings, too."""
-    parts = parts or Parts()
-    task = load_task(task_path)
-    config = load_config(preset, settings)
-    with begin(config, task, parts) as begun:
-        from passagent.cli.commands import (
-            searching,  # as much again as the evaluator's process takes to begin
-        )
+    """Search for passes for a task; an equal search that was left unfinished is gone on with, unless `new`.
 
-        searching.start(task, config, runs_dir, as_json, new, begun, events_file)
+    `events_file`: what happens is appended to it, a JSON object a line (docs/operators.md).
+    Raises PassagentError; Interrupted after Ctrl-C.
+    """
+    task = load_task(task_path)
+    config = config_of(RunOptions, options)
+    with begin(config, task, parts or Parts()) as begun:
+        from passagent.search import conducting  # as much again as the evaluator's process takes to begin
+
+        place, new = options.get("runs_dir", "runs"), options.get("new", False)
+        with conducting.started(place, task, config, new, begun) as prepared:
+            if prepared.is_found:
+                same = "it has this task and these settings (--new starts another)"
+                print(f"going on with run {prepared.run.id}: {same}", file=sys.stderr)
+            with _appended(events_file) as on_event:
+                search_run(prepared, as_json, on_event)
+
+
+def resume(name: str, options: ResumeOptions, as_json: bool, parts: Parts | None = None) -> None:
+    """Go on with a run where it was left. Raises PassagentError; Interrupted after Ctrl-C."""
+    from passagent.search import conducting
+
+    place, settings = options.get("runs_dir", "runs"), settings_of(ResumeOptions, options)
+    with conducting.resumed(place, name, settings, parts or Parts()) as prepared:
+        search_run(prepared, as_json)
+
+
+def fork(
+    name: str,
+    node_id: int,
+    options: ForkOptions,
+    runs_dir: str,
+    as_json: bool,
+    parts: Parts | None = None,
+) -> None:
+    """Search on from a node of a run, in a new run. Raises PassagentError; Interrupted after Ctrl-C."""
+    from passagent.search import conducting
+
+    settings = settings_of(ForkOptions, options)
+    with conducting.forked(runs_dir, name, node_id, settings, parts or Parts()) as prepared:
+        run = prepared.run
+        print(f"run {run.id} starts from node {node_id} of run {run.forked_run}", file=sys.stderr)
+        search_run(prepared, as_json)
+
+
+@contextmanager
+def _appended(path: str | None) -> Iterator[OnEvent | None]:
+    """What writes events to a file as they happen; None where none is asked for. Raises UsageError."""
+    if path is None:
+        yield None
+        return
+    try:
+        file = Path(path).open("a", encoding="utf-8", buffering=1)  # noqa: SIM115
+    except OSError as error:
+        raise os_fault(error, Path(path), "--events") from error
+
+    def write(event: Event) -> None:
+        try:
+            file.write(json.dumps(event.as_json()) + "\n")
+        except OSError as error:
+            raise os_fault(error, Path(path), "--events") from error
+
+    with file:
+        yield write
+
+
+def search_run(prepared: Prepared, as_json: bool, follow: OnEvent | None = None) -> None:
+    """Run a session and print its summary. Raises what the search raises, with how to go on."""
+    from passagent.search import conducting
+    from passagent.search.going_on import resume_command
+    from passagent.store import runs
+    from passagent.store.library import library_path, library_text
+    from passagent.view.progress import SearchProgress
+    from passagent.view.run_summary import run_data, run_text
+    from passagent.view.text import counted
+
+    store, run, task, config = prepared.store, prepared.run, prepared.task, prepared.config
+    go_on = f"go on with: {resume_command(store, run.id)}"
+    interrupted = f"interrupted; everything is stored, {go_on}"
+    stream = sys.stderr if as_json else sys.stdout
+    print(
+        f"run {run.id}: {task.name} ({counted(len(task.subgraphs), 'graph')}), {config.model.label}, "
+        f"{config.evaluator.device}, {counted(run.islands, 'island')}, "
+        f"{counted(config.search.iters, 'episode')}, "
+        f"seed {run.seed}; {library_text(library_path(config.experience.library, store.runs_dir))}; "
+        f"log: {store.runs_dir / run.id / 'run.log'}",
+        file=stream,
+        flush=True,
+    )
+    progress = SearchProgress(store, run, stream)
+    sessions: list[Session] = []
+
+    def on_event(event: Event) -> None:
+        progress.on_event(event)
+        if follow is not None:
+            follow(event)
+
+    def begun(session: Session) -> None:
+        sessions.append(session)
+        stop_on_signals(session, progress, go_on)
+
+    try:
+        exported = asyncio.run(conducting.work(prepared, on_event, begun))
+    except KeyboardInterrupt as error:  # before or after the search, which takes signals itself
+        raise Interrupted(interrupted) from error
+    finally:
+        progress.close()
+    run = runs.get_run(store, run.id)
+    if as_json:
+        print(json.dumps(run_data(store, run, config, exported)))
+    else:
+        print(run_text(store, run, config, exported))
+    if sessions[0].is_interrupted:
+        raise Interrupted(interrupted)
+
+
+def stop_on_signals(work: Stoppable, progress: Progress, go_on: str) -> None:
+    """Take Ctrl-C and SIGTERM in the running loop: the first stops the work cleanly, the second at once.
+
+    `go_on` says how to go on, to one who stops at once.
+    """
+    loop = asyncio.get_running_loop()
+    asked = -math.inf
+
+    def on_signal() -> None:
+        nonlocal asked
+        before, asked = asked, loop.time()
+        if asked - before < ECHO_S:
+            return
+        if work.is_interrupted:
+            progress.close()
+            print(f"passagent: killed; everything is stored, {go_on}", file=sys.stderr, flush=True)
+            os._exit(EXIT_INTERRUPTED)  # the evaluator ends with its parent
+        progress.say("stopping: model calls in flight are finished and stored; Ctrl-C again stops at once")
+        work.stop("interrupted", interrupted=True)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal)

@@ -29,6 +29,7 @@ from passagent.view.tree import node_row, tree_text
 from passagent.view.why import why_data, why_text
 
 Part = Literal["why", "prompt", "conversation"]
+PARTS: tuple[Part, ...] = ("why", "prompt", "conversation")
 
 
 def show(what: str, number: int | None, part: Part | None, runs_dir: str, as_json: bool) -> None:

@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from passagent.cli.groups import BuildOptions, ImportOptions
 from passagent.errors import MachineFault, PassagentError, TaskError
 from passagent.sandbox.environment import import_path
 from passagent.system.machine_memory import memory_kills
@@ -21,9 +23,7 @@ from passagent.tasks.tasklist import find_tasks
 from passagent.view.text import counted, table
 
 if TYPE_CHECKING:
-    from passagent.data.pipeline.assembling import Request
     from passagent.expert.coverage import TaskCoverage
-    from passagent.tasks.suites.import_problems import How
     from passagent.tasks.suites.outcomes import Row
 
 
@@ -159,10 +159,12 @@ def _print_left(tasks: list[TaskCoverage]) -> None:
     )
 
 
-def build_tasks(request: Request, most_refused: float, as_json: bool) -> None:
+def build_tasks(samples: list[str], options: BuildOptions, most_refused: float, as_json: bool) -> None:
     """Build, and print the funnel. Raises PassagentError if a larger share of the samples is refused."""
+    from passagent.api import build_request
     from passagent.data.pipeline.assembling import build
 
+    request = build_request(samples, options)
     record = build(request, lambda line: print(line, file=sys.stderr))
     if as_json:
         print(json.dumps({"out": request.out, **record}))
@@ -188,17 +190,24 @@ def funnel_text(steps: list[dict[str, Any]]) -> str:
     return table(["step", ">in", ">out", "lost", ">s", ">MiB"], rows, drop=["MiB", "s"], wrap=["lost"])
 
 
-def import_tasks(
-    suite: str, place: str, levels: list[int], out: str, how: How, most_refused: float, as_json: bool
-) -> None:
+def import_tasks(suite: str, place: str, options: ImportOptions, as_json: bool) -> None:
     """Import a suite's problems into `out`, and print what came of them.
 
     Raises PassagentError where a larger share than `most_refused` became no task, UsageError.
     """
-    from passagent.tasks.suites.import_problems import import_problems
+    from passagent.evaluator.hardware.devices import first_device
+    from passagent.tasks.suites.import_problems import How, import_problems
     from passagent.tasks.suites.problems import find_problems
 
-    problems = find_problems(suite, place, levels)
+    out, most = options["out"], options["max_input"]
+    how = How(
+        device=first_device(options["device"] or "cpu"),
+        most_bytes=most and most << 20,
+        timeout_s=options["timeout"],
+        jobs=options["jobs"],
+        compute_ops=options["compute_ops"],
+    )
+    problems = find_problems(suite, place, options["level"])
     rows = []
     for row in import_problems(problems, Path(out), how):
         rows.append(row)
@@ -209,7 +218,7 @@ def import_tasks(
     else:
         print(_import_table(rows))
         print(f"wrote {sum(len(row.tasks) for row in rows)} tasks below {out}")
-    if len(refused) > most_refused * len(rows):
+    if len(refused) > options["most_refused"] * len(rows):
         share = f"{len(refused)} of {len(rows)}"
         raise PassagentError(
             f"{share} problems became no task, such as {refused[0].name}: {refused[0].message}"
@@ -247,16 +256,22 @@ def _import_table(rows: list[Row]) -> str:
 
 
 def export_harbor(
-    words: list[str], directory: str, device: str, wheel: str | None, settings: list[str], as_json: bool
+    words: list[str],
+    directory: str,
+    device: str,
+    wheel: str | None,
+    settings: Mapping[str, Any],
+    as_json: bool,
 ) -> None:
     """Write a Harbor task for each task and print where. Raises PassagentError."""
     from passagent.config import load_config
     from passagent.data.rl import harbor
-    from passagent.settings import parse_set
 
-    config = load_config(None, parse_set(settings) | {"evaluator.device": device})
-    shared = harbor.Export(config, settings, Path(wheel) if wheel else None)
-    written = harbor.export(find_tasks(words), Path(directory), shared)
+    config = load_config(None, {**settings, "evaluator.device": device})
+    pairs = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+    written = harbor.export(
+        find_tasks(words), Path(directory), harbor.Export(config, pairs, Path(wheel) if wheel else None)
+    )
     if as_json:
         print(json.dumps({"format": "harbor", "tasks": [str(path) for path in written]}))
         return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -42,21 +41,6 @@ class Request:
     backward: bool = False
     limit_s: int = 600
     """Of a unit."""
-
-
-def request_of(
-    samples: list[str],
-    out: str,
-    shapes: int,
-    evaluation: int,
-    backward: bool,
-    device: str | None,
-    parallel: int | None,
-    limit_s: int,
-) -> Request:
-    """What a command line, or a call, asks for."""
-    cores = len(os.sched_getaffinity(0))
-    return Request(samples, out, device or "cpu", shapes, evaluation, parallel or cores, backward, limit_s)
 
 
 def find_samples(places: list[str]) -> dict[str, Path]:

@@ -1,4 +1,4 @@
-"""`passagent worker`: this machine's devices for other machines, or those of another one over ssh."""
+"""`passagent worker`, this machine's devices for other machines; `passagent mcp`, tools for coding agents."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import random
 import secrets
 import shlex
 import subprocess
-from dataclasses import dataclass
+import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from passagent.cli.groups import McpOptions, WorkerOptions
 from passagent.errors import InfrastructureError, UsageError
+from passagent.options import config_of
 
 STDIN = "-"
 _REMOTE_PORTS = range(20_000, 32_000)
@@ -20,27 +22,16 @@ _REMOTE_PORTS = range(20_000, 32_000)
 _END_S = 10.0
 
 
-@dataclass(frozen=True)
-class Request:
-    """What `passagent worker` was asked for."""
+def offer(target: str | None, options: WorkerOptions, as_json: bool) -> None:
+    """Serve until a signal; SIGTERM finishes what is under way first. Raises PassagentError.
 
-    target: str | None
-    """`ssh://[USER@]HOST[:PORT]`; None: this machine."""
-    listen: str
-    device: str
-    token_file: str
-    certificate: str | None = None
-    key: str | None = None
-    remote_command: str = "passagent"
-    """How passagent is called on the other machine."""
-
-
-def offer(request: Request, as_json: bool) -> None:
-    """Serve until a signal; SIGTERM finishes what is under way first. Raises PassagentError."""
-    if (request.certificate is None) != (request.key is None):
+    target: `ssh://[USER@]HOST[:PORT]`; None: this machine.
+    """
+    certificate, key = options["tls_cert"], options["tls_key"]
+    if (certificate is None) != (key is None):
         raise UsageError("--tls-cert and --tls-key: give both")
-    if request.target is not None:
-        _over_ssh(request)
+    if target is not None:
+        _over_ssh(target, options)
         return
     try:
         from passagent.evaluator.fleet.worker_app import Door, serve
@@ -49,16 +40,16 @@ def offer(request: Request, as_json: bool) -> None:
     from passagent.evaluator.fleet.host import Host
     from passagent.evaluator.fleet.machine_facts import find_machine
 
-    token = _token(request.token_file)
-    facts = find_machine(request.device)
+    token = _token(options["token_file"])
+    facts = find_machine(options["device"])
     names = [f"{one['name']} ({one['label']})" for one in facts["devices"]]
 
     def ready(address: str) -> None:
         found = {"address": address, "devices": names, "pid": os.getpid()}
         print(json.dumps(found) if as_json else f"{address} offers {', '.join(names)}", flush=True)
 
-    door = Door(request.listen, token, request.certificate, request.key)
-    serve(Host(facts), door, ready, until_stdin_ends=request.token_file == STDIN)
+    door = Door(options["listen"], token, certificate, key)
+    serve(Host(facts), door, ready, until_stdin_ends=options["token_file"] == STDIN)
 
 
 def _token(file: str) -> str:
@@ -77,18 +68,17 @@ def _token(file: str) -> str:
     return token_in(Path(file))
 
 
-def _over_ssh(request: Request) -> None:
+def _over_ssh(target: str, options: WorkerOptions) -> None:
     """Start a worker on another machine, its port forwarded to `--listen` here, until ssh ends."""
-    url = urlsplit(request.target or "")
+    url = urlsplit(target)
     if url.scheme != "ssh" or not url.hostname or url.path not in ("", "/"):
-        raise UsageError(f"{request.target}: write ssh://[USER@]HOST[:PORT]")
-    token, port = _token(request.token_file), random.choice(_REMOTE_PORTS)
-    there = (
-        f"{request.remote_command} worker --listen 127.0.0.1:{port} --device {shlex.quote(request.device)}"
-    )
+        raise UsageError(f"{target}: write ssh://[USER@]HOST[:PORT]")
+    token, port = _token(options["token_file"]), random.choice(_REMOTE_PORTS)
+    device = shlex.quote(options["device"])
+    there = f"{options['remote_command']} worker --listen 127.0.0.1:{port} --device {device}"
     command = [
         *("ssh", "-o", "BatchMode=yes", "-o", "ExitOnForwardFailure=yes", "-o", "ServerAliveInterval=15"),
-        *("-L", f"{request.listen}:127.0.0.1:{port}"),
+        *("-L", f"{options['listen']}:127.0.0.1:{port}"),
         *(() if url.port is None else ("-p", str(url.port))),
         url.hostname if url.username is None else f"{url.username}@{url.hostname}",
         f"{there} --token-file {STDIN}",
@@ -101,7 +91,7 @@ def _over_ssh(request: Request) -> None:
     try:
         print(token, file=process.stdin, flush=True)
         for line in process.stdout:
-            print(line.rstrip().replace(f"127.0.0.1:{port}", request.listen, 1), flush=True)
+            print(line.rstrip().replace(f"127.0.0.1:{port}", options["listen"], 1), flush=True)
         code = process.wait()
     except BrokenPipeError:
         code = process.wait()
@@ -112,6 +102,33 @@ def _over_ssh(request: Request) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
     if code:
-        raise InfrastructureError(
-            f"{request.target}: the worker ended with exit code {code}; its words are above"
+        raise InfrastructureError(f"{target}: the worker ended with exit code {code}; its words are above")
+
+
+def serve_mcp(options: McpOptions) -> None:
+    """Serve on stdin and stdout, or at the address `http`, until the client leaves. Raises UsageError."""
+    try:
+        import mcp  # noqa: F401
+    except ImportError as error:
+        raise UsageError("mcp is not installed; pip install 'passagent[mcp]'") from error
+    from passagent.view.mcp.client_service import Service
+    from passagent.view.mcp.pass_server import build, serve_http, serve_stdio
+
+    service = Service(
+        options["tasks"] or [],
+        config_of(McpOptions, options),
+        str(options["runs_dir"]),
+        options["trust_files"],
+        max_wait_s=options["max_wait"],
+    )
+    server = build(service)
+    http = options["http"]
+    if http is not None:
+        serve_http(service, server, http)
+        return
+    if sys.stdin.isatty():
+        print(
+            "passagent mcp: a client's messages are read from stdin; --http serves an address",
+            file=sys.stderr,
         )
+    serve_stdio(service, server)

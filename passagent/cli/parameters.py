@@ -1,0 +1,204 @@
+"""Commands from functions: parameters from the options of a group, and a help that fits a screen."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import typer
+from typer.core import TyperCommand
+from typing_extensions import TypedDict
+
+from passagent.system.option_groups import (
+    Option,
+    checked,
+    choices_of,
+    is_required,
+    option_in,
+    parts_of,
+    unknown_option,
+)
+
+SHOWN = 15
+"""Options that `--help` shows of a command at most; `--help-all` shows all."""
+VARIABLES = "Each option has a variable of the environment: --max-time is PASSAGENT_MAX_TIME."
+
+
+def argument(name: str, help: str, **settings: Any) -> Any:
+    """A command's argument, as its help names it."""
+    return typer.Argument(metavar=name, help=help, **settings)
+
+
+def command(
+    app: typer.Typer, name: str | None = None, *, is_callback: bool = False, **settings: Any
+) -> Callable[[Any], Any]:
+    """Make a command of a function. Its help is the docstring.
+
+    A parameter with an Option is an option, another one an argument; `**options: Unpack[Group]`
+    stands for all options of the group. The function is called with values that were checked. is_callback:
+    what a group of commands does without one of them.
+    """
+
+    def register(function: Callable[..., object]) -> Callable[..., object]:
+        hints = get_type_hints(function, include_extras=True)
+        arguments, group, own = list[inspect.Parameter](), dict[str, Any](), dict[str, Any]()
+        for parameter in inspect.signature(function).parameters.values():
+            hint = hints[parameter.name]
+            if parameter.kind is parameter.VAR_KEYWORD:
+                group = get_type_hints(get_args(hint)[0], include_extras=True)
+            elif any(isinstance(part, Option) for part in parts_of(hint)):
+                own[parameter.name] = hint
+            else:
+                arguments.append(parameter.replace(annotation=hint))
+        options = group | own
+        every = TypedDict("every", options, total=False)  # type: ignore[misc]
+
+        @functools.wraps(function)
+        def call(**values: Any) -> object:
+            given = {name: value for name, value in values.items() if name in options}
+            values.pop("help_all", None)
+            return function(**(values | checked(every, given)))
+
+        parameters = [*arguments, *(_parameter(name, hint) for name, hint in options.items())]
+        parameters += [] if is_callback else [_SHOW_ALL]
+        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        if is_callback:
+            app.callback(invoke_without_command=True)(call)
+        else:
+            app.command(name, cls=functools.partial(Command, options), **settings)(call)  # type: ignore[arg-type]
+        return function
+
+    return register
+
+
+def _parameter(name: str, hint: Any) -> inspect.Parameter:
+    """What typer makes the option from: a flag, a text or several, which `checked` parses."""
+    option, choices = option_in(hint), choices_of(hint)
+    flags = option.flags or (f"--{name.replace('_', '-')}",)
+    variable = flags[0].partition("/")[0].removeprefix("--").replace("-", "_").upper()
+    parts = list(parts_of(hint))
+    is_several = any(get_origin(part) in (list, Mapping) for part in parts)
+    kind: Any = bool if bool in parts else list[str] if is_several else str
+    names = {int: "N", float: "X"}
+    metavar = (
+        f"<{'|'.join(choices)}>"
+        if choices
+        else next((names[p] for p in parts if isinstance(p, type) and p in names), "TEXT")
+    )
+    declared = typer.Option(
+        *flags,
+        help=option.help,
+        show_envvar=False,
+        envvar=option.variable or f"PASSAGENT_{variable}",
+        metavar=None if kind is bool else option.metavar or metavar,
+        autocompletion=(lambda: choices) if choices else None,
+    )
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, declared]
+    )
+
+
+def _show_all(context: typer.Context, is_asked: bool) -> None:
+    """Print the help with every option, and exit."""
+    if is_asked:
+        context.meta["all"] = True
+        print(context.get_help())
+        raise typer.Exit
+
+
+_SHOW_ALL = inspect.Parameter(
+    "help_all",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[
+        bool, typer.Option("--help-all", is_eager=True, expose_value=False, callback=_show_all)
+    ],
+)
+
+
+class Command(TyperCommand):
+    """A command whose help shows its common options, and which names the nearest to an unknown one."""
+
+    def __init__(self, options: dict[str, Any], *words: Any, **settings: Any) -> None:
+        super().__init__(*words, **settings)
+        self._options = options
+
+    def parse_args(self, context: Any, words: list[str]) -> list[str]:
+        """Read the command line. Raises UsageError for an unknown option, as a call from Python does."""
+        try:
+            return super().parse_args(context, words)
+        except Exception as error:  # typer's own copy of click raises it
+            name = getattr(error, "option_name", None)
+            if type(error).__name__ != "NoSuchOption" or not str(name).startswith("--"):
+                raise
+            raise unknown_option(str(name)[2:].replace("-", "_"), self._options) from error
+
+    def format_options(self, context: Any, formatter: Any) -> None:
+        """Write the arguments, then at most SHOWN options, or all that there are."""
+        options = _described({name: option_in(hint) for name, hint in self._options.items()})
+        is_short = len(options) > SHOWN and "all" not in context.meta
+        arguments, rows = [], []
+        for parameter in self.get_params(context):
+            record = parameter.get_help_record(context)
+            if record is None or parameter.name == "help_all":
+                continue
+            option = options.get(str(parameter.name))
+            if parameter.param_type_name == "argument":
+                arguments.append(record)
+            elif option is None:
+                rows.append(record)
+            elif not (is_short and option.is_rare):
+                rows.append(
+                    (record[0].partition("  [")[0], _help_of(option, self._options[str(parameter.name)]))
+                )
+        if is_short:
+            rows.append(
+                ("--help-all", f"Show the other {sum(one.is_rare for one in options.values())}, too.")
+            )
+        for title, records in (("Arguments", arguments), ("Options", rows)):
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+        if "all" in context.meta:
+            formatter.write(f"\n{VARIABLES}\n")
+
+
+def _described(options: Mapping[str, Option]) -> dict[str, Option]:
+    """`options` with the help and the defaults of the settings that they set."""
+    from passagent import config
+
+    tree = ast.parse(Path(config.__file__).read_text(encoding="utf-8"))
+    sentences = dict[tuple[str, str], str]()
+    for section in (node for node in tree.body if isinstance(node, ast.ClassDef)):
+        for field, text in zip(section.body, section.body[1:], strict=False):
+            match field, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                    sentence = " ".join(words.split()).partition(". ")[0].rstrip(".")
+                    sentences[section.name, name] = f"{sentence}."
+    whole = config.Config()
+    result = dict(options)
+    for name, option in options.items():
+        if option.key is not None:
+            name_of_section, _, key = option.key.partition(".")
+            settings = getattr(whole, name_of_section)
+            owners = [owner.__name__ for owner in type(settings).__mro__]
+            words = next((sentences[owner, key] for owner in owners if (owner, key) in sentences), "")
+            default = getattr(settings, key)
+            shown = option.shown or ("" if default is False or default in (None, [], {}) else str(default))
+            result[name] = replace(option, help=option.help or words.replace("`", ""), shown=shown)
+    return result
+
+
+def _help_of(option: Option, hint: Any) -> str:
+    """An option's sentence, whether it may be repeated, and its default."""
+    more = ["repeatable"] if any(get_origin(part) is list for part in parts_of(hint)) else []
+    more += ["required"] if is_required(hint) else []
+    shown = option.shown or ("" if option.default in (None, False, True) else str(option.default))
+    more += [f"default: {shown}"] if shown else []
+    return option.help + (f"  [{'; '.join(more)}]" if more else "")
