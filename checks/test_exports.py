@@ -23,9 +23,9 @@ import episodes  # noqa: E402
 from environments import python_of  # noqa: E402
 
 from passagent.cli.commands import exporting  # noqa: E402
-from passagent.data.dataset.example import Example, Turn, steps, whole  # noqa: E402
-from passagent.data.dataset.formats import FORMATS  # noqa: E402
-from passagent.data.dataset.selection import Selection  # noqa: E402
+from passagent.data.export.example import Example, Turn, steps, whole  # noqa: E402
+from passagent.data.export.formats import FORMATS  # noqa: E402
+from passagent.data.export.selection import Selection  # noqa: E402
 from passagent.store import Store, runs  # noqa: E402
 from passagent.store.trajectories import find_episode, trajectory  # noqa: E402
 

@@ -33,7 +33,7 @@ from passagent.view.handles import Bench, Collection, Node, Nodes, Plan, Result,
 from passagent.view.warm_evaluator import Evaluator, Settings, as_task
 
 if TYPE_CHECKING:
-    from passagent.data.dataset.writing import Summary
+    from passagent.data.export.writing import Summary
     from passagent.events import Event
     from passagent.search.conducting import Prepared
 
@@ -366,8 +366,8 @@ def export(
     run: one run's episodes, or those of one or several runs directories. The other arguments are the options
     of `passagent export` (docs/training.md). Raises UsageError, and PassagentError for what must not go out.
     """
-    from passagent.data.dataset.making import Request, make
-    from passagent.data.dataset.selection import Selection
+    from passagent.data.export.making import Request, make
+    from passagent.data.export.selection import Selection
 
     place = run.runs_dir if isinstance(run, Run) else run
     places = [str(place)] if isinstance(place, str | Path) else [*map(str, place)]

@@ -70,7 +70,7 @@ def export(
 ) -> None:
     """Write a data set for a trainer, checked and with a card."""
     from passagent.cli.commands import exporting
-    from passagent.data.dataset.selection import Selection
+    from passagent.data.export.selection import Selection
 
     request = exporting.Request(
         form=form.value,

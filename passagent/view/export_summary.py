@@ -10,8 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.rule import Rule
 
-from passagent.data.dataset.lengths import percentiles
-from passagent.data.dataset.writing import Summary
+from passagent.data.export.writing import Summary, percentiles
 from passagent.view.text import counted, number, printable, table
 from passagent.view.trajectory import HEAD, MAX_LINES, cut, plain
 

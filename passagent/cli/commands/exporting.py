@@ -7,8 +7,8 @@ import shlex
 import sys
 from pathlib import Path
 
-from passagent.data.dataset.checking import check_directory
-from passagent.data.dataset.making import Request, evaluation_tasks, make, reading_stores
+from passagent.data.export.checks import check_directory
+from passagent.data.export.making import Request, evaluation_tasks, make, reading_stores
 from passagent.data.pipeline.task_directories import RECORD
 from passagent.errors import PassagentError, UsageError
 from passagent.view.export_summary import summary_text

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from passagent.data.dataset.example import Example, Turn
-from passagent.data.dataset.formats.common import (
+from passagent.data.export.example import Example, Turn
+from passagent.data.export.formats.common import (
     Row,
     chat_message,
     functions,

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from passagent.data.dataset.example import Example, ToolCall, Turn
-from passagent.data.dataset.formats.common import Row, chat_message, functions, stretches
+from passagent.data.export.example import Example, ToolCall, Turn
+from passagent.data.export.formats.common import Row, chat_message, functions, stretches
 
 FILE = "train.jsonl"
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from passagent.data.dataset.example import Example, Turn
-from passagent.data.dataset.formats.common import Row, chat_message, functions, provenance, stretches
-from passagent.data.dataset.formats.openai import arguments_text
+from passagent.data.export.example import Example, Turn
+from passagent.data.export.formats.common import Row, chat_message, functions, provenance, stretches
+from passagent.data.export.formats.openai import arguments_text
 
 FILE = "train.jsonl"
 CONFIG = "axolotl.yaml"

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from passagent.data.dataset.example import Example, ToolCall, Turn
+from passagent.data.export.example import Example, ToolCall, Turn
 
 Row = dict[str, Any]
 """One JSON object of an export."""

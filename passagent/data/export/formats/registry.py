@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from passagent.data.dataset.example import Example
-from passagent.data.dataset.formats import atif, axolotl, llamafactory, lossless, openai, trl
-from passagent.data.dataset.formats.common import Row
+from passagent.data.export.example import Example
+from passagent.data.export.formats import atif, axolotl, llamafactory, lossless, openai, trl
+from passagent.data.export.formats.common import Row
 from passagent.errors import UsageError, nearest
 from passagent.models.wire import clean
 
