@@ -64,7 +64,7 @@ def reward(
     as_json: bool,
 ) -> None:
     """Judge a pass_dir as PassEnv does, write its reward into `out` and print it. Raises PassagentError."""
-    from passagent.data.rl.verify import write_reward
+    from passagent.data.rl.reward import write_reward
 
     value, judged = write_reward(task_path, pass_dir, preset, settings, Path(out))
     status, score = (None, None) if isinstance(judged, str) else (judged.status, judged.as_score)

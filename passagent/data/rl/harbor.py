@@ -20,7 +20,7 @@ from pathlib import Path
 
 from passagent import __version__
 from passagent.config import Config
-from passagent.data.rl.instructions import task_text
+from passagent.data.rl.pass_env import task_text
 from passagent.errors import UsageError
 from passagent.evaluator.target import kind_of
 from passagent.system import resources

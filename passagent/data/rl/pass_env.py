@@ -11,16 +11,18 @@ from functools import partial
 from typing import Any, Literal
 
 from passagent.agent import toolbox
+from passagent.agent.context import EpisodeContext
 from passagent.agent.episode import answer
 from passagent.agent.observe import observation, used_evaluation
+from passagent.agent.prompt import compose
 from passagent.agent.taskfiles import TaskFiles
 from passagent.agent.toolbox import CHECK, CODE, EDITOR, EVALUATOR, KNOWLEDGE, PROFILE, Tool
 from passagent.agent.workspace import Workspace
-from passagent.config import load_config
-from passagent.data.rl.instructions import task_text
+from passagent.config import Config, load_config
 from passagent.data.rl.reward import reward_of
 from passagent.data.rl.shared import SharedEvaluator, shared
 from passagent.errors import PassagentError, UsageError
+from passagent.evaluator.fleet.opening import device_label, threads_of
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.target import target_of
 from passagent.experience import knowledge
@@ -260,3 +262,24 @@ class PassEnv:
             return
         if self.best is None or reward_of(evaluation) > reward_of(self.best):
             self.best, self.best_files = evaluation, files
+
+
+def task_text(task: Task, config: Config, rules: bool = True, here: bool = True) -> str:
+    """Write the rules of pass writing (where `rules`), then the task: a first draft in an empty directory.
+
+    The text is the agent's own two opening messages.
+
+    here: whether candidates are judged on this machine, so that its figures belong into the text. Raises
+    UsageError for a device that is not on this machine.
+    """
+    context = EpisodeContext(
+        task=task,
+        target=target_of(config.evaluator),
+        device_name=device_label(config.evaluator) if here else "",
+        role="fusion",
+        seed=0,
+        threads=threads_of(config.evaluator),
+        limits=config.agent,
+    )
+    texts = [message["content"] for message in compose(context)]
+    return "\n\n".join(texts if rules else texts[1:])
