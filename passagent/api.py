@@ -301,7 +301,6 @@ def collect(
     InfrastructureError; a trial that the machine failed, and a broken task, are in `Collection.data`.
     """
     from passagent.data.collect import campaign
-    from passagent.data.collect.work import Unwatched
 
     given = settings_of(
         {
@@ -317,8 +316,8 @@ def collect(
     )
 
     async def work(begun: list[Stoppable]) -> Collection:
-        with campaign.prepared(request) as prepared:
-            return Collection(await campaign.work(prepared, Unwatched(), begun.append))
+        with campaign.open_collection(request) as collection:
+            return Collection(await collection.run(campaign.Watch(), begun.append))
 
     return finished(work)
 

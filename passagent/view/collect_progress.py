@@ -6,9 +6,8 @@ import time
 from typing import TextIO
 
 from passagent.data.collect.budget import CollectionBudget
-from passagent.data.collect.collection_figures import Summary
-from passagent.data.collect.trial_list import Pair
-from passagent.data.collect.trials import Outcome
+from passagent.data.collect.campaign import Watch
+from passagent.data.collect.trials import Outcome, Pair, Summary
 from passagent.events import Event, Noted
 from passagent.view.collect_table import status_line
 from passagent.view.progress import StatusLine
@@ -18,8 +17,8 @@ _EVERY_S = 30.0
 """Between two lines about all, where there is no terminal, s."""
 
 
-class CollectProgress(StatusLine):
-    """See collection.work.Watch."""
+class CollectProgress(StatusLine, Watch):
+    """Progress on a terminal or in a file."""
 
     def __init__(self, summary: Summary, total: int, stream: TextIO) -> None:
         """`summary` of what was finished before, of `total` trials."""
@@ -31,7 +30,7 @@ class CollectProgress(StatusLine):
     def event(self, pair: Pair, event: Event) -> None:
         """See Watch.event."""
         if isinstance(event, Noted):
-            self.say(f"{pair.entry.name} trial {pair.trial}: {event.message}")
+            self.say(f"{pair}: {event.message}")
 
     def say(self, text: str) -> None:
         """See Watch.say."""
@@ -43,7 +42,7 @@ class CollectProgress(StatusLine):
         if not self.is_shown and now - self._told < _EVERY_S:
             return
         self._told = now
-        spent = budget.spent()
+        spent = budget.progress()
         line = status_line(self.summary, self.total, spent.tokens, spent.cost, self.left_s(budget))
         if self.is_shown:
             self.show(line)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from passagent.data.collect import collection_figures, trials
+from passagent.data.collect import trials
 from passagent.errors import UsageError
 from passagent.experience import exemplars
 from passagent.store import Store
@@ -30,14 +30,14 @@ def sections(store: Store) -> dict[str, bool]:
 
 def collect(store: Store) -> dict[str, Any]:
     """PassNet's figures about the trials in the database: a funnel and its Table 4."""
-    found = collection_figures.summarise(trials.outcomes(store))
+    found = trials.summarise(trials.outcomes(store))
     if not found:
         raise UsageError(f"{store.runs_dir}: holds no trials of passagent collect")
     return {
         "models": [one.model for one in found],
         "rows": collect_table.rows(found),
         "data": collect_table.data(found),
-        "kept_above": collection_figures.KEPT_ABOVE,
+        "kept_above": trials.KEPT_ABOVE,
     }
 
 
