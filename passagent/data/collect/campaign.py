@@ -1,7 +1,7 @@
 """A collection from what was asked for to its table, for the command line and for Python alike.
 
-Many conversations at once share one evaluator pool and one budget. A later run of the same command goes on from
-the database: it makes the trials that are not finished there.
+Many conversations at once share one evaluator pool and one budget. A later run of the same command goes on
+from the database: it makes the trials that are not finished there.
 """
 
 from __future__ import annotations
@@ -155,8 +155,8 @@ class Collection:
     async def run(self, watch: Watch, begun: Callable[[Collection], object]) -> Collected:
         """Make the trials that are not made yet. `begun` gets the collection, by which it can be stopped.
 
-        Raises UsageError for a model that cannot be asked, MachineFault (a full disk) and passagent's own errors,
-        once the other conversations have stopped; InfrastructureError after FAULTS failed trials in a row.
+        Raises UsageError for a model that cannot be asked, MachineFault (a full disk) and passagent's own
+        errors once the other conversations have stopped; InfrastructureError after FAULTS failed trials.
         """
         parts, config, todo = self.parts, self.config, [p for p in self.pairs if p not in self.done]
         if parts.model is None and todo:
