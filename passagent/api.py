@@ -253,7 +253,7 @@ def bench(
     Raises UsageError, InfrastructureError; a task that could not be measured is in `Bench.failed`.
     """
     from passagent.data.bench.kernelbench import default_compilers
-    from passagent.data.bench.measure import Unwatched
+    from passagent.data.bench.measure import Watch
     from passagent.data.bench.sweep import Request
     from passagent.data.bench.sweep import run as measured
 
@@ -264,7 +264,7 @@ def bench(
     request = Request(tasks, compilers, config, given, *how)
     thread = LoopThread("passagent-bench")
     try:
-        return Bench(thread.run(measured(request, lambda _: Unwatched())))
+        return Bench(thread.run(measured(request, lambda _: Watch())))
     finally:
         thread.close()
 

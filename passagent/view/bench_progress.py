@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TextIO
 
-from passagent.data.bench.measure import Work
+from passagent.data.bench.measure import Watch, Work
 from passagent.data.bench.results import Row
 from passagent.events import Event, OnEvent
 from passagent.store import Store
@@ -16,8 +16,8 @@ from passagent.view.progress import StatusLine
 from passagent.view.text import clock, number
 
 
-class BenchProgress(StatusLine):
-    """A line for each measurement made, and on a terminal the one under way below them. See Watch."""
+class BenchProgress(StatusLine, Watch):
+    """A line for each measurement made, and on a terminal the one under way below them."""
 
     def __init__(self, total: int, done: int, stream: TextIO) -> None:
         super().__init__(stream)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from passagent.data.bench.results import Row
+from passagent.data.bench.results import Row, counted
 from passagent.evaluator.result import GraphResult
 from passagent.tasks import Task
 
@@ -40,16 +40,16 @@ class Group:
     """The root cause, or the category."""
     subgraphs: int
     slower: int
-    """Of them, than eager."""
+    """The number of them that are slower than eager."""
     wrong: int
-    """Or without a result."""
+    """The number of them that are wrong, or without a result."""
     median: float | None
-    """Of the end-to-end speedups of the correct ones."""
+    """The median of the end-to-end speedups of the correct ones."""
 
 
 @dataclass(frozen=True)
 class Losses:
-    """Of one compiler."""
+    """The losses of one compiler."""
 
     compiler: str
     is_kernel: bool
@@ -57,20 +57,19 @@ class Losses:
     ranges: tuple[int, ...]
     """Correct subgraphs in each range between BOUNDS."""
     causes: list[Group]
-    """Of the slower ones."""
+    """The slower ones by their root cause."""
     categories: list[Group]
-    """Of all."""
+    """All of them by category."""
     inexact: int
     """Correct ones that differ from eager by 1e-3 or more."""
 
 
 def losses(tasks: dict[str, Task], rows: Sequence[Row], compiler: str) -> Losses | None:
-    """What a compiler's results say; `tasks` by their keys. None without a timed subgraph."""
+    """Count where a compiler loses; `tasks` by their keys. None without a timed subgraph."""
     graphs: list[tuple[str, GraphResult]] = []
-    for row in rows:
-        if row.compiler == compiler and row.error is None and row.evaluation is not None:
-            kind = category(tasks[row.task_key].operators)
-            graphs += [(kind, graph) for graph in row.evaluation.graphs]
+    for key, evaluation in counted(rows, compiler):
+        kind = category(tasks[key].operators)
+        graphs += [(kind, graph) for graph in evaluation.graphs]
     timed = [graph for _, graph in graphs if _right(graph)]
     if not timed:
         return None
@@ -95,7 +94,7 @@ def losses(tasks: dict[str, Task], rows: Sequence[Row], compiler: str) -> Losses
 
 
 def cause(graph: GraphResult) -> Cause:
-    """Why a subgraph is slower than eager (PassNet, Table 8)."""
+    """Return why a subgraph is slower than eager (PassNet, Table 8)."""
     assert graph.speedup is not None
     if graph.speedup.device is None:
         return "small graph: cost of a call" if graph.nodes_before < SMALL else "device time unknown"
@@ -125,7 +124,7 @@ _EXACT = {"mm", "sum", "max", "min", "mean", "prod", "var", "std", "rnn", "sort"
 
 
 def category(operators: Sequence[str]) -> str:
-    """What kind of task it is: by the heaviest kind of operator in it."""
+    """Return the kind of a task: the heaviest kind of operator in it."""
     for name, words in _CATEGORIES.items():
         for word in words:
             if any(one == word if word in _EXACT else word in one for one in operators):

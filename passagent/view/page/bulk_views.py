@@ -84,13 +84,12 @@ def bench(store: Store, name: str) -> dict[str, Any]:
     """A benchmark: PassNet's Table 1, ES(t), S(t), and violins of log2 of the speedups. Imports torch."""
     if name not in benches(store.runs_dir):
         raise UsageError(f"{name:.80}: no such benchmark in {store.runs_dir / BENCHES}")
-    from passagent.data.bench.results import look
-    from passagent.data.bench.summary import METRICS
-    from passagent.data.bench.sweep import summaries_of
+    from passagent.data.bench.results import Results
+    from passagent.data.bench.summary import METRICS, summaries_of
     from passagent.view import bench_table
     from passagent.view.curves import log2_by_dtype
 
-    rows = look(store.runs_dir / BENCHES / name)
+    rows = list(Results(store.runs_dir / BENCHES / name).rows.values())
     compilers = list(dict.fromkeys(row.compiler for row in rows))
     protocol = rows[0].identity if rows else {}
     found = summaries_of(compilers, rows, protocol.get("b", 0.1), protocol.get("p", 0.0))
