@@ -338,11 +338,11 @@ def build_dataset(
     The arguments are the options of `passagent tasks build` (docs/tasks.md). The same call again goes on.
     Raises UsageError, InfrastructureError.
     """
-    from passagent.data.pipeline.assembling import build, request_of
+    from passagent.data.pipeline.assembling import Request, build
 
     places = [samples] if isinstance(samples, str | Path) else samples
     words = [str(place) for place in places]
-    return build(request_of(words, str(out), shapes, evaluation, backward, device, parallel, limit))
+    return build(Request(words, str(out), device, shapes, evaluation, parallel, backward, limit))
 
 
 def export(

@@ -163,9 +163,9 @@ def tasks_build(
     The models in SAMPLES are executed. Exit code 1 if too many samples are refused.
     """
     from passagent.cli.commands import task_commands
-    from passagent.data.pipeline.assembling import request_of
+    from passagent.data.pipeline.assembling import Request
 
-    request = request_of(samples, out, shapes, evaluation, backward, device, parallel, limit)
+    request = Request(samples, out, device, shapes, evaluation, parallel, backward, limit)
     task_commands.build_tasks(request, most_refused, json)
 
 

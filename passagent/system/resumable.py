@@ -73,9 +73,9 @@ class RowFile(Generic[Row]):
         for number, line in enumerate(lines, start=1):
             try:
                 row = read(json.loads(line))
+                self.rows[key(row)] = row
             except (ValueError, KeyError, TypeError) as error:
                 raise UsageError(f"{path}:{number}: not {what}; give another --out") from error
-            self.rows[key(row)] = row
 
     def add(self, row: Row) -> None:
         """Append a row, on the disk when this returns. Raises PassagentError (a full disk)."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from passagent.data.export.checks import check_directory
 from passagent.data.export.making import Request, evaluation_tasks, make, reading_stores
-from passagent.data.pipeline.task_directories import RECORD
+from passagent.data.pipeline.inspection import RECORD
 from passagent.errors import PassagentError, UsageError
 from passagent.view.export_summary import summary_text
 from passagent.view.text import counted
