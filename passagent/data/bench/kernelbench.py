@@ -71,7 +71,7 @@ def default_compilers(suite: str | None, device: str | None) -> list[str]:
     if suite is None:
         return ["eager", "inductor"]
     on_gpu = (device or "cpu").startswith("cuda")
-    return [one for one in _COMPILERS if on_gpu or not one.endswith("reduce-overhead")]
+    return [name for name in _COMPILERS if on_gpu or not name.endswith("reduce-overhead")]
 
 
 def place_of(task: Task) -> Place:
@@ -99,7 +99,7 @@ def lines(
 
     `places`: by a task's key. `bandwidth`: bytes/s for a call that moves so many bytes.
     """
-    results = {one: _results(places, rows, one, bandwidth) for one in compilers if one != "eager"}
+    results = {name: _results(places, rows, name, bandwidth) for name in compilers if name != "eager"}
     levels = sorted({place.level for place in places.values()})
     levels += [ALL] if len(levels) > 1 else []
     table = []
@@ -110,17 +110,20 @@ def lines(
             problems = sorted(set(inside.values()) & own.keys())
             other = results.get(base, {})
             if base != "eager":  # a problem that the other is wrong on has no time to be compared with
-                problems = [one for one in problems if one in other and other[one].is_correct]
+                problems = [problem for problem in problems if problem in other and other[problem].is_correct]
             if not problems:
                 continue
-            right = [one for one in problems if own[one].is_correct]
-            speedups = {one: own[one].eager / own[one].compiled for one in right}
+            right = [problem for problem in problems if own[problem].is_correct]
+            speedups = {problem: own[problem].eager / own[problem].compiled for problem in right}
             if base != "eager":
-                speedups = {one: s * other[one].compiled / other[one].eager for one, s in speedups.items()}
-            shares = {one: own[one].least / own[one].compiled for one in right}
+                speedups = {
+                    problem: s * other[problem].compiled / other[problem].eager
+                    for problem, s in speedups.items()
+                }
+            shares = {problem: own[problem].least / own[problem].compiled for problem in right}
             evaluations = [evaluation for key, evaluation in counted(rows, compiler) if key in inside]
             weights, ones = draws(len(problems)), sums([1] * len(problems))
-            faster = {p: sums([speedups.get(one, -1.0) > p for one in problems]) for p in LEVELS_P}
+            faster = {p: sums([speedups.get(problem, -1.0) > p for problem in problems]) for p in LEVELS_P}
             table.append(
                 Line(
                     compiler=compiler,
@@ -138,8 +141,8 @@ def lines(
 
 def _gmean(values: dict[str, float], problems: Sequence[str], weights: Sums | None) -> Estimate:
     """Return the geometric mean over the problems that have a value above 0."""
-    logs = [math.log(values[one]) if values.get(one) else 0.0 for one in problems]
-    return geometric(sums(logs), sums([bool(values.get(one)) for one in problems]), weights)
+    logs = [math.log(values[problem]) if values.get(problem) else 0.0 for problem in problems]
+    return geometric(sums(logs), sums([bool(values.get(problem)) for problem in problems]), weights)
 
 
 def _results(
@@ -156,9 +159,9 @@ def _results(
             tasks.setdefault(places[row.task_key].problem, []).append(evaluation)
     results = {}
     for problem, evaluations in tasks.items():
-        if any(one is None for one in evaluations):
+        if any(evaluation is None for evaluation in evaluations):
             continue
-        graphs = [graph for one in evaluations if one is not None for graph in one.graphs]
+        graphs = [graph for judged in evaluations if judged is not None for graph in judged.graphs]
         timed = [graph for graph in graphs if graph.speedup is not None and graph.eager_ms is not None]
         right = len(timed) == len(graphs) and all(graph.status == "ok" for graph in graphs)
         eager = math.fsum(graph.eager_ms or 0.0 for graph in timed)

@@ -1,4 +1,4 @@
-"""`bench --explain`: where a compiler loses, as PassNet's Appendix G tells it (Tables 7 and 8), and on what.
+"""`bench --explain`: where a compiler loses, as in PassNet's Appendix G (Tables 7 and 8), and on what.
 
 A subgraph loses if it is correct and slower than eager, end to end. Its root cause is found as there: if its
 kernels are no slower, it is the cost of a call, of a small graph or of a fast one; if they are, it is the
@@ -19,7 +19,7 @@ from passagent.tasks import Task
 SMALL = 15
 """Operators below which a graph is small (PassNet, Table 8)."""
 FAST_MS = 2.0
-"""What eager takes at most on a fast graph (Table 8), ms."""
+"""The longest time of eager on a fast graph (Table 8), ms."""
 BOUNDS = (1.0, 1.2, 2.0)
 """Between the ranges of Table 7."""
 Cause = Literal[
@@ -86,9 +86,14 @@ def losses(tasks: dict[str, Task], rows: Sequence[Row], compiler: str) -> Losses
             for low, high in zip((0.0, *BOUNDS), (*BOUNDS, float("inf")), strict=True)
         ),
         causes=[
-            _group(one, own) for one in CAUSES if (own := [graph for graph in slower if cause(graph) == one])
+            _group(name, graphs_of)
+            for name in CAUSES
+            if (graphs_of := [graph for graph in slower if cause(graph) == name])
         ],
-        categories=[_group(kind, [graph for own, graph in graphs if own == kind]) for kind in sorted(kinds)],
+        categories=[
+            _group(kind, [graph for category_of, graph in graphs if category_of == kind])
+            for kind in sorted(kinds)
+        ],
         inexact=sum((graph.max_abs_diff or 0.0) >= 1e-3 for graph in timed),
     )
 

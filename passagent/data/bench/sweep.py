@@ -103,8 +103,8 @@ async def run(request: Request, watched: Callable[[Planned], Watch]) -> Measured
     if request.tasks and all((Path(word) / FILE).is_file() for word in request.tasks):
         return _read(request)
     searches = RUN in request.compilers or (EXPERT in request.compilers and bool(request.iters))
-    given = {"search.iters": request.iters} if searches and request.iters is not None else {}
-    config = load_config(request.preset, request.settings | given)
+    limits = {"search.iters": request.iters} if searches and request.iters is not None else {}
+    config = load_config(request.preset, request.settings | limits)
     check_devices(config.evaluator)
     if RUN in request.compilers:  # one that cannot be asked is an error before anything is measured
         await open_model(config.model).close()
@@ -151,7 +151,7 @@ async def run(request: Request, watched: Callable[[Planned], Watch]) -> Measured
         bandwidth = machine_of(config.evaluator).bandwidth
         measured.suite.extend(suite_lines(places, rows, compilers, bandwidth, b, p))
     if request.explains:
-        measured.losses.extend(filter(None, (losses(by_key, rows, one) for one in compilers)))
+        measured.losses.extend(filter(None, (losses(by_key, rows, compiler) for compiler in compilers)))
     return measured
 
 

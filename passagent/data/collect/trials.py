@@ -209,7 +209,7 @@ class Outcome:
 
     @property
     def is_done(self) -> bool:
-        """Whether the conversation came to its end."""
+        """The conversation came to its end."""
         return self.state == "finished"
 
 
@@ -271,9 +271,9 @@ class Summary:
     correct: int = 0
     """With a candidate that is right on every subgraph."""
     went_back: int = 0
-    """Of these, with pass -> fail -> pass."""
+    """The correct ones with pass -> fail -> pass."""
     tokens: int = 0
-    """Of all trials, unfinished ones too."""
+    """The tokens of all trials, unfinished ones too."""
     cost: float = 0.0
     """USD, as far as prices are known; of all trials, unfinished ones too."""
     _steps: list[int] = field(default_factory=list)

@@ -67,19 +67,21 @@ def make(request: Request, command: str) -> Summary:
         check_pyarrow()
     if request.with_pairs and form.name != "trl":
         raise UsageError("--pairs is for --format trl: other trainers have no common form for preferences")
-    apart = evaluation_tasks(request.against)
+    evaluation = evaluation_tasks(request.against)
     with reading_stores(request.runs_dirs) as stores:
         episodes = read_episodes(stores)
         chosen = select(episodes, request.selection)
         wrong = failures(episodes) if request.with_failures else []
         if wrong:  # each is in one of the two
-            chosen = [one for one in chosen if one.columns["as_score"] is not None]
+            chosen = [choice for choice in chosen if choice.columns["as_score"] is not None]
         if not chosen:
             raise UsageError(
                 f"{', '.join(request.runs_dirs)}: finished episodes: {len(episodes)}, "
                 "none of them is chosen; see what there is with passagent runs, and loosen --keep"
             )
-        apart.check(one.columns | {"subgraphs": one.episode.subgraphs} for one in [*chosen, *wrong])
+        evaluation.check(
+            choice.columns | {"subgraphs": choice.episode.subgraphs} for choice in [*chosen, *wrong]
+        )
         with new_directory(Path(request.out)) as directory:
             writer = Writer(directory, form, request.tokenizer)
             for example in build(chosen):
@@ -122,23 +124,23 @@ def build(chosen: Iterable[Chosen]) -> Iterator[Example]:
     An episode is read as it lies in the database: a secret in it is found by the check and not taken out.
     """
     last: tuple[JudgedEpisode, Trajectory] | None = None
-    for one in chosen:
-        episode, name = one.episode, one.columns["id"]
+    for choice in chosen:
+        episode, name = choice.episode, choice.columns["id"]
         if last is None or last[0] is not episode:
             store = episode.store
             run, stored = get_run(store, episode.columns["run"]), get_episode(store, episode.episode_id)
             last = episode, trajectory(store, run, stored, clean=False)
         read = last[1]
-        example = whole(read) if one.revision is None else steps(read)[one.revision.node]
-        files = {r.files: check_node(episode.store, name, r) for r in one.revisions}
+        example = whole(read) if choice.revision is None else steps(read)[choice.revision.node]
+        files = {r.files: check_node(episode.store, name, r) for r in choice.revisions}
         check_secrets(name, [read.model_dump(), files])
-        columns = one.columns | (
-            {"credit": [{"node": r.node, **_credit(r)} for r in one.revisions]}
-            if one.revision is None
-            else _credit(one.revision)
+        columns = choice.columns | (
+            {"credit": [{"node": r.node, **_credit(r)} for r in choice.revisions]}
+            if choice.revision is None
+            else _credit(choice.revision)
         )
         columns |= {
-            "operators": one.columns["operators"].split(),
+            "operators": choice.columns["operators"].split(),
             "subgraphs": list(episode.subgraphs),
             "reasoning": example.reasoning,
             "files": files,
@@ -159,17 +161,17 @@ def _pairs(chosen: Iterable[Chosen], episodes: Iterable[JudgedEpisode]) -> list[
     for episode in episodes:
         groups.setdefault(episode.group, []).append(episode)
     best = dict[tuple[Any, ...], Chosen]()
-    for one in chosen:
-        group = one.episode.group
-        if one.columns["as_score"] is not None and (
-            group not in best or _best_as(one.episode, "low") > _best_as(best[group].episode, "low")
+    for choice in chosen:
+        group = choice.episode.group
+        if choice.columns["as_score"] is not None and (
+            group not in best or _best_as(choice.episode, "low") > _best_as(best[group].episode, "low")
         ):
-            best[group] = one
+            best[group] = choice
     return [
-        (one, Chosen(other, None, other.columns))
-        for group, one in best.items()
+        (choice, Chosen(other, None, other.columns))
+        for group, choice in best.items()
         for other in groups[group]
-        if other is not one.episode and _best_as(other, "high") < _best_as(one.episode, "low")
+        if other is not choice.episode and _best_as(other, "high") < _best_as(choice.episode, "low")
     ]
 
 

@@ -1,4 +1,4 @@
-"""Which examples of a database are exported: an expression over their columns, and shares that limit it.
+"""Selection of the examples to export: an expression over their columns, and shares that limit it.
 
 COLUMNS, which docs/training.md explains, are known of an example before its conversation is read. They lie in
 a table of SQLite, so that an expression over them is SQL, with its rules for unknown values (NULL).
@@ -212,7 +212,9 @@ def _read_episode(store: Store, row: dict[str, Any]) -> JudgedEpisode:
     episode_id, parent = row.pop("episode_id"), row.pop("parent_id")
     subgraphs, operators = json.loads(row.pop("subgraphs")), json.loads(row["operators"])
     revisions = tuple(_read_revisions(store, episode_id, row["start_as"]))
-    best = max((one.low for one in revisions if one.status == "ok" and one.low), default=None)
+    best = max(
+        (revision.low for revision in revisions if revision.status == "ok" and revision.low), default=None
+    )
     sure_gain = None if best is None else math.log(best / (row["start_as"] or 1.0))
     return JudgedEpisode(
         episode_id,
@@ -280,7 +282,8 @@ def select(episodes: list[JudgedEpisode], selection: Selection) -> list[Chosen]:
 
 def failures(episodes: list[JudgedEpisode]) -> list[Chosen]:
     """Choose the episodes that left nothing correct: negative examples."""
-    return [Chosen(one, None, one.columns) for one in episodes if one.columns["as_score"] is None]
+    wrong = [episode for episode in episodes if episode.columns["as_score"] is None]
+    return [Chosen(episode, None, episode.columns) for episode in wrong]
 
 
 def _matching_ids(rows: Iterator[dict[str, Any]], selection: Selection) -> set[str]:

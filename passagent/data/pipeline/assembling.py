@@ -94,11 +94,11 @@ def build(request: Request, tell: Tell = lambda line: None) -> Data:
         subgraphs = steps.generalise(steps.cut(graphs))
         tasks, subgraphs_of = steps.group(subgraphs)
         parts = steps.divide(tasks)
-        kept = {*parts.train, *parts.evaluation}
-        for name in sorted(kept):
+        placed = {*parts.train, *parts.evaluation}
+        for name in sorted(placed):
             _write_task(out / name, subgraphs_of[name])
         for place in (out / TASKS).glob("*/*"):  # of an earlier build of other samples, or of a killed one
-            if str(place.relative_to(out)) not in kept:
+            if str(place.relative_to(out)) not in placed:
                 shutil.rmtree(place, ignore_errors=True)
         record = {
             "samples": list(request.samples),
@@ -122,17 +122,17 @@ class _Steps:
     funnel: list[Data] = field(default_factory=list)
 
     def _count(
-        self, step: str, before: int, kept: int, lost: Counter[str], done: Sequence[Done] = ()
+        self, step: str, before: int, after: int, lost: Counter[str], done: Sequence[Done] = ()
     ) -> None:
-        seconds = round(sum(one.seconds for one in done), 1)
-        peak = max((one.peak_mib for one in done), default=0)
-        row = {"step": step, "in": before, "out": kept, "lost": dict((+lost).most_common())}
+        seconds = round(sum(unit.seconds for unit in done), 1)
+        peak = max((unit.peak_mib for unit in done), default=0)
+        row = {"step": step, "in": before, "out": after, "lost": dict((+lost).most_common())}
         self.funnel.append(row | {"seconds": seconds, "peak_mib": peak})
 
     def _run(self, step: str, jobs: Sequence[Unit]) -> list[Done]:
         """Compute units, and count those that were refused."""
         done = self.units.results(jobs)
-        lost = Counter(one.reason for one in done if not one.value)
+        lost = Counter(unit.reason for unit in done if not unit.value)
         self._count(step, len(done), len(done) - lost.total(), lost, done)
         return done
 
@@ -140,12 +140,12 @@ class _Steps:
         """Return the samples' graphs by their names, equal ones once."""
         done = self._run("validate", jobs)
         unique: dict[str, tuple[str, Data]] = {}
-        for one in done:
-            if one.value:
-                unique.setdefault(one.value["hash"]["instance"], (one.name, one.value))
+        for result in done:
+            if result.value:
+                unique.setdefault(result.value["hash"]["instance"], (result.name, result.value))
             else:
-                self.tell(f"{one.name}: {one.reason}: {one.detail}")
-        count = sum(bool(one.value) for one in done)
+                self.tell(f"{result.name}: {result.reason}: {result.detail}")
+        count = sum(bool(result.value) for result in done)
         self._count("unique graphs", count, len(unique), Counter({"equal": count - len(unique)}))
         self.tell(f"{len(unique)} graphs of {len(done)} samples")
         return dict(unique.values())
@@ -157,40 +157,40 @@ class _Steps:
         for (name, graph), classical_ranges in zip(graphs.items(), ranges, strict=True):
             payload = {key: graph[key] for key in ("nodes", "inputs")}
             payload["ranges"] = [
-                *(["classical", *one] for one in classical_ranges),
+                *(["classical", *span] for span in classical_ranges),
                 *(["single", i, i + 1] for i in range(len(graph["operators"]))),
             ]
             jobs.append(Unit("cut", name, "passagent.data.pipeline.cutting:cut_ranges", payload))
         records = self._cut_by("cut", jobs, ("classical", "single"))
-        classical = [one for one in records if one["kind"] == "classical"]
+        classical = [record for record in records if record["kind"] == "classical"]
         self.tell(f"{len(classical)} classical subgraphs, {len(records) - len(classical)} single operators")
         function = "passagent.data.pipeline.cutting:cut_fusible"
-        jobs = [Unit("fusible", one["origin"], function, _material(one)) for one in classical]
+        jobs = [Unit("fusible", record["origin"], function, _material(record)) for record in classical]
         fusible = self._cut_by("prefixes", jobs, ("fusible",))
         self.tell(f"{len(fusible)} fusible subgraphs")
         records += fusible
         if self.request.backward:
             function = "passagent.data.pipeline.cutting:with_gradients"
-            several = [one for one in records if one["kind"] != "single"]
-            jobs = [Unit("backward", one["origin"], function, _material(one)) for one in several]
+            several = [record for record in records if record["kind"] != "single"]
+            jobs = [Unit("backward", record["origin"], function, _material(record)) for record in several]
             records += self._cut_by("gradients", jobs, BACKWARD)
         return records
 
     def _cut_by(self, step: str, jobs: Sequence[Unit], kinds: Sequence[str]) -> list[Data]:
         """Return the records that units cut, equal ones once."""
-        done = [one for one in self._run(step, jobs) if one.value]
+        done = [result for result in self._run(step, jobs) if result.value]
         records: list[Data] = []
         for kind in kinds:
             first: dict[str, Data] = {}
             count, lost = 0, Counter[str]()
-            for one in done:
-                for reason, times in one.value["refused"].items():
+            for result in done:
+                for reason, times in result.value["refused"].items():
                     if reason.startswith(f"{kind} "):
                         lost[reason.partition(" ")[2]] += times
-                for record in one.value["records"]:
+                for record in result.value["records"]:
                     if record["kind"] == kind:
                         count += record["count"]
-                        first.setdefault(record["hash"]["instance"], {**record, "origin": one.name})
+                        first.setdefault(record["hash"]["instance"], {**record, "origin": result.name})
             before = count + lost.total()
             lost["equal"] += count - len(first)
             self._count(f"{kind} subgraphs", before, len(first), lost)
@@ -199,43 +199,47 @@ class _Steps:
 
     def generalise(self, records: Sequence[Data]) -> list[Data]:
         """Return the records in other sizes and dtypes, those of each structure from its first record."""
-        seen: set[tuple[str, str]] = set()
+        structures: set[tuple[str, str]] = set()
         jobs = []
         for record in records:
             structure = record["kind"], record["hash"]["structure"]
-            shapes = 1 if structure in seen else self.request.shapes
-            seen.add(structure)
+            shapes = 1 if structure in structures else self.request.shapes
+            structures.add(structure)
             payload = {**_material(record), "shapes": shapes, "dtypes": list(DTYPES)}
             function = "passagent.data.pipeline.generalisation:generalise"
             jobs.append(Unit("generalised", record["origin"], function, payload))
         unique: dict[tuple[str, str], Data] = {}
         count = 0
-        for record, one in zip(records, self._run("shapes and dtypes", jobs), strict=True):
-            for own in one.value["instances"] if one.value else ():
+        for record, result in zip(records, self._run("shapes and dtypes", jobs), strict=True):
+            for sized in result.value["instances"] if result.value else ():
                 count += 1
-                subgraph = {**record, **own, "template": one.value["template"]}
-                unique.setdefault((record["kind"], own["hash"]["instance"]), subgraph)
+                subgraph = {**record, **sized, "template": result.value["template"]}
+                unique.setdefault((record["kind"], sized["hash"]["instance"]), subgraph)
         self._count("instances", count, len(unique), Counter({"equal": count - len(unique)}))
         self.tell(f"{len(unique)} subgraphs in all sizes and dtypes")
         return list(unique.values())
 
     def group(self, subgraphs: Sequence[Data]) -> tuple[list[Member], dict[str, list[Data]]]:
         """Return the tasks, and the subgraphs of each by its name."""
-        by_uid = {f"{number:07}": one for number, one in enumerate(subgraphs)}
+        by_uid = {f"{number:07}": subgraph for number, subgraph in enumerate(subgraphs)}
         in_buckets: list[Bucketed] = []
-        for uid, one in by_uid.items():
+        for uid, subgraph in by_uid.items():
             inputs = [
-                ([one["sizes"].get(size, size) for size in meta["shape"]], dtype)
-                for meta, dtype in zip(one["template"]["inputs"], one["input_dtypes"], strict=True)
+                ([subgraph["sizes"].get(size, size) for size in meta["shape"]], dtype)
+                for meta, dtype in zip(subgraph["template"]["inputs"], subgraph["input_dtypes"], strict=True)
             ]
-            in_buckets.append(bucketed(uid, one["kind"], one["operators"], inputs))
+            in_buckets.append(bucketed(uid, subgraph["kind"], subgraph["operators"], inputs))
         members, subgraphs_of, chosen = [], {}, set[str]()
         for group in groups(in_buckets):
-            own = [by_uid[uid] for uid in group.uids]
-            name = _task_name(group, own)
-            hashes = frozenset(one["hash"][level] for one in own for level in ("structure", "instance"))
-            members.append(Member(name, group.kind, group.operators, hashes, len(own)))
-            subgraphs_of[name] = own
+            members_of_group = [by_uid[uid] for uid in group.uids]
+            name = _task_name(group, members_of_group)
+            hashes = frozenset(
+                subgraph["hash"][level]
+                for subgraph in members_of_group
+                for level in ("structure", "instance")
+            )
+            members.append(Member(name, group.kind, group.operators, hashes, len(members_of_group)))
+            subgraphs_of[name] = members_of_group
             chosen.update(group.uids)
         lost = Counter({"not sampled": len(by_uid) - len(chosen)})
         self._count("in groups", len(by_uid), len(chosen), lost)
@@ -257,7 +261,7 @@ def _material(record: Data) -> Data:
 
 def _task_name(group: Group, subgraphs: Sequence[Data]) -> str:
     """Name a group's task, `tasks/KIND/NAME`, by its operators and its subgraphs' hashes."""
-    instances = [one["hash"]["instance"] for one in subgraphs]
+    instances = [subgraph["hash"]["instance"] for subgraph in subgraphs]
     digest = hashlib.sha256(" ".join([str(group.rule), *instances]).encode()).hexdigest()[:10]
     words = "_".join(re.sub(r"\W", "", operator.removeprefix("Tensor.")) for operator in group.operators)
     return f"{TASKS}/{group.kind}/{words[:_NAMED].rstrip('_')}_{digest}"
@@ -269,12 +273,12 @@ def _write_task(path: Path, subgraphs: Sequence[Data]) -> None:
         return
     with whole_directory(path) as place:
         names = []
-        for number, one in enumerate(subgraphs):
-            graph, metas = instance(one["template"], one["sizes"], one["dtype"])
-            names.append(f"{number:03}_{one['dtype']}")
-            origin = {"sample": one["origin"], "range": one["range"]}
-            facts = {"kind": one["kind"], "origin": origin, "sizes": one["sizes"]}
-            write_files(place / names[-1], graph, metas, one["origin"], facts)
+        for number, subgraph in enumerate(subgraphs):
+            graph, metas = instance(subgraph["template"], subgraph["sizes"], subgraph["dtype"])
+            names.append(f"{number:03}_{subgraph['dtype']}")
+            origin = {"sample": subgraph["origin"], "range": subgraph["range"]}
+            facts = {"kind": subgraph["kind"], "origin": origin, "sizes": subgraph["sizes"]}
+            write_files(place / names[-1], graph, metas, subgraph["origin"], facts)
         write_list(place, names)
 
 
@@ -283,8 +287,8 @@ def _write_lists(directory: Path, kind_of: dict[str, str], parts: Partition) -> 
     counts: dict[str, int] = {}
     for side, names in (("train", parts.train), ("evaluation", parts.evaluation)):
         for kind in dict.fromkeys(kind_of.values()):
-            own = [name for name in names if kind_of[name] == kind]
-            if own:
-                counts[f"{side}_{kind}"] = len(own)
-                write_whole(directory / f"{side}_{kind}.txt", "".join(f"../{name}\n" for name in own))
+            listed = [name for name in names if kind_of[name] == kind]
+            if listed:
+                counts[f"{side}_{kind}"] = len(listed)
+                write_whole(directory / f"{side}_{kind}.txt", "".join(f"../{name}\n" for name in listed))
     return counts

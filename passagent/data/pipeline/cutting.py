@@ -63,7 +63,7 @@ def metas_of(record: dict[str, Any]) -> list[TensorMeta]:
     def read(key: str, value: Any) -> Any:
         return tuple(value) if key in ("shape", "levels", "stride") and value is not None else value
 
-    return [TensorMeta(**{key: read(key, value) for key, value in one.items()}) for one in record["inputs"]]
+    return [TensorMeta(**{key: read(key, value) for key, value in meta.items()}) for meta in record["inputs"]]
 
 
 def empty_inputs(metas: Sequence[TensorMeta]) -> list[Any]:
@@ -97,17 +97,17 @@ def cut_ranges(payload: dict[str, Any]) -> dict[str, Any]:
     graph_module = load_graph(payload["nodes"])
     graph, metas = graph_module.graph, metas_of(payload)
     regions = [(kind, start, end, region_of(graph, start, end)) for kind, start, end in payload["ranges"]]
-    seen = _seen(
+    metadata = _seen(
         graph_module, metas, {node.name for *_, region in regions for node in region.inputs + region.outputs}
     )
     first_operator = payload["range"][0] if "range" in payload else 0
     records: dict[tuple[str, str], dict[str, Any]] = {}
     refused: dict[str, int] = {}
     for kind, start, end, region in regions:
-        if why := _refusal(region, seen):
+        if why := _refusal(region, metadata):
             refused[f"{kind} {why}"] = refused.get(f"{kind} {why}", 0) + 1
             continue
-        inputs = [replace(seen[node.name], name=f"in_{i}") for i, node in enumerate(region.inputs)]
+        inputs = [replace(metadata[node.name], name=f"in_{i}") for i, node in enumerate(region.inputs)]
         record = graph_record(region.graph(), inputs)
         record |= {"kind": kind, "range": [first_operator + start, first_operator + end], "count": 1}
         instance = record["hash"]["instance"]
@@ -118,11 +118,11 @@ def cut_ranges(payload: dict[str, Any]) -> dict[str, Any]:
     return {"records": list(records.values()), "refused": refused}
 
 
-def _refusal(region: Region, seen: dict[str, Any]) -> str:
+def _refusal(region: Region, metadata: dict[str, Any]) -> str:
     """Return why operators are no subgraph, in a word; empty if they are one."""
     if not region.outputs:
         return "unused"
-    if any(not isinstance(seen.get(node.name), TensorMeta) for node in (*region.inputs, *region.outputs)):
+    if any(not isinstance(metadata.get(node.name), TensorMeta) for node in (*region.inputs, *region.outputs)):
         return "no-tensor"
     return ""
 
@@ -171,12 +171,12 @@ def cut_fusible(payload: dict[str, Any]) -> dict[str, Any]:
 
 def kernel_counts(operators: int, count: Callable[[int], int]) -> list[int]:
     """Count the kernels of the prefixes of 1, 2, ... operators, by bisection between equal counts."""
-    known: dict[int, int] = {}
+    counts: dict[int, int] = {}
 
     def at(prefix: int) -> int:
-        if prefix not in known:
-            known[prefix] = count(prefix)
-        return known[prefix]
+        if prefix not in counts:
+            counts[prefix] = count(prefix)
+        return counts[prefix]
 
     stack = [(1, operators)] if operators else []
     while stack:
@@ -186,10 +186,10 @@ def kernel_counts(operators: int, count: Callable[[int], int]) -> list[int]:
             continue
         middle = (low + high) // 2
         if at(low) == at(high) == at(middle):
-            known.update(dict.fromkeys(range(low, high), at(low)))
+            counts.update(dict.fromkeys(range(low, high), at(low)))
         else:
             stack += [(low, middle), (middle, high)]
-    return [known[prefix] for prefix in range(1, operators + 1)]
+    return [counts[prefix] for prefix in range(1, operators + 1)]
 
 
 def fusible_ranges(counts: Sequence[int]) -> list[tuple[int, int]]:
@@ -218,11 +218,11 @@ def fusible_ranges(counts: Sequence[int]) -> list[tuple[int, int]]:
             merged[-2:] = [merged[-2] + merged[-1]]
     ranges = []
     for plateau in merged:
-        own = [counts[prefix - 1] for prefix in plateau]
-        changes = [later - earlier for earlier, later in pairwise(own) if later != earlier]
-        if len(plateau) > 1 and own[0] >= own[-1] and (not changes or changes[-1] < 0):
+        kernels_of = [counts[prefix - 1] for prefix in plateau]
+        changes = [later - earlier for earlier, later in pairwise(kernels_of) if later != earlier]
+        if len(plateau) > 1 and kernels_of[0] >= kernels_of[-1] and (not changes or changes[-1] < 0):
             ranges.append((plateau[0] - 1, plateau[-1]))
-    return [one for i, one in enumerate(ranges) if i == 0 or one[0] >= ranges[i - 1][1]]
+    return [fused for i, fused in enumerate(ranges) if i == 0 or fused[0] >= ranges[i - 1][1]]
 
 
 def with_gradients(payload: dict[str, Any]) -> dict[str, Any]:

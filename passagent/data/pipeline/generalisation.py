@@ -60,23 +60,23 @@ def generalise(payload: dict[str, Any]) -> dict[str, Any]:
     symbols = symbols[: max(SIZES)]
     template = _fixed(template, {key: value for key, value in recorded.items() if key not in symbols})
     recorded = {key: recorded[key] for key in symbols}
-    kept, tried = [recorded], 0
+    kept_sizes, tried = [recorded], 0
     for values in SIZES.get(len(symbols), ()):
         sizes = dict(zip(symbols, values, strict=True))
-        if len(kept) == shapes or sizes in kept:
+        if len(kept_sizes) == shapes or sizes in kept_sizes:
             continue
         tried += 1
         if holds(sizes) and _runs(*instance(template, sizes, None)):
-            kept.append(sizes)
+            kept_sizes.append(sizes)
     instances = []
-    for sizes, dtype in itertools.product(kept, dtypes):
+    for sizes, dtype in itertools.product(kept_sizes, dtypes):
         graph, metas = instance(template, sizes, dtype)
         if dtype != dtypes[0] and not (any(meta.dtype == dtype for meta in metas) and _runs(graph, metas)):
             continue
         dtypes_of_inputs = [meta.dtype for meta in metas]
         digest = structural_hash(graph, metas)._asdict()
-        own = {"sizes": sizes, "dtype": dtype, "input_dtypes": dtypes_of_inputs, "hash": digest}
-        instances.append(own)
+        made_instance = {"sizes": sizes, "dtype": dtype, "input_dtypes": dtypes_of_inputs, "hash": digest}
+        instances.append(made_instance)
     return {"template": template, "instances": instances, "symbols": symbols, "tried": tried}
 
 
@@ -161,8 +161,13 @@ def _symbolic(value: Any, sizes: Sizes, first: list[bool]) -> Any:
 def _fixed(template: dict[str, Any], sizes: Sizes) -> dict[str, Any]:
     """Put these symbols' values into the template."""
     inputs = [
-        {**one, "shape": [sizes.get(size, size) if isinstance(size, str) else size for size in one["shape"]]}
-        for one in template["inputs"]
+        {
+            **meta_data,
+            "shape": [
+                sizes.get(size, size) if isinstance(size, str) else size for size in meta_data["shape"]
+            ],
+        }
+        for meta_data in template["inputs"]
     ]
     nodes = _replaced(template["nodes"], lambda symbol: sizes.get(symbol, {"symbol": symbol}))
     return {"nodes": nodes, "inputs": inputs}
@@ -202,8 +207,8 @@ def _free_symbols(template: dict[str, Any], recorded: Sizes) -> tuple[list[str],
         example[BATCH] = next(n for n in itertools.count(3) if n not in recorded.values())
     graph, places = _with_sizes_of_inputs(template, example)
     inputs = empty_inputs(metas_of(_fixed(template, example)))
-    for position, one in enumerate(template["inputs"]):
-        for dim, size in enumerate(one["shape"]):
+    for position, meta_data in enumerate(template["inputs"]):
+        for dim, size in enumerate(meta_data["shape"]):
             if isinstance(size, str):
                 torch._dynamo.maybe_mark_dynamic(inputs[position], dim)
     seen: list[fx.GraphModule] = []
@@ -229,15 +234,15 @@ def _with_sizes_of_inputs(template: dict[str, Any], example: Sizes) -> tuple[fx.
     """Build the template's graph with symbols as sizes of inputs; return it and the symbols."""
     places = {
         size: (position, dim)
-        for position, one in reversed(list(enumerate(template["inputs"])))
-        for dim, size in enumerate(one["shape"])
+        for position, meta_data in reversed(list(enumerate(template["inputs"])))
+        for dim, size in enumerate(meta_data["shape"])
         if isinstance(size, str)
     }
     nodes: list[dict[str, Any]] = []
     head = [node for node in template["nodes"] if node["op"] == "placeholder"]
     for symbol, (position, dim) in places.items():
-        given = {"tuple": [{"node": head[position]["name"]}, dim]}
-        nodes.append({"op": "call_method", "name": f"size_{symbol}", "target": "size", "args": given})
+        arguments = {"tuple": [{"node": head[position]["name"]}, dim]}
+        nodes.append({"op": "call_method", "name": f"size_{symbol}", "target": "size", "args": arguments})
 
     rest = [node for node in template["nodes"] if node["op"] != "placeholder"]
     rest = _replaced(rest, lambda symbol: {"node": f"size_{symbol}"})

@@ -65,53 +65,60 @@ def bucketed(
 def groups(subgraphs: Sequence[Bucketed]) -> list[Group]:
     """Group subgraphs, which are in the order of their making."""
     buckets: dict[Hashable, list[Bucketed]] = defaultdict(list)
-    for one in subgraphs:
-        buckets[one.kind, one.operators, one.shapes].append(one)
+    for subgraph in subgraphs:
+        buckets[subgraph.kind, subgraph.operators, subgraph.shapes].append(subgraph)
     ordered = [buckets[key] for key in sorted(buckets, key=repr)]
-    heads = [min(bucket, key=lambda one: one.uid) for bucket in ordered]
+    heads = [min(bucket, key=lambda subgraph: subgraph.uid) for bucket in ordered]
     chosen = [
-        Group(1, one.kind, one.operators, (one.uid,))
+        Group(1, subgraph.kind, subgraph.operators, (subgraph.uid,))
         for bucket, head in zip(ordered, heads, strict=True)
-        for one in bucket[::STRIDE]
-        if one.uid != head.uid
+        for subgraph in bucket[::STRIDE]
+        if subgraph.uid != head.uid
     ]
     chosen += [
-        Group(2, own[0].kind, own[0].operators, tuple(one.uid for one in own)) for own in _sequences(heads)
+        Group(2, alike[0].kind, alike[0].operators, tuple(subgraph.uid for subgraph in alike))
+        for alike in _sequences(heads)
     ]
     taken = {uid for group in chosen for uid in group.uids}
     rest = sorted(
-        (one for one in subgraphs if one.uid not in taken),
-        key=lambda one: (one.kind, one.operators, one.shapes, one.dtypes, one.uid),
+        (subgraph for subgraph in subgraphs if subgraph.uid not in taken),
+        key=lambda subgraph: (
+            subgraph.kind,
+            subgraph.operators,
+            subgraph.shapes,
+            subgraph.dtypes,
+            subgraph.uid,
+        ),
     )
     sparse = []
-    for own in _sequences(rest):
-        covered = _each_dtype(own)
+    for alike in _sequences(rest):
+        covered = _each_dtype(alike)
         if covered:
-            chosen.append(Group(4, own[0].kind, own[0].operators, tuple(covered)))
-        others = sorted(one.uid for one in own if one.uid not in set(covered))
+            chosen.append(Group(4, alike[0].kind, alike[0].operators, tuple(covered)))
+        others = sorted(subgraph.uid for subgraph in alike if subgraph.uid not in set(covered))
         picked = [uid for i, uid in enumerate(others) if i % (DTYPES * WIDTH) < DTYPES]
         if picked:
-            sparse.append(Group(3, own[0].kind, own[0].operators, tuple(picked)))
+            sparse.append(Group(3, alike[0].kind, alike[0].operators, tuple(picked)))
     return chosen + sparse
 
 
 def _sequences(subgraphs: Iterable[Bucketed]) -> list[list[Bucketed]]:
     """Sort the subgraphs by kind and operator sequence."""
-    found: dict[Hashable, list[Bucketed]] = defaultdict(list)
-    for one in subgraphs:
-        found[one.kind, one.operators].append(one)
-    return list(found.values())
+    by_sequence: dict[Hashable, list[Bucketed]] = defaultdict(list)
+    for subgraph in subgraphs:
+        by_sequence[subgraph.kind, subgraph.operators].append(subgraph)
+    return list(by_sequence.values())
 
 
 def _each_dtype(subgraphs: Iterable[Bucketed]) -> list[str]:
     """Pick, of each bucket of shapes, the first subgraph of each of up to DTYPES dtypes."""
-    seen: dict[Hashable, set[tuple[str, ...]]] = defaultdict(set)
+    dtypes_of: dict[Hashable, set[tuple[str, ...]]] = defaultdict(set)
     picked = []
-    for one in subgraphs:
-        dtypes = seen[one.shapes]
-        if one.dtypes not in dtypes and len(dtypes) < DTYPES:
-            dtypes.add(one.dtypes)
-            picked.append(one.uid)
+    for subgraph in subgraphs:
+        dtypes = dtypes_of[subgraph.shapes]
+        if subgraph.dtypes not in dtypes and len(dtypes) < DTYPES:
+            dtypes.add(subgraph.dtypes)
+            picked.append(subgraph.uid)
     return picked
 
 
@@ -139,10 +146,10 @@ def partition(tasks: Sequence[Member], evaluation: Mapping[str, int]) -> Partiti
     """Divide the tasks; `evaluation`: of each kind so many sequences, at most a fifth of those there are."""
     chosen: list[Member] = []
     for kind, count in evaluation.items():
-        own = [task for task in tasks if task.kind == kind]
-        sequences = sorted({task.operators for task in own})
+        of_kind = [task for task in tasks if task.kind == kind]
+        sequences = sorted({task.operators for task in of_kind})
         for sequence in select(sequences, min(count, len(sequences) // 5)):
-            alike = [task for task in own if task.operators == sequence]
+            alike = [task for task in of_kind if task.operators == sequence]
             chosen.append(min(alike, key=lambda task: (-task.size, task.name)))
     names = {task.name for task in chosen}
     taken = {key for task in chosen for key in keys_of(task)}
@@ -171,23 +178,24 @@ def select(sequences: Sequence[tuple[str, ...]], count: int) -> list[tuple[str, 
     words = len({operator for sequence in sequences for operator in sequence})
     rarity = [_rarity(sequence, steps, begun, words) for sequence in sequences]
     low, high = min(rarity), max(rarity)
-    bonus = [RARITY * (one - low) / (high - low) if not math.isclose(low, high) else 0.0 for one in rarity]
+    is_flat = math.isclose(low, high)
+    bonus = [0.0 if is_flat else RARITY * (value - low) / (high - low) for value in rarity]
     unique = [frozenset(pairwise(sequence)) for sequence in sequences]
     covered: set[tuple[str, str]] = set()
-    left, found = dict.fromkeys(range(len(sequences))), list[tuple[str, ...]]()
-    while len(found) < count:
-        key = {i: len(unique[i] - covered) for i in left}
-        best = max(left, key=lambda i: (key[i] * (1 + bonus[i]), key[i], bonus[i], len(sequences[i])))
-        found.append(sequences[best])
+    waiting, chosen = dict.fromkeys(range(len(sequences))), list[tuple[str, ...]]()
+    while len(chosen) < count:
+        key = {i: len(unique[i] - covered) for i in waiting}
+        best = max(waiting, key=lambda i: (key[i] * (1 + bonus[i]), key[i], bonus[i], len(sequences[i])))
+        chosen.append(sequences[best])
         covered |= unique[best]
-        del left[best]
-    return found
+        del waiting[best]
+    return chosen
 
 
 def _rarity(
     sequence: tuple[str, ...], steps: Mapping[tuple[str, str], int], begun: Mapping[str, int], words: int
 ) -> float:
     """Return the mean of -log P(step)."""
-    own = list(pairwise(sequence))
-    surprise = [-math.log((steps[step] + ALPHA) / (begun[step[0]] + ALPHA * words)) for step in own]
+    own_steps = list(pairwise(sequence))
+    surprise = [-math.log((steps[step] + ALPHA) / (begun[step[0]] + ALPHA * words)) for step in own_steps]
     return sum(surprise) / len(surprise) if surprise else 0.0

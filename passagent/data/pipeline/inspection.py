@@ -34,7 +34,7 @@ def member_of(path: Path) -> Member:
     from passagent.tasks.extract.task_hashes import hash_subgraph  # imports torch
 
     task = load_task(path)
-    hashes = {text for one in task.subgraphs for text in hash_subgraph(one)}
+    hashes = {text for subgraph in task.subgraphs for text in hash_subgraph(subgraph)}
     return Member(str(path), path.parent.name, task.operators, frozenset(hashes), len(task.subgraphs))
 
 
@@ -50,7 +50,7 @@ def check(out: Path) -> list[str]:
         for path in (out / LISTS / line for line in lines):
             try:
                 member = member_of(path.resolve())
-                recorded = {one.graph_hash for one in load_task(path).subgraphs}
+                recorded = {subgraph.graph_hash for subgraph in load_task(path).subgraphs}
             except PassagentError as error:
                 problems.append(str(error))
                 continue
@@ -58,16 +58,16 @@ def check(out: Path) -> list[str]:
             if not recorded <= member.hashes:
                 problems.append(f"{path.resolve()}: a subgraph has not the hash that is recorded with it")
     sides: dict[bool, list[Member]] = defaultdict(list)
-    for name, own in members.items():
-        sides[name.startswith(EVALUATION)] += own
+    for name, listed in members.items():
+        sides[name.startswith(EVALUATION)] += listed
     return problems + shared(sides[False], sides[True])
 
 
-def shared(one: Iterable[Member], other: Iterable[Member]) -> list[str]:
+def shared(tasks: Iterable[Member], other: Iterable[Member]) -> list[str]:
     """List the tasks of both that have an operator sequence or a subgraph in common, a line each."""
     names = {key: task.name for task in other for key in keys_of(task)}
     overlaps = []
-    for task in one:
+    for task in tasks:
         key = next((key for key in keys_of(task) if key in names), None)
         if key is not None:
             what = "the operator sequence" if isinstance(key, tuple) else "a subgraph"
@@ -87,12 +87,12 @@ def stats(out: Path) -> dict[str, Any]:
     for name in record["tasks"]:
         lines = (out / LISTS / f"{name}.txt").read_text(encoding="utf-8").split()
         tasks = [load_task(out / LISTS / line) for line in lines]
-        graphs = [one for task in tasks for one in task.subgraphs]
+        graphs = [graph for task in tasks for graph in task.subgraphs]
         lists.append({
             "list": name,
             "tasks": len(tasks),
             "subgraphs": len(graphs),
             "operators": sorted(len(task.operators) for task in tasks),
-            "dtypes": dict(Counter(one.dtype for one in graphs).most_common()),
+            "dtypes": dict(Counter(graph.dtype for graph in graphs).most_common()),
         })  # fmt: skip
     return {"funnel": record["funnel"], "lists": lists}

@@ -82,23 +82,23 @@ def _captured(subgraph: Subgraph, device: str) -> tuple[CleanGraph, list[TensorM
     if problem := _difference(outputs, again, exact=True):
         raise Refused("random", f"two runs: {problem}")
     if any(
-        bool(one.isnan().any())
-        for one in outputs
-        if isinstance(one, torch.Tensor) and one.is_floating_point()
+        bool(output.isnan().any())
+        for output in outputs
+        if isinstance(output, torch.Tensor) and output.is_floating_point()
     ):
         raise Refused("nan", "an output is NaN")
     try:
         captured = capture(module, inputs)
-        given = [inputs[position] for position in captured.order]
-        clean = clean_graph(captured.graph_module, given)
+        captured_inputs = [inputs[position] for position in captured.order]
+        clean = clean_graph(captured.graph_module, captured_inputs)
     except TaskError as error:
         raise Refused("operator" if "operator" in str(error) else "graph-break", str(error)) from error
     if problem := _difference(_run(clean.graph_module, clean.values), outputs, exact=False):
         raise Refused("differs", f"captured: {problem}")
-    known = {id(value): meta for value, meta in zip(inputs, subgraph.inputs, strict=True)}
+    meta_of = {id(value): meta for value, meta in zip(inputs, subgraph.inputs, strict=True)}
     metas = []
     for number, (name, value) in enumerate(zip(clean.names, clean.values, strict=True)):
-        meta = known.get(id(value)) or input_metas([name], [value])[0]
+        meta = meta_of.get(id(value)) or input_metas([name], [value])[0]
         metas.append(replace(meta, name=f"in_{number}", device=device))
     return clean, metas
 

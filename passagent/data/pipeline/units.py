@@ -129,7 +129,7 @@ class Units:
         with ThreadPoolExecutor(self._parallel) as pool:
             running = [pool.submit(self._ask, key, unit) for key, unit in units.items()]
             try:
-                faults = [fault for one in as_completed(running) if (fault := one.result())]
+                faults = [fault for future in as_completed(running) if (fault := future.result())]
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 self.close()

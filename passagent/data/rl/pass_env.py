@@ -38,7 +38,7 @@ class PassEnv:
 
     Refused. A candidate that breaks an integrity rule sets `refused`, and the reward is 0 from then on,
     whatever was good before or comes after: cheating never pays. What gives no plan counts, too;
-    the tool `check` tells of these beforehand and does not count. A refusal that rests on a measurement must
+    the tool `check` reports these beforehand and does not count. A refusal that rests on a measurement must
     repeat itself to count.
 
     Faults. What the machine or the task fails is not the policy's: the tool raises, `fault` says what it was,
@@ -47,9 +47,9 @@ class PassEnv:
     """
 
     refused: bool
-    """Whether a candidate of this episode was refused."""
+    """A candidate of this episode was refused."""
     fault: str | None
-    """What the machine or the task failed in this episode, in a line."""
+    """The fault of the machine or the task in this episode, in a line."""
     best_files: dict[str, str]
     """The files of the best candidate so far, name to text; empty if there is none."""
     best: Evaluation | None
@@ -102,7 +102,7 @@ class PassEnv:
 
     @property
     def reward(self) -> float | None:
-        """See the class; None: the episode cannot be scored, for a fault that is not the policy's."""
+        """The reward, as the class explains it; None: a fault that is not the policy's."""
         if self.refused:
             return 0.0
         if self.fault is not None:

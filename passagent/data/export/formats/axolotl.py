@@ -29,15 +29,15 @@ _DATASET = """\
 
 def rows(example: Example) -> Iterator[Row]:
     """One row up to the last trained reply."""
-    found = stretches(example.turns)
-    if not found:
+    trained = stretches(example.turns)
+    if not trained:
         return
     tools = functions(example)
     for tool in tools:
         tool["function"]["parameters"] = json.dumps(tool["function"]["parameters"], ensure_ascii=False)
     yield {
         **provenance(example),
-        "messages": [_message(turn) for turn in example.turns[: found[-1].end]],
+        "messages": [_message(turn) for turn in example.turns[: trained[-1].end]],
         "tools": tools,
     }
 

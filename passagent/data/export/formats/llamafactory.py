@@ -60,17 +60,17 @@ def _flat(value: Any) -> Any:
 
 def _conversation(turns: Sequence[Turn]) -> list[Row]:
     """Messages that alternate: results in a row are one observation."""
-    found: list[Row] = []
+    messages: list[Row] = []
     for is_reply, group in groupby(turns, lambda turn: turn.role == "assistant"):
         side = list(group)
         if is_reply:
-            found += [
+            messages += [
                 {"from": "function_call" if turn.calls else "gpt", "value": _said(turn)} for turn in side
             ]
         else:
             role = "observation" if side[0].role == "tool" else "human"
-            found.append({"from": role, "value": _BETWEEN.join(turn.content for turn in side)})
-    return found
+            messages.append({"from": role, "value": _BETWEEN.join(turn.content for turn in side)})
+    return messages
 
 
 def _said(turn: Turn) -> str:
