@@ -44,25 +44,6 @@ COLUMNS = {
 }
 
 
-@pytest.fixture
-def call(monkeypatch, capsys, tmp_path):
-    """`call("bench", ...)` gives exit code, stdout, stderr of `passagent bench ...` in an empty directory."""
-    monkeypatch.chdir(tmp_path)
-    for name in [
-        name for name in os.environ if name.startswith("PASSAGENT_") and name != "PASSAGENT_LIBRARY"
-    ]:
-        monkeypatch.delenv(name)
-
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["passagent", *map(str, words)])
-        with pytest.raises(SystemExit) as exit_:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(exit_.value.code or 0), out, err
-
-    return run
-
-
 def write_tasks(path: Path, count: int, with_passes: bool = True) -> list[Path]:
     """Tasks that add 1, 2, ... and a pass for each; the second one's does not match."""
     tasks = []

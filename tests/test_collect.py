@@ -15,7 +15,6 @@ import re
 import shutil
 import signal
 import sqlite3
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -39,8 +38,7 @@ from paid_collection import (
 )
 from wire_server import Said, WireServer
 
-from passagent import cli
-from passagent.cli.commands import collecting, running
+from passagent.cli.commands import collecting
 from passagent.data.collect import trials
 from passagent.data.collect.budget import elapsed_s, set_elapsed
 from passagent.data.collect.campaign import FAULTS
@@ -62,28 +60,13 @@ def _loaded() -> Iterator[None]:
 
 
 @pytest.fixture
-def call(monkeypatch, capsys, tmp_path):
-    """`call("collect", ...)` gives exit code, stdout, stderr of the command in an empty directory."""
-    monkeypatch.chdir(tmp_path)
-    for name in [
-        name for name in os.environ if name.startswith("PASSAGENT_") and name != "PASSAGENT_LIBRARY"
-    ]:
-        monkeypatch.delenv(name)
+def call(call, monkeypatch):
+    """The command, with stand-ins for the evaluator."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
     real = collecting.collect
     run.parts = paid_run.parts()
     monkeypatch.setattr(collecting, "collect", lambda *words: real(*words, run.parts))
-    search = running.run
-    monkeypatch.setattr(running, "run", lambda *words, **more: search(*words, run.parts, **more))
-
-    def called(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["passagent", *map(str, words)])
-        with pytest.raises(SystemExit) as exit_:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(exit_.value.code or 0), out, err
-
-    return called
+    return call
 
 
 class run:

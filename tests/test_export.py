@@ -6,10 +6,8 @@ import hashlib
 import io
 import json
 import math
-import os
 import shutil
 import sqlite3
-import sys
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +18,6 @@ import tiny_search
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passagent import cli
 from passagent.data.export import making
 from passagent.data.export.formats import FORMATS
 from passagent.data.export.making import build
@@ -58,25 +55,6 @@ def runs(home, tmp_path) -> Path:
     with sqlite3.connect(home / "passagent.db") as source, sqlite3.connect(copy / "passagent.db") as target:
         source.backup(target)
     return copy
-
-
-@pytest.fixture
-def call(monkeypatch, capsys, tmp_path, home):
-    """`call("export", ...)` gives exit code, stdout, stderr of the command in an empty directory."""
-    monkeypatch.chdir(tmp_path)
-    for name in [
-        name for name in os.environ if name.startswith("PASSAGENT_") and name != "PASSAGENT_LIBRARY"
-    ]:
-        monkeypatch.delenv(name)
-
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["passagent", *map(str, words)])
-        with pytest.raises(SystemExit) as exit_:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(exit_.value.code or 0), out, err
-
-    return run
 
 
 def rows_of(path: Path) -> list[dict]:
