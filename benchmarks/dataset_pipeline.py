@@ -38,11 +38,9 @@ from search_overhead import summary
 
 from passagent.data.pipeline import assembling, folding
 from passagent.data.pipeline.assembling import find_samples, validation
-from passagent.data.pipeline.buckets import dimension_bucket
-from passagent.data.pipeline.cutting import metas_of
-from passagent.data.pipeline.partition import select
-from passagent.data.pipeline.plateaus import fusible_ranges
-from passagent.data.pipeline.units import Done, computing
+from passagent.data.pipeline.cutting import fusible_ranges, metas_of
+from passagent.data.pipeline.grouping import dimension_bucket, select
+from passagent.data.pipeline.units import Done, Units
 from passagent.errors import InfrastructureError
 from passagent.evaluator.captures import graph_of
 from passagent.tasks.extract.graph_text import model_text
@@ -94,13 +92,13 @@ def validated(args: argparse.Namespace, names: list[str], samples: dict[str, Pat
     end, waiting, work = time.monotonic() + args.budget, iter(names), args.work / "work"
 
     def in_turn() -> Iterator[Done]:
-        with computing(work, args.jobs, args.limit, "cpu") as units:
+        with Units(work, args.jobs, args.limit, "cpu") as units:
             for name in waiting:
                 unit = validation(name, samples[name], "cpu")
-                if time.monotonic() > end and not unit.file(work).exists():
+                if time.monotonic() > end and unit.key not in units.rows(unit.stage):
                     continue
                 try:
-                    done = next(units.results([unit]))
+                    [done] = units.results([unit])
                 except InfrastructureError as error:  # not kept: the same command tries it again
                     done = Done(name, None, "machine", str(error), 0.0, 0)
                 print(done.name, *done[2:], flush=True)

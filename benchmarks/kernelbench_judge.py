@@ -26,7 +26,7 @@ import torch
 from evaluator_repeatability import keep
 
 import passagent as pa
-from passagent.data.bench.authored import first_pass
+from passagent.data.bench.measure import first_pass
 from passagent.deploy.delivery.kernelbench_module import kernelbench_module, problem_of
 from passagent.deploy.delivery.standalone import standalone
 from passagent.errors import PassagentError

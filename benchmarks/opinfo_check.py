@@ -25,7 +25,7 @@ from typing import Any
 from evaluator_repeatability import keep
 
 from passagent.config import load_config
-from passagent.data.bench.authored import first_pass
+from passagent.data.bench.measure import first_pass
 from passagent.errors import PassagentError
 from passagent.evaluator.candidate import Candidate
 from passagent.evaluator.fleet.opening import open_pool

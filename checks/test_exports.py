@@ -24,8 +24,8 @@ from environments import python_of  # noqa: E402
 
 from passagent.cli.commands import collecting  # noqa: E402
 from passagent.cli.groups import ExportOptions  # noqa: E402
-from passagent.data.dataset.example import Example, Turn, steps, whole  # noqa: E402
-from passagent.data.dataset.formats import FORMATS  # noqa: E402
+from passagent.data.export.example import Example, Turn, steps, whole  # noqa: E402
+from passagent.data.export.formats import FORMATS  # noqa: E402
 from passagent.store import Store, runs  # noqa: E402
 from passagent.store.trajectories import find_episode, trajectory  # noqa: E402
 from passagent.system.option_groups import checked  # noqa: E402

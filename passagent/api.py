@@ -8,7 +8,6 @@ may be called from a script, a thread or a notebook, and `on_event` is called on
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -45,8 +44,8 @@ from passagent.view.warm_evaluator import Evaluator, as_task
 if TYPE_CHECKING:
     from passagent.data.bench import sweep
     from passagent.data.collect import campaign
-    from passagent.data.dataset import making
-    from passagent.data.dataset.writing import Summary
+    from passagent.data.export import making
+    from passagent.data.export.writing import Summary
     from passagent.data.pipeline import assembling
     from passagent.events import Event
     from passagent.search.conducting import Prepared
@@ -160,13 +159,13 @@ def bench(tasks: Sequence[str], **options: Unpack[BenchOptions]) -> Bench:
     options: those of `passagent bench` (docs/bench.md); out: default `runs/bench/NAME`.
     Raises UsageError, InfrastructureError; a task that could not be measured is in `Bench.failed`.
     """
-    from passagent.data.bench.measure import Unwatched
+    from passagent.data.bench.measure import Watch
     from passagent.data.bench.sweep import run as measured
 
     request = bench_request(tasks, checked(BenchOptions, options))
     thread = LoopThread("passagent-bench")
     try:
-        return Bench(thread.run(measured(request, lambda _: Unwatched())))
+        return Bench(thread.run(measured(request, lambda _: Watch())))
     finally:
         thread.close()
 
@@ -201,13 +200,12 @@ def collect(tasks: Sequence[str], **options: Unpack[CollectOptions]) -> Collecti
     that the machine failed, and a broken task, are in `Collection.data`.
     """
     from passagent.data.collect import campaign
-    from passagent.data.collect.work import Unwatched
 
     request = collect_request(tasks, checked(CollectOptions, options))
 
     async def work(begun: list[Stoppable]) -> Collection:
-        with campaign.prepared(request) as prepared:
-            return Collection(await campaign.work(prepared, Unwatched(), begun.append))
+        with campaign.open_collection(request) as collection:
+            return Collection(await collection.run(campaign.Watch(), begun.append))
 
     return finished(work)
 
@@ -254,7 +252,7 @@ def build_request(samples: list[str], options: BuildOptions) -> assembling.Reque
         device=options["device"] or "cpu",
         shapes=options["shapes"],
         evaluation=options["evaluation"],
-        parallel=options["parallel"] or len(os.sched_getaffinity(0)),
+        parallel=options["parallel"],
         backward=options["backward"],
         limit_s=options["limit"],
     )
@@ -266,7 +264,7 @@ def export(run: Run | str | Path | Sequence[str | Path], **options: Unpack[Expor
     run: one run's episodes, or those of one or several runs directories; options: those of
     `passagent export` (docs/training.md). Raises UsageError, and PassagentError for what must not go out.
     """
-    from passagent.data.dataset.making import make
+    from passagent.data.export.making import make
 
     given = checked(ExportOptions, options)
     keep, place = given["keep"], run.runs_dir if isinstance(run, Run) else run
@@ -279,8 +277,8 @@ def export(run: Run | str | Path | Sequence[str | Path], **options: Unpack[Expor
 
 def export_request(places: list[str], options: ExportOptions) -> making.Request:
     """What complete `options` ask of a data set of the runs in the directories `places`."""
-    from passagent.data.dataset.making import Request
-    from passagent.data.dataset.selection import Selection
+    from passagent.data.export.making import Request
+    from passagent.data.export.selection import Selection
 
     return Request(
         form=options["format"],

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 import passagent as pa
-from passagent.data.bench.authored import first_pass
+from passagent.data.bench.measure import first_pass
 from passagent.deploy.package_writing import Packed, Source, pack
 from passagent.errors import PassagentError
 from passagent.evaluator.candidate import Candidate

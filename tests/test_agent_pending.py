@@ -19,8 +19,8 @@ from passagent.agent.toolbox import file_editor, pass_evaluator
 from passagent.agent.workspace import Workspace
 from passagent.cli.commands import running
 from passagent.config import AgentConfig
-from passagent.data.dataset.columns import read_episodes
-from passagent.data.dataset.example import steps
+from passagent.data.export.example import steps
+from passagent.data.export.selection import read_episodes
 from passagent.errors import InfrastructureError
 from passagent.evaluator.result import MANIFEST
 from passagent.models.scripted import Scripted, ScriptedModel, calling

@@ -21,10 +21,9 @@ from test_bench_summary import evaluation, naive
 
 from passagent import cli
 from passagent.config import load_config
-from passagent.data.bench.held_out import held_out, unseen
-from passagent.data.bench.measure import EXPERT, plan
-from passagent.data.bench.results import FILE, Results, Row, look, open_results
-from passagent.data.bench.summary import METRICS
+from passagent.data.bench.measure import EXPERT, Authors, plan
+from passagent.data.bench.results import FILE, Results, Row, open_results
+from passagent.data.bench.summary import METRICS, held_out, unseen
 from passagent.errors import InfrastructureError, UsageError
 from passagent.evaluator import compilers
 from passagent.evaluator.result import GraphResult, Measured, Speedup, Violation, Worst
@@ -43,25 +42,6 @@ COLUMNS = {
     "G-mean": "gmean_speedup",
     "AS": "as_score",
 }
-
-
-@pytest.fixture
-def call(monkeypatch, capsys, tmp_path):
-    """`call("bench", ...)` gives exit code, stdout, stderr of `passagent bench ...` in an empty directory."""
-    monkeypatch.chdir(tmp_path)
-    for name in [
-        name for name in os.environ if name.startswith("PASSAGENT_") and name != "PASSAGENT_LIBRARY"
-    ]:
-        monkeypatch.delenv(name)
-
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["passagent", *map(str, words)])
-        with pytest.raises(SystemExit) as exit_:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(exit_.value.code or 0), out, err
-
-    return run
 
 
 def write_tasks(path: Path, count: int, with_passes: bool = True) -> list[Path]:
@@ -103,7 +83,7 @@ def test_shards_of_two_machines_are_one_benchmark(call, tmp_path):
     words = ("task1", "task2", "--compiler", "eager", "--shard", "1/2")
     code, out, err = call("bench", *words, "--out", "second", *QUICK)
     assert code == 0 and "1 measurements" in out, err
-    [row] = look(Path("second"))
+    [row] = Results(Path("second")).rows.values()
     assert row.task == "task2"
     first = row.model_copy(update={"task": "task1", "identity": row.identity | {"host": "another"}})
     for name, other in (("first", first), ("third", first.model_copy(update={"identity": {"cpu": "b"}}))):
@@ -375,10 +355,10 @@ def test_what_is_held_out_depends_on_names_alone():
 
 def test_another_expert_is_measured_anew(tmp_path, monkeypatch):
     task = load_task(tiny.write_subgraph(tmp_path / "graph", [4, 64]))
-    [first] = plan([task], [EXPERT], load_config(), None)
-    [same] = plan([task], [EXPERT], load_config(), None)
+    [first] = plan([task], [EXPERT], Authors(load_config()), tmp_path)
+    [same] = plan([task], [EXPERT], Authors(load_config()), tmp_path)
     monkeypatch.setattr("passagent.data.bench.measure.expert_version", lambda: "another")
-    [other] = plan([task], [EXPERT], load_config(), None)
+    [other] = plan([task], [EXPERT], Authors(load_config()), tmp_path)
     assert first.key == same.key != other.key
 
 

@@ -15,7 +15,6 @@ import re
 import shutil
 import signal
 import sqlite3
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -39,12 +38,11 @@ from paid_collection import (
 )
 from wire_server import Said, WireServer
 
-from passagent import cli
-from passagent.cli.commands import collecting, running
-from passagent.data.collect import trial_list, trials, work
-from passagent.data.collect.collection_figures import Summary, summarise
-from passagent.data.collect.trial_list import Entry
-from passagent.data.collect.trials import Outcome
+from passagent.cli.commands import collecting
+from passagent.data.collect import trials
+from passagent.data.collect.budget import elapsed_s, set_elapsed
+from passagent.data.collect.campaign import FAULTS
+from passagent.data.collect.trials import Entry, Outcome, Summary, summarise
 from passagent.errors import InfrastructureError, TaskError
 from passagent.store import Store, runs
 from passagent.system.resumable import locked
@@ -62,28 +60,13 @@ def _loaded() -> Iterator[None]:
 
 
 @pytest.fixture
-def call(monkeypatch, capsys, tmp_path):
-    """`call("collect", ...)` gives exit code, stdout, stderr of the command in an empty directory."""
-    monkeypatch.chdir(tmp_path)
-    for name in [
-        name for name in os.environ if name.startswith("PASSAGENT_") and name != "PASSAGENT_LIBRARY"
-    ]:
-        monkeypatch.delenv(name)
+def call(call, monkeypatch):
+    """The command, with stand-ins for the evaluator."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
     real = collecting.collect
     run.parts = paid_run.parts()
     monkeypatch.setattr(collecting, "collect", lambda *words: real(*words, run.parts))
-    search = running.run
-    monkeypatch.setattr(running, "run", lambda *words, **more: search(*words, run.parts, **more))
-
-    def called(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["passagent", *map(str, words)])
-        with pytest.raises(SystemExit) as exit_:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(exit_.value.code or 0), out, err
-
-    return called
+    return call
 
 
 class run:
@@ -190,28 +173,20 @@ def test_trials_do_not_know_of_each_other(call, server, tmp_path):
 def test_shards_are_a_partition(count):
     entries = [Entry(Path(f"t{n}"), f"t{n}", str(n)) for n in range(7)]
     for shuffle in (None, 3):
-        whole = trial_list.pairs_of(entries, 2, shuffle)
+        whole = trials.pairs_of(entries, 2, shuffle)
         assert len(set(whole)) == 14
-        shards = [trial_list.pairs_of(entries, 2, shuffle, (index, count)) for index in range(count)]
+        shards = [trials.pairs_of(entries, 2, shuffle, (index, count)) for index in range(count)]
         assert sorted(map(str, whole)) == sorted(str(pair) for shard in shards for pair in shard)
         assert max(map(len, shards)) - min(map(len, shards)) <= 1
-    assert (
-        trial_list.pairs_of(entries, 2, 3)
-        != trial_list.pairs_of(entries, 2)
-        == trial_list.pairs_of(entries, 2, None)
-    )
-    assert (
-        trial_list.pairs_of(entries, 2, 3)
-        == trial_list.pairs_of(entries, 2, 3)
-        != trial_list.pairs_of(entries, 2, 4)
-    )
+    assert trials.pairs_of(entries, 2, 3) != trials.pairs_of(entries, 2) == trials.pairs_of(entries, 2, None)
+    assert trials.pairs_of(entries, 2, 3) == trials.pairs_of(entries, 2, 3) != trials.pairs_of(entries, 2, 4)
 
 
 def outcome(first: float | None, best: float | None, right: list[bool], state: str = "finished") -> Outcome:
     return Outcome(
-        run="r", task="t", task_key="k", model="m", trial=0, state=state, reason=None, steps=len(right) + 1,
+        task="t", model="m", trial=0, state=state, steps=len(right) + 1,
         evaluations=len(right), tokens=10, cost=0.5, first_as=first, best_as=best, is_correct=any(right),
-        went_back=trials._went_back(right),
+        went_back=trials.went_back(right),
     )  # fmt: skip
 
 
@@ -231,7 +206,7 @@ def test_the_figures_of_the_table():
     assert one.first_share == pytest.approx((0.5 / 2.0) ** 0.25)
     assert (one.steps, one.evaluations) == (2.5, 1.5)
     assert Summary("m").as_score is None
-    assert not trials._went_back([True, True]) and not trials._went_back([False, True, False])
+    assert not trials.went_back([True, True]) and not trials.went_back([False, True, False])
 
 
 # Mistakes
@@ -334,9 +309,9 @@ def test_the_time_is_over_all_sessions(call, server, tmp_path):
     write_tasks(tmp_path / "tasks", 1)
     assert call("collect", "tasks", *QUICK, "--trials", 1)[0] == 0
     with Store.open("runs") as store:
-        took = trials.elapsed_s(store, MODEL)
+        took = elapsed_s(store, MODEL)
         assert took > 0
-        trials.set_elapsed(store, MODEL, 1000.0)
+        set_elapsed(store, MODEL, 1000.0)
     asked = len(server.ledger)
     code, out, _ = call("collect", "tasks", *QUICK, "--max-time", 1000)
     assert code == 0 and "stopped: 1000 s have passed" in out and len(server.ledger) == asked
@@ -396,8 +371,8 @@ def test_a_machine_that_fails_every_trial_ends_it(call, server, tmp_path, monkey
     write_tasks(tmp_path / "tasks", 9)
     run.parts = with_evaluator(lambda path: InfrastructureError("lost"))
     code, _, err = call("collect", "tasks", *QUICK, "--trials", 1, "--parallel", 1)
-    assert code == 1 and f"{work.FAULTS} trials in a row failed, the last one with: lost" in err
-    assert len(server.ledger) == work.FAULTS
+    assert code == 1 and f"{FAULTS} trials in a row failed, the last one with: lost" in err
+    assert len(server.ledger) == FAULTS
 
 
 def test_a_task_that_cannot_be_judged_is_broken(call, server, tmp_path):

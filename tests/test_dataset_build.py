@@ -103,18 +103,18 @@ def test_looking_at_a_data_set(built, tmp_path):
 def test_the_same_again_computes_nothing_and_changes_nothing(built):
     data, _ = built
     before = {path: path.stat().st_mtime_ns for path in data.glob("**/*.py")}
-    results = {path: path.stat().st_mtime_ns for path in (data / "work").glob("*/*.json")}
+    results = {path: path.stat().st_mtime_ns for path in (data / "work").glob("*.jsonl")}
     record = pa.build_dataset(data.parent / "samples", out=data, shapes=2, parallel=1)
     assert record["tasks"] == json.loads((data / "dataset.json").read_text())["tasks"]
     assert before == {path: path.stat().st_mtime_ns for path in data.glob("**/*.py")}
-    assert results == {path: path.stat().st_mtime_ns for path in (data / "work").glob("*/*.json")}
+    assert results == {path: path.stat().st_mtime_ns for path in (data / "work").glob("*.jsonl")}
 
 
 def test_a_killed_build_goes_on_and_a_second_one_is_told_of_the_first(samples, built, tmp_path):
     shutil.copytree(samples / "samples", tmp_path / "samples")
     words = [sys.executable, "-m", "passagent", *BUILD]
     first = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.DEVNULL, start_new_session=True)
-    while not list((tmp_path / "data/work").glob("validated/*.json")):
+    while not (tmp_path / "data/work/validated.jsonl").exists():
         assert first.poll() is None
         time.sleep(0.05)
     os.kill(first.pid, signal.SIGSTOP)  # it must not end before the second one is there

@@ -21,8 +21,8 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.utils import fresh_cache
 
 import passagent as pa
-from passagent.deploy import load_package
 from passagent.deploy.inductor_pass import PassesInGraph, passagent
+from passagent.deploy.loading import load_package
 from passagent.deploy.package_writing import pack
 from passagent.deploy.registration import overload
 from passagent.errors import PassagentError, UsageError

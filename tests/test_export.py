@@ -6,10 +6,8 @@ import hashlib
 import io
 import json
 import math
-import os
 import shutil
 import sqlite3
-import sys
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -20,13 +18,18 @@ import tiny_search
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passagent import cli
-from passagent.data.dataset import columns as of
-from passagent.data.dataset import making
-from passagent.data.dataset.building import build
-from passagent.data.dataset.columns import Revision, Told
-from passagent.data.dataset.formats import FORMATS
-from passagent.data.dataset.selection import Selection, select
+from passagent.data.export import making
+from passagent.data.export.formats import FORMATS
+from passagent.data.export.making import build
+from passagent.data.export.selection import (
+    COLUMNS,
+    JudgedEpisode,
+    Revision,
+    Selection,
+    read_episodes,
+    select,
+    with_advantages,
+)
 from passagent.store import Store
 from passagent.store import files as stored_files
 from passagent.store.conversations import pack
@@ -52,25 +55,6 @@ def runs(home, tmp_path) -> Path:
     with sqlite3.connect(home / "passagent.db") as source, sqlite3.connect(copy / "passagent.db") as target:
         source.backup(target)
     return copy
-
-
-@pytest.fixture
-def call(monkeypatch, capsys, tmp_path, home):
-    """`call("export", ...)` gives exit code, stdout, stderr of the command in an empty directory."""
-    monkeypatch.chdir(tmp_path)
-    for name in [
-        name for name in os.environ if name.startswith("PASSAGENT_") and name != "PASSAGENT_LIBRARY"
-    ]:
-        monkeypatch.delenv(name)
-
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["passagent", *map(str, words)])
-        with pytest.raises(SystemExit) as exit_:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(exit_.value.code or 0), out, err
-
-    return run
 
 
 def rows_of(path: Path) -> list[dict]:
@@ -124,7 +108,7 @@ def test_the_lossless_form_is_read_back_with_the_candidates_files(call, home, tm
 )
 def test_a_condition_chooses_by_columns(home, condition, holds):
     with Store.open(home, create=False) as store:
-        told = of.read_episodes([store])
+        told = read_episodes([store])
     chosen = {one.columns["id"] for one in select(told, Selection(condition))}
     assert chosen == {one.columns["id"] for one in told if holds(one.columns)}
     assert 0 < len(chosen) < len(told)
@@ -132,7 +116,7 @@ def test_a_condition_chooses_by_columns(home, condition, holds):
 
 def test_at_most_so_many_are_the_best(home):
     with Store.open(home, create=False) as store:
-        told = of.read_episodes([store])
+        told = read_episodes([store])
     best = sorted((one.columns["as_score"] for one in told), reverse=True)[:3]
     for selection in (Selection(best_of=3), Selection(per_sequence=3), Selection("steps > 0", best_of=3)):
         found = [one.columns["as_score"] for one in select(told, selection)]
@@ -141,7 +125,7 @@ def test_at_most_so_many_are_the_best(home):
 
 def test_a_step_is_complete_stayed_correct_and_gained(home):
     with Store.open(home, create=False) as store:
-        told = of.read_episodes([store])
+        told = read_episodes([store])
         chosen = select(told, Selection(by="step"))
         assert len(chosen) > 10
         for example, one in zip(build(chosen), chosen, strict=True):
@@ -168,8 +152,8 @@ def test_what_did_not_gain_beyond_its_interval_is_no_step():
     wrong = replace(sure, status="wrong_result", as_score=0.1)
     assert sure.reward == pytest.approx(math.log(1.1))
     assert (noise.reward, wrong.reward) == (0.0, 0.0)
-    columns = dict.fromkeys(of.COLUMNS) | {"id": "r/1", "operators": "add"}
-    told = Told(1, columns, (), (), (sure, replace(noise, node=2), replace(wrong, node=3)), None)
+    columns = dict.fromkeys(COLUMNS) | {"id": "r/1", "operators": "add"}
+    told = JudgedEpisode(1, columns, (), (), (sure, replace(noise, node=2), replace(wrong, node=3)), None)
     assert [one.columns["id"] for one in select([told], Selection(by="step"))] == ["r/1/1"]
 
 
@@ -179,7 +163,7 @@ REWARDS = st.lists(st.lists(st.floats(0, 3), max_size=5), min_size=1, max_size=5
 @given(REWARDS)
 def test_returns_and_advantages_are_what_they_are_by_definition(trials):
     told = [
-        Told(
+        JudgedEpisode(
             place,
             {},
             (),
@@ -191,9 +175,9 @@ def test_returns_and_advantages_are_what_they_are_by_definition(trials):
     ]
     for place, rewards in enumerate(trials):
         returns = [math.fsum(rewards[at:]) for at in range(len(rewards))]
-        assert of.returns_of(told[place]) == pytest.approx(returns, abs=1e-9)
+        assert told[place].returns == pytest.approx(returns, abs=1e-9)
         others = [trial for at, trial in enumerate(trials) if at != place]
-        for at, revision in enumerate(of.with_advantages(told)[place].revisions):
+        for at, revision in enumerate(with_advantages(told)[place].revisions):
             if not others:
                 assert revision.advantage is None
                 continue

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passagent.agent.toolbox import SPECS
-from passagent.data.dataset.example import Example, Turn, steps, whole
-from passagent.data.dataset.formats import FORMATS, find_format
-from passagent.data.dataset.formats.common import stretches
-from passagent.data.dataset.formats.parquet import column_kinds
+from passagent.data.export.example import Example, Turn, steps, whole
+from passagent.data.export.formats import FORMATS, find_format
+from passagent.data.export.formats.common import stretches
+from passagent.data.export.formats.parquet import column_kinds
 from passagent.errors import UsageError
 from passagent.models.wire import clean
 from passagent.store.trajectories import Call, Candidate, Trajectory

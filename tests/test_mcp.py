@@ -25,8 +25,8 @@ from test_pass_library import GELU
 from passagent import __version__
 from passagent.agent.tool_specs import CHECK, KNOWLEDGE, SERVED, SPECS
 from passagent.config import load_config
-from passagent.data.dataset.columns import read_episodes
-from passagent.data.dataset.example import whole
+from passagent.data.export.example import whole
+from passagent.data.export.selection import read_episodes
 from passagent.errors import UsageError
 from passagent.search import conducting
 from passagent.search.beginning import Parts

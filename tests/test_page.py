@@ -20,7 +20,7 @@ from starlette.testclient import TestClient
 from test_pass_library import GELU
 
 from passagent.cli.commands.run_commands import report
-from passagent.data.bench.results import FILE, Row, look
+from passagent.data.bench.results import FILE, Results, Row
 from passagent.errors import InfrastructureError, UsageError
 from passagent.store import Store, nodes, runs, sessions
 from passagent.store.pass_library import PassLibrary
@@ -441,8 +441,10 @@ def test_looking_at_a_benchmark_leaves_the_line_that_is_being_written(tmp_path):
     )
     line = json.dumps(row.model_dump(mode="json")) + "\n"
     (tmp_path / FILE).write_text(line * 2 + line[:20])
-    assert [one.error for one in look(tmp_path)] == ["no device"]  # of equal keys the last counts
+    assert [one.error for one in Results(tmp_path).rows.values()] == [
+        "no device"
+    ]  # of equal keys the last counts
     assert (tmp_path / FILE).read_text() == line * 2 + line[:20]
     (tmp_path / FILE).write_text("{}\n")
     with pytest.raises(UsageError, match="not a result of passagent bench"):
-        look(tmp_path)
+        Results(tmp_path)

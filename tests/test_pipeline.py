@@ -9,12 +9,18 @@ from graphs_to_fold import write_graph
 
 from passagent.data.pipeline import folding
 from passagent.data.pipeline.assembling import find_samples, validation
-from passagent.data.pipeline.buckets import STRIDE, bucketed, dimension_bucket, groups
-from passagent.data.pipeline.cutting import cut_ranges
+from passagent.data.pipeline.cutting import cut_ranges, fusible_ranges, kernel_counts
 from passagent.data.pipeline.generalisation import generalise, instance
+from passagent.data.pipeline.grouping import (
+    STRIDE,
+    Member,
+    bucketed,
+    dimension_bucket,
+    groups,
+    partition,
+    select,
+)
 from passagent.data.pipeline.inspection import shared
-from passagent.data.pipeline.partition import Member, partition, select
-from passagent.data.pipeline.plateaus import fusible_ranges, kernel_counts
 from passagent.data.pipeline.sample_validation import validate_sample
 from passagent.data.pipeline.units import Refused
 from passagent.errors import UsageError

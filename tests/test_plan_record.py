@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_tasks_capture import write
 
-from passagent.data.bench.authored import first_pass
+from passagent.data.bench.measure import first_pass
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.evaluator.target import uses_triton
 from passagent.plan import record as recording

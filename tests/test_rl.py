@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from passagent.agent.toolbox import SPECS
 from passagent.config import load_config
 from passagent.data.rl import PassEnv, harbor, shared
-from passagent.data.rl.instructions import task_text
+from passagent.data.rl.pass_env import task_text
 from passagent.data.rl.reward import FLOOR, reward_of, rounded_as, step_of
 from passagent.errors import InfrastructureError, TaskError, UsageError
 from passagent.evaluator.result import MANIFEST, Evaluation, Measured, Violation

@@ -17,7 +17,7 @@ import passagent as pa
 from passagent.cli import GROUPS, app
 from passagent.config import load_config
 from passagent.data.bench.summary import summarise
-from passagent.data.collect.collection_figures import Summary as Collected
+from passagent.data.collect.trials import Summary as Collected
 from passagent.errors import UsageError
 from passagent.evaluator.result import Evaluation, GraphResult, Speedup
 from passagent.options import RunOptions

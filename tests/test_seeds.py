@@ -16,7 +16,7 @@ from passagent.cli.commands import running
 from passagent.cli.commands.delivering import best as write_best
 from passagent.cli.commands.run_commands import list_runs
 from passagent.config import load_config
-from passagent.data.bench.searched import best_of_search
+from passagent.data.bench.measure import best_of_search
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.result import Candidate, Speedup
 from passagent.expert.expert_model import ExpertModel

@@ -1,1 +1,1 @@
-"""What is made of searches in bulk: collections, training data, environments, benchmarks, tasks."""
+"""Products of searches in bulk: collections, training data, environments, benchmarks, tasks."""

@@ -238,7 +238,7 @@ _INIT = '''"""Passes, written by `passagent package`. Importing it registers the
 
 from pathlib import Path
 
-from passagent.deploy import load_package
+from passagent.deploy.loading import load_package
 
 PACKAGE = load_package(Path(__file__).parent)
 '''

@@ -67,7 +67,7 @@ class Evaluator(Protocol):
 
 
 class Budget(Protocol):
-    """Limits that several runs of this process share (collection.budget)."""
+    """Limits that several runs of this process share (data/collect/budget.py)."""
 
     limits: SearchConfig
     """Of which `max_tokens`, `max_cost`, `max_time_s` and `max_evaluations` count."""

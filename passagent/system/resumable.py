@@ -1,15 +1,24 @@
-"""Work that goes on where it was stopped: rows of what is done, in a directory that one process has."""
+"""Work that a later run of the same command goes on from: rows of JSON in a directory that one process has.
+
+A row is on the disk when the work behind it counts as done. So Ctrl-C and `kill -9` lose the work under way
+and nothing else.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from passagent.errors import UsageError
 from passagent.store.locks import process_text, take_lock, this_process
 from passagent.system.faults import os_fault
+
+Row = TypeVar("Row")
 
 
 @contextmanager
@@ -38,6 +47,45 @@ def locked(directory: Path, name: str, option: str = "--runs-dir") -> Iterator[N
         os.close(file)
 
 
+class RowFile(Generic[Row]):
+    """The rows of a file, one line of JSON each, by their keys; of equal keys the last counts."""
+
+    def __init__(
+        self,
+        path: Path,
+        key: Callable[[Row], Hashable],
+        read: Callable[[Any], Row],
+        write: Callable[[Row], Any],
+        what: str,
+    ) -> None:
+        """Read the rows of a file, or none where there is no file.
+
+        read: from plain data to a row; it raises UsageError for a row of other conditions than today's, and
+        ValueError, KeyError or TypeError for data of another kind. write: from a row to plain data. what: the
+        rows in words, for errors. Raises UsageError.
+        """
+        self.path, self._key, self._write = path, key, write
+        self.rows: dict[Hashable, Row] = {}
+        try:
+            lines = read_rows(path) if path.exists() else []
+        except OSError as error:
+            raise os_fault(error, path, "--out") from error
+        for number, line in enumerate(lines, start=1):
+            try:
+                row = read(json.loads(line))
+                self.rows[key(row)] = row
+            except (ValueError, KeyError, TypeError) as error:
+                raise UsageError(f"{path}:{number}: not {what}; give another --out") from error
+
+    def add(self, row: Row) -> None:
+        """Append a row, on the disk when this returns. Raises PassagentError (a full disk)."""
+        try:
+            append_row(self.path, json.dumps(self._write(row)))  # unlike pydantic's JSON it keeps nan and inf
+        except OSError as error:
+            raise os_fault(error, self.path, "--out") from error
+        self.rows[self._key(row)] = row
+
+
 def read_rows(path: Path) -> list[str]:
     """Return a file's whole lines, without one that a killed process left torn. Raises OSError."""
     content = path.read_bytes()
@@ -47,7 +95,8 @@ def read_rows(path: Path) -> list[str]:
 def append_row(path: Path, row: str) -> None:
     """Append a line, which is on the disk when this returns, in place of a torn one. Raises OSError."""
     with path.open("a+b") as file:
-        end = file.tell()
+        fcntl.flock(file, fcntl.LOCK_EX)  # several threads may append
+        end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - 1))
         if file.read() not in (b"", b"\n"):
             file.seek(0)

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from passagent.data.bench.held_out import Unseen
 from passagent.data.bench.kernelbench import LEVELS_P, Line
 from passagent.data.bench.losses import BOUNDS, Losses
 from passagent.data.bench.results import Row
-from passagent.data.bench.summary import METRICS, Estimate, Summary
+from passagent.data.bench.summary import METRICS, Estimate, Summary, Unseen
 from passagent.view.text import TableData, number, table
 
 HEADERS = {

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from passagent.data.collect.campaign import Collected
-from passagent.data.collect.collection_figures import KEPT_ABOVE, Summary
+from passagent.data.collect.trials import KEPT_ABOVE, Summary
 from passagent.view.text import TableData, number, thousands
 
 

@@ -250,7 +250,7 @@ def _models(store: Store, run: Run, config: Config) -> Finding:
     ).format(**counts)
     if not bad:
         return Finding("models", text, figures)
-    advice = f"{worst['count']} times: {printable(' '.join((worst['error'] or '').split()))[:200]}"
+    advice = f"{worst['count']} times: {printable(' '.join(str(worst['error'] or '').split()))[:200]}"
     verdict: Literal["ok", "warn"] = "warn" if share > MAX_ERRORS else "ok"
     return Finding("models", text, figures, verdict if counts["replies"] else "fail", advice)
 

@@ -129,7 +129,7 @@ def _chart(chart: dict[str, Any], title: str) -> Draw:
         from matplotlib.ticker import LogLocator, ScalarFormatter
 
         axes = figure.subplots()
-        x = [datetime.fromtimestamp(at, UTC) for at in chart["x"]] if chart.get("time") else chart["x"]
+        x: Any = [datetime.fromtimestamp(at, UTC) for at in chart["x"]] if chart.get("time") else chart["x"]
         for number, line in enumerate(chart["lines"]):
             hue = line.get("hue", number)
             colour = GREY if hue == -1 else COLOURS[hue % len(COLOURS)]
@@ -184,8 +184,8 @@ def _violins(figure: Figure, shapes: list[dict[str, Any]]) -> None:
     for place, shape in enumerate(shapes):
         colour = COLOURS[place % len(COLOURS)]
         density, levels = zip(*shape["half"], strict=True)
-        sides = [[place + sign * 0.4 * value for value in density] for sign in (-1, 1)]
-        axes.fill_betweenx(levels, *sides, color=colour, alpha=0.45, linewidth=0)
+        before, behind = ([place + sign * 0.4 * value for value in density] for sign in (-1, 1))
+        axes.fill_betweenx(levels, before, behind, color=colour, alpha=0.45, linewidth=0)
         low, middle, high = shape["quartiles"]
         axes.vlines(place, low, high, color=colour, linewidth=3)
         axes.plot([place], [middle], "o", color="white", markeredgecolor=colour, markersize=5, zorder=3)

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from passagent import events
+from passagent.data.bench import measure
+from passagent.data.bench.measure import Work
+from passagent.data.collect import campaign
 from passagent.events import Event, OnEvent
 from passagent.store import Store, runs
 from passagent.store.runs import SEEDS, Run
@@ -20,12 +23,9 @@ from passagent.view.text import clock, console, number, thousands, width
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from passagent.data.bench.measure import Work
     from passagent.data.bench.results import Row
     from passagent.data.collect.budget import CollectionBudget
-    from passagent.data.collect.collection_figures import Summary
-    from passagent.data.collect.trial_list import Pair
-    from passagent.data.collect.trials import Outcome
+    from passagent.data.collect.trials import Outcome, Pair, Summary
 
 STATUS_EVERY_S = 30.0
 """Between two status lines of a collection, where there is no terminal, s."""
@@ -176,7 +176,7 @@ class SearchProgress(Screen):
         return Group(Text(head), table, Text(foot))
 
 
-class BenchProgress(Screen):
+class BenchProgress(Screen, measure.Watch):
     """A line for each measurement; on a terminal the one under way beneath them. See Watch of a benchmark."""
 
     def __init__(self, total: int, done: int, stream: TextIO) -> None:
@@ -222,7 +222,7 @@ class BenchProgress(Screen):
         self.print(f"{head} {row.task} {row.compiler}: {result}")
 
 
-class CollectProgress(Screen):
+class CollectProgress(Screen, campaign.Watch):
     """A line for each trial; beneath them, or now and then, one for all. See Watch of a collection."""
 
     def __init__(self, summary: Summary, total: int, stream: TextIO) -> None:
@@ -234,7 +234,7 @@ class CollectProgress(Screen):
     def event(self, pair: Pair, event: Event) -> None:
         """See Watch.event."""
         if isinstance(event, events.Noted):
-            self.say(f"{pair.entry.name} trial {pair.trial}: {event.message}")
+            self.say(f"{pair}: {event.message}")
 
     def say(self, text: str) -> None:
         """See Watch.say."""
@@ -245,7 +245,7 @@ class CollectProgress(Screen):
         now = time.monotonic()
         if not self.is_terminal and now - self._printed_at < STATUS_EVERY_S:
             return
-        spent, finished = budget.spent(), self.summary.runs - self._before
+        spent, finished = budget.progress(), self.summary.runs - self._before
         remaining = [] if budget.left_s is None else [max(0.0, budget.left_s)]
         if finished:
             remaining.append(self.elapsed_s / finished * (self.total - self.summary.runs))

@@ -11,12 +11,10 @@ from pathlib import Path
 
 from passagent.cli.commands.running import Interrupted, stop_on_signals
 from passagent.cli.groups import ExportOptions
-from passagent.data.collect import campaign
-from passagent.data.collect.campaign import Collected
-from passagent.data.collect.work import Collection
-from passagent.data.dataset.checking import check_directory
-from passagent.data.dataset.making import evaluation_tasks, make, reading_stores
-from passagent.data.pipeline.task_directories import RECORD
+from passagent.data.collect.campaign import Collected, Collection, open_collection
+from passagent.data.export.checks import check_directory
+from passagent.data.export.making import evaluation_tasks, make, reading_stores
+from passagent.data.pipeline.inspection import RECORD
 from passagent.errors import PassagentError, UsageError
 from passagent.options import CollectOptions
 from passagent.search.beginning import Parts
@@ -39,13 +37,13 @@ def collect(tasks: Sequence[str], options: CollectOptions, as_json: bool, parts:
 
     request = collect_request(tasks, options)
     stream = sys.stderr if as_json else sys.stdout
-    with campaign.prepared(request, parts) as prepared:
-        listing, config = prepared.listing, prepared.config
+    with open_collection(request, parts) as collection:
+        listing, config = collection.listing, collection.config
         print(
-            f"{counted(len(listing.entries), 'task')}, {counted(len(prepared.pairs), 'trial')}, "
-            f"{len(prepared.done)} of them made before; {config.model.label}, {config.evaluator.device}; "
-            f"{library_text(library_path(config.experience.library, prepared.store.runs_dir))}; "
-            f"log: {prepared.log}",
+            f"{counted(len(listing.entries), 'task')}, {counted(len(collection.pairs), 'trial')}, "
+            f"{len(collection.done)} of them made before; {config.model.label}, {config.evaluator.device}; "
+            f"{library_text(library_path(config.experience.library, collection.store.runs_dir))}; "
+            f"log: {collection.log}",
             file=stream,
             flush=True,
         )
@@ -53,13 +51,13 @@ def collect(tasks: Sequence[str], options: CollectOptions, as_json: bool, parts:
             print(f"note: {path} is the same task as {first}: it is collected once", file=stream)
         if listing.broken:
             print(f"note: {counted(len(listing.broken), 'task')} cannot be loaded, see the end", file=stream)
-        progress = CollectProgress(prepared.summary(), len(prepared.pairs), stream)
+        progress = CollectProgress(collection.summary(), len(collection.pairs), stream)
 
         def begun(collection: Collection) -> None:
             stop_on_signals(collection, progress, "the same command goes on")
 
         try:
-            collected = asyncio.run(campaign.work(prepared, progress, begun))
+            collected = asyncio.run(collection.run(progress, begun))
         except KeyboardInterrupt as error:  # before or after the conversations, which take signals themselves
             raise Interrupted(_GO_ON) from error
         finally:

@@ -65,7 +65,7 @@ def evaluate(task_path: str, options: EvalOptions, as_json: bool) -> None:
 
 def _reward(task_path: str, options: EvalOptions, settings: dict[str, Any], as_json: bool) -> None:
     """Judge a pass_dir as PassEnv does, write its reward and print it. Raises PassagentError."""
-    from passagent.data.rl.verify import write_reward
+    from passagent.data.rl.reward import write_reward
 
     place = Path(str(options["reward"]))
     value, outcome = write_reward(task_path, options["pass_dir"], options["config"], settings, place)

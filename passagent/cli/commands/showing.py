@@ -7,8 +7,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from passagent.data.dataset.writing import MANIFEST, provenance, read_manifest, texts
-from passagent.data.pipeline.task_directories import RECORD
+from passagent.data.export.writing import MANIFEST, provenance, read_manifest, texts
+from passagent.data.pipeline.inspection import RECORD
 from passagent.errors import UsageError
 from passagent.search.going_on import runs_dir_flag
 from passagent.search.pairing import confirmed_evaluation

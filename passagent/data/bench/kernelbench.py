@@ -9,15 +9,14 @@ Intervals are over problems, as in summary.py.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from passagent.data.bench.results import Row
-from passagent.data.bench.summary import Estimate, draws, geometric, ratio, summarise, sums
+from passagent.data.bench.results import Row, counted
+from passagent.data.bench.summary import Estimate, Sums, draws, geometric, ratio, summarise, sums
 from passagent.errors import UsageError
 from passagent.evaluator.compilers import is_compiled
 from passagent.evaluator.result import Evaluation
@@ -32,7 +31,7 @@ _COMPILERS = ("inductor", "torch:inductor:reduce-overhead", "expert")
 
 @dataclass(frozen=True)
 class Place:
-    """Where a task comes from."""
+    """Level and problem that a task comes from."""
 
     level: str
     problem: str
@@ -68,15 +67,15 @@ class _Result:
 
 
 def default_compilers(suite: str | None, device: str | None) -> list[str]:
-    """What is measured where no compiler is named: CUDA graphs are a GPU's."""
+    """Return the compilers that are measured where none is named: CUDA graphs are a GPU's."""
     if suite is None:
         return ["eager", "inductor"]
     on_gpu = (device or "cpu").startswith("cuda")
-    return [one for one in _COMPILERS if on_gpu or not one.endswith("reduce-overhead")]
+    return [name for name in _COMPILERS if on_gpu or not name.endswith("reduce-overhead")]
 
 
 def place_of(task: Task) -> Place:
-    """Level and problem of a task. Raises UsageError for one that was not imported from KernelBench."""
+    """Return level and problem of a task. Raises UsageError for one that is not from KernelBench."""
     file = task.subgraphs[0].path / "graph_net.json"
     known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     origin = known.get("origin", {})
@@ -95,27 +94,55 @@ def lines(
     b: float,
     p: float,
 ) -> list[Line]:
-    """Every compiler against eager, and what is no compiler of torch's against those that are.
+    """Make a line for every compiler against eager, and for what is no compiler of torch's against those
+    that are.
 
     `places`: by a task's key. `bandwidth`: bytes/s for a call that moves so many bytes.
     """
-    results = {one: _results(places, rows, one, bandwidth) for one in compilers if one != "eager"}
+    results = {name: _results(places, rows, name, bandwidth) for name in compilers if name != "eager"}
     levels = sorted({place.level for place in places.values()})
     levels += [ALL] if len(levels) > 1 else []
-    found = []
+    table = []
     for compiler, own in results.items():
         bases = [] if is_compiled(compiler) else filter(is_compiled, results)
         for base, level in itertools.product(["eager", *bases], levels):
             inside = {key: place.problem for key, place in places.items() if level in (ALL, place.level)}
             problems = sorted(set(inside.values()) & own.keys())
-            other = None if base == "eager" else results[base]
-            line = _line(compiler, base, level, problems, own, other)
-            if line is not None:
-                mine = [row for row in rows if row.compiler == compiler and row.error is None]
-                judged = [row.evaluation for row in mine if row.evaluation and row.task_key in inside]
-                score = summarise(compiler, judged, len(judged), b, p).as_score
-                found.append(dataclasses.replace(line, as_score=score))
-    return found
+            other = results.get(base, {})
+            if base != "eager":  # a problem that the other is wrong on has no time to be compared with
+                problems = [problem for problem in problems if problem in other and other[problem].is_correct]
+            if not problems:
+                continue
+            right = [problem for problem in problems if own[problem].is_correct]
+            speedups = {problem: own[problem].eager / own[problem].compiled for problem in right}
+            if base != "eager":
+                speedups = {
+                    problem: s * other[problem].compiled / other[problem].eager
+                    for problem, s in speedups.items()
+                }
+            shares = {problem: own[problem].least / own[problem].compiled for problem in right}
+            evaluations = [evaluation for key, evaluation in counted(rows, compiler) if key in inside]
+            weights, ones = draws(len(problems)), sums([1] * len(problems))
+            faster = {p: sums([speedups.get(problem, -1.0) > p for problem in problems]) for p in LEVELS_P}
+            table.append(
+                Line(
+                    compiler=compiler,
+                    base=base,
+                    level=level,
+                    problems=len(problems),
+                    fast={p: ratio(faster[p], ones, weights) for p in LEVELS_P},
+                    gmean=_gmean(speedups, problems, weights),
+                    as_score=summarise(compiler, evaluations, len(evaluations), b, p).as_score,
+                    light=_gmean(shares, problems, weights),
+                )
+            )
+    return table
+
+
+def _gmean(values: dict[str, float], problems: Sequence[str], weights: Sums | None) -> Estimate:
+    """Return the geometric mean over the problems that have a value above 0."""
+    logs = [math.log(values[problem]) if values.get(problem) else 0.0 for problem in problems]
+    return geometric(sums(logs), sums([bool(values.get(problem)) for problem in problems]), weights)
 
 
 def _results(
@@ -124,17 +151,17 @@ def _results(
     compiler: str,
     bandwidth: Callable[[int], float] | None,
 ) -> dict[str, _Result]:
-    """By problem; one of which a task could not be measured is not there."""
+    """Return the results by problem, without those of which a task could not be measured."""
     tasks: dict[str, list[Evaluation | None]] = {}
     for row in rows:
         if row.compiler == compiler and row.task_key in places:
             evaluation = row.evaluation if row.error is None else None
             tasks.setdefault(places[row.task_key].problem, []).append(evaluation)
-    found = {}
+    results = {}
     for problem, evaluations in tasks.items():
-        if any(one is None for one in evaluations):
+        if any(evaluation is None for evaluation in evaluations):
             continue
-        graphs = [graph for one in evaluations if one is not None for graph in one.graphs]
+        graphs = [graph for judged in evaluations if judged is not None for graph in judged.graphs]
         timed = [graph for graph in graphs if graph.speedup is not None and graph.eager_ms is not None]
         right = len(timed) == len(graphs) and all(graph.status == "ok" for graph in graphs)
         eager = math.fsum(graph.eager_ms or 0.0 for graph in timed)
@@ -143,44 +170,5 @@ def _results(
             1e3 * graph.moved_bytes / bandwidth(graph.moved_bytes) if bandwidth is not None else 0.0
             for graph in timed
         )
-        found[problem] = _Result(right, eager, compiled, least)
-    return found
-
-
-def _line(
-    compiler: str,
-    base: str,
-    level: str,
-    problems: Sequence[str],
-    own: dict[str, _Result],
-    other: dict[str, _Result] | None,
-) -> Line | None:
-    """Without AS. None where no problem was measured with both."""
-    if other is not None:  # what the other is wrong on has no time to be compared with
-        problems = [one for one in problems if one in other and other[one].is_correct]
-    if not problems:
-        return None
-    results = [own[one] for one in problems]
-    speedups = [one.eager / one.compiled if one.is_correct else None for one in results]
-    if other is not None:
-        speedups = [
-            None if mine is None else mine * other[one].compiled / other[one].eager
-            for one, mine in zip(problems, speedups, strict=True)
-        ]
-    weights, ones = draws(len(problems)), sums([1] * len(problems))
-    right = sums([one is not None for one in speedups])
-    logs = sums([math.log(one) if one is not None else 0.0 for one in speedups])
-    shares = [one.least / one.compiled if one.is_correct else 0.0 for one in results]
-    light = geometric(
-        sums([math.log(one) if one else 0.0 for one in shares]), sums([one > 0 for one in shares]), weights
-    )
-    return Line(
-        compiler=compiler,
-        base=base,
-        level=level,
-        problems=len(problems),
-        fast={p: ratio(sums([s is not None and s > p for s in speedups]), ones, weights) for p in LEVELS_P},
-        gmean=geometric(logs, right, weights),
-        as_score=Estimate(None),
-        light=light,
-    )
+        results[problem] = _Result(right, eager, compiled, least)
+    return results

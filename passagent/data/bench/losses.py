@@ -1,4 +1,4 @@
-"""`bench --explain`: where a compiler loses, as PassNet's Appendix G tells it (Tables 7 and 8), and on what.
+"""`bench --explain`: where a compiler loses, as in PassNet's Appendix G (Tables 7 and 8), and on what.
 
 A subgraph loses if it is correct and slower than eager, end to end. Its root cause is found as there: if its
 kernels are no slower, it is the cost of a call, of a small graph or of a fast one; if they are, it is the
@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from passagent.data.bench.results import Row
+from passagent.data.bench.results import Row, counted
 from passagent.evaluator.result import GraphResult
 from passagent.tasks import Task
 
 SMALL = 15
 """Operators below which a graph is small (PassNet, Table 8)."""
 FAST_MS = 2.0
-"""What eager takes at most on a fast graph (Table 8), ms."""
+"""The longest time of eager on a fast graph (Table 8), ms."""
 BOUNDS = (1.0, 1.2, 2.0)
 """Between the ranges of Table 7."""
 Cause = Literal[
@@ -40,16 +40,16 @@ class Group:
     """The root cause, or the category."""
     subgraphs: int
     slower: int
-    """Of them, than eager."""
+    """The number of them that are slower than eager."""
     wrong: int
-    """Or without a result."""
+    """The number of them that are wrong, or without a result."""
     median: float | None
-    """Of the end-to-end speedups of the correct ones."""
+    """The median of the end-to-end speedups of the correct ones."""
 
 
 @dataclass(frozen=True)
 class Losses:
-    """Of one compiler."""
+    """The losses of one compiler."""
 
     compiler: str
     is_kernel: bool
@@ -57,20 +57,19 @@ class Losses:
     ranges: tuple[int, ...]
     """Correct subgraphs in each range between BOUNDS."""
     causes: list[Group]
-    """Of the slower ones."""
+    """The slower ones by their root cause."""
     categories: list[Group]
-    """Of all."""
+    """All of them by category."""
     inexact: int
     """Correct ones that differ from eager by 1e-3 or more."""
 
 
 def losses(tasks: dict[str, Task], rows: Sequence[Row], compiler: str) -> Losses | None:
-    """What a compiler's results say; `tasks` by their keys. None without a timed subgraph."""
+    """Count where a compiler loses; `tasks` by their keys. None without a timed subgraph."""
     graphs: list[tuple[str, GraphResult]] = []
-    for row in rows:
-        if row.compiler == compiler and row.error is None and row.evaluation is not None:
-            kind = category(tasks[row.task_key].operators)
-            graphs += [(kind, graph) for graph in row.evaluation.graphs]
+    for key, evaluation in counted(rows, compiler):
+        kind = category(tasks[key].operators)
+        graphs += [(kind, graph) for graph in evaluation.graphs]
     timed = [graph for _, graph in graphs if _right(graph)]
     if not timed:
         return None
@@ -87,15 +86,20 @@ def losses(tasks: dict[str, Task], rows: Sequence[Row], compiler: str) -> Losses
             for low, high in zip((0.0, *BOUNDS), (*BOUNDS, float("inf")), strict=True)
         ),
         causes=[
-            _group(one, own) for one in CAUSES if (own := [graph for graph in slower if cause(graph) == one])
+            _group(name, graphs_of)
+            for name in CAUSES
+            if (graphs_of := [graph for graph in slower if cause(graph) == name])
         ],
-        categories=[_group(kind, [graph for own, graph in graphs if own == kind]) for kind in sorted(kinds)],
+        categories=[
+            _group(kind, [graph for category_of, graph in graphs if category_of == kind])
+            for kind in sorted(kinds)
+        ],
         inexact=sum((graph.max_abs_diff or 0.0) >= 1e-3 for graph in timed),
     )
 
 
 def cause(graph: GraphResult) -> Cause:
-    """Why a subgraph is slower than eager (PassNet, Table 8)."""
+    """Return why a subgraph is slower than eager (PassNet, Table 8)."""
     assert graph.speedup is not None
     if graph.speedup.device is None:
         return "small graph: cost of a call" if graph.nodes_before < SMALL else "device time unknown"
@@ -125,7 +129,7 @@ _EXACT = {"mm", "sum", "max", "min", "mean", "prod", "var", "std", "rnn", "sort"
 
 
 def category(operators: Sequence[str]) -> str:
-    """What kind of task it is: by the heaviest kind of operator in it."""
+    """Return the kind of a task: the heaviest kind of operator in it."""
     for name, words in _CATEGORIES.items():
         for word in words:
             if any(one == word if word in _EXACT else word in one for one in operators):

@@ -1,19 +1,19 @@
-"""What a benchmark has measured: one JSON line for each task and compiler, appended and synced as it comes.
+"""The results of a benchmark: a row for each task and compiler.
 
-A line says all that it depends on (`identity`), so that results of two machines, evaluators or protocols are
+A row has all that it depends on (`identity`), so that results of two machines, evaluators or protocols are
 never mixed silently.
 """
 
 from __future__ import annotations
 
-import json
 import platform
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import UsageError
@@ -21,18 +21,13 @@ from passagent.evaluator.fleet.opening import LOCAL, environment_key
 from passagent.evaluator.hardware.devices import first_device
 from passagent.evaluator.result import Evaluation
 from passagent.sandbox.environment import describe, evaluator_version, worker_threads
-from passagent.system.faults import os_fault
-from passagent.system.resumable import append_row, locked, read_rows
+from passagent.system.resumable import RowFile, locked
 
 FILE = "results.jsonl"
 SEARCHES = "searches"
 """Beside it: the runs directory of the searches of `--compiler run`."""
-
 _MACHINE = ("machine", "cpu", "cores", "python", "torch", "triton", "gpu", "cuda", "driver", "capability")
-"""Of what the evaluator tells of a machine, all that stays as it is from one minute to the next."""
-
-Key = tuple[str, str, str, str]
-"""Task's name, task's content, compiler, what exactly was measured."""
+"""The facts of a machine that stay as they are from one minute to the next."""
 
 
 class Row(BaseModel):
@@ -45,7 +40,7 @@ class Row(BaseModel):
     """`eager`, `inductor`, the candidate's key, or a hash of the settings of the search."""
     identity: dict[str, Any]
     at: str
-    """When it was stored, ISO 8601, UTC."""
+    """The time at which it was stored, ISO 8601, UTC."""
     run: str | None = None
     """The search behind it: its id in the runs directory `searches`."""
     evaluation: Evaluation | None = None
@@ -56,79 +51,62 @@ class Row(BaseModel):
 
     @property
     def stands(self) -> bool:
-        """Whether it need not be measured again; a refusal that rests on a measurement must be."""
+        """The row need not be measured again; a refusal that rests on a measurement must be."""
         refused = self.evaluation is not None and self.evaluation.rests_on_measurement
         return self.error is None and not refused
 
     @property
-    def key(self) -> Key:
-        """Of equal keys the last line counts."""
+    def key(self) -> tuple[str, str, str, str]:
+        """Task's name, task's content, compiler, and what exactly was measured."""
         return self.task, self.task_key, self.compiler, self.subject
 
 
 def identity(config: EvaluatorConfig) -> dict[str, Any]:
-    """What a result depends on beside task and subject: evaluator, machine, versions, protocol."""
+    """Return all that a result depends on beside task and subject: evaluator, machine, versions, protocol."""
     protocol = config.model_dump(mode="json", exclude={"pool", "token_file"})
     if config.pool != LOCAL:
         return {"evaluator": evaluator_version(), "host": environment_key(config)} | protocol
     threads = worker_threads(config.threads)
-    found = describe(first_device(config.device), threads)
-    machine = {name: found[name] for name in _MACHINE if name in found}
-    return (
-        {"evaluator": evaluator_version(), "host": platform.node()}
-        | machine
-        | protocol
-        | {"threads": threads}
-    )
+    facts = describe(first_device(config.device), threads)
+    machine = {name: facts[name] for name in _MACHINE if name in facts}
+    start = {"evaluator": evaluator_version(), "host": platform.node()}
+    return start | machine | protocol | {"threads": threads}
 
 
-class Results:
+class Results(RowFile[Row]):
     """The rows of a benchmark's directory, by key."""
 
-    def __init__(self, directory: Path, same: dict[str, Any]) -> None:
-        self.path = directory / FILE
-        self.identity = same
-        rows = _rows(self.path, same) if self.path.exists() else ()
-        self.rows = {row.key: row for row in rows}
+    def __init__(self, directory: Path, same: dict[str, Any] | None = None) -> None:
+        """`same`: the identity that each row must have. Raises UsageError if one has another."""
+        self.identity = same or {}
+        path = directory / FILE
 
-    def add(self, row: Row) -> None:
-        """Append a row, on the disk when this returns. Raises PassagentError (a full disk)."""
-        try:
-            # json.dumps keeps nan and inf (a wrong candidate's values), model_dump_json makes them null
-            append_row(self.path, json.dumps(row.model_dump(mode="json")))
-        except OSError as error:
-            raise os_fault(error, self.path, "--out") from error
-        self.rows[row.key] = row
+        def read(data: dict[str, Any]) -> Row:
+            if same is not None:
+                _check_same(path, data["identity"], same)
+            return Row.model_validate(data)
+
+        def write(row: Row) -> dict[str, Any]:
+            return row.model_dump(mode="json")
+
+        super().__init__(path, lambda row: row.key, read, write, "a result of passagent bench")
 
 
 @contextmanager
 def open_results(directory: Path, same: dict[str, Any], fresh: bool = False) -> Iterator[Results]:
-    """The results in `directory`, which is made, for this process alone; `fresh`: old ones are put aside.
+    """Open the results in `directory`, which is made, for this process alone.
 
-    Raises UsageError if they are not of `same` identity, saying what differs, or if another process has them.
+    fresh: what was measured before is renamed to `*.old`, over an older one. Raises UsageError for results of
+    another identity than `same`, saying what differs, or if another process has them.
     """
     with locked(directory, ".lock", "--out"):
-        if fresh:
-            _put_aside(directory)
+        for path in (directory / FILE, directory / SEARCHES) if fresh else ():
+            old = path.with_name(f"{path.name}.old")
+            if path.is_dir():
+                shutil.rmtree(old, ignore_errors=True)
+            if path.exists():
+                path.replace(old)
         yield Results(directory, same)
-
-
-def _put_aside(directory: Path) -> None:
-    """Rename what was measured to `*.old`, over what was put aside before."""
-    import shutil
-
-    for name in (FILE, SEARCHES):
-        path = directory / name
-        old = path.with_name(f"{name}.old")
-        if path.is_dir():
-            shutil.rmtree(old, ignore_errors=True)
-        if path.exists():
-            path.replace(old)
-
-
-def look(directory: Path) -> list[Row]:
-    """The rows in `directory` as they are now, to be looked at, of equal keys the last. Raises UsageError."""
-    return list({row.key: row for row in _rows(directory / FILE, None)}.values())
 
 
 def read_directories(places: Sequence[Path]) -> list[Row]:
@@ -136,39 +114,28 @@ def read_directories(places: Sequence[Path]) -> list[Row]:
 
     Raises UsageError where they differ in more than the host's name.
     """
-    rows: dict[Key, Row] = {}
+    rows: dict[Any, Row] = {}
     same: dict[str, Any] = {}
     for place in places:
-        for row in look(place):
+        for key, row in Results(place).rows.items():
             same = same or row.identity
             _check_same(place / FILE, row.identity, same | {"host": row.identity.get("host")})
-            rows[row.key] = row
+            rows[key] = row
     return list(rows.values())
 
 
-def _rows(path: Path, same: dict[str, Any] | None) -> Iterator[Row]:
-    """The rows of a file. `same`: what they must have been measured under. Raises UsageError."""
-    try:
-        lines = read_rows(path)
-    except OSError as error:
-        raise os_fault(error, path, "--out") from error
-    for number, line in enumerate(lines, start=1):
-        try:
-            data = json.loads(line)
-            if same is not None:
-                _check_same(path, data["identity"], same)
-            yield Row.model_validate(data)
-        except (ValueError, KeyError, TypeError, ValidationError) as error:
-            raise UsageError(
-                f"{path}:{number}: not a result of passagent bench; give another --out, or --fresh"
-            ) from error
+def counted(rows: Iterable[Row], compiler: str) -> Iterator[tuple[str, Evaluation]]:
+    """Yield the task's key and the evaluation of each row of a compiler that counts."""
+    for row in rows:
+        if row.compiler == compiler and row.error is None and row.evaluation is not None:
+            yield row.task_key, row.evaluation
 
 
 def _check_same(path: Path, then: dict[str, Any], now: dict[str, Any]) -> None:
     differs = [name for name in now | then if then.get(name) != now.get(name)]
     if differs:
-        told = ", ".join(f"{name} {then.get(name)} (now {now.get(name)})" for name in differs)
+        changes = ", ".join(f"{name} {then.get(name)} (now {now.get(name)})" for name in differs)
         raise UsageError(
-            f"{path} was measured under other conditions: {told}; "
+            f"{path} was measured under other conditions: {changes}; "
             "give another --out, or --fresh to measure everything again"
         )

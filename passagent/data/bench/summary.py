@@ -10,17 +10,22 @@ forgiven.
 Each of these is a ratio of two sums over tasks, or exp of one. So the bootstrap is a weighted sum: tasks are
 drawn with replacement (subgraphs of one task are alike), and the middle 95% of the redrawn tables is the
 interval.
+
+With shapes held out, who writes passes sees a part of a task's subgraphs, and all are measured: it is
+AgentKernelArena's protocol for configurations that an author never saw, with AS of either part.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from passagent.data.bench.results import Row, counted
 from passagent.evaluator import score
 from passagent.evaluator.judging.verdict import graph_score
 from passagent.evaluator.result import Evaluation
@@ -51,9 +56,9 @@ class Summary:
     compiler: str
     dispatch: str
     tasks: int
-    """Measured."""
+    """The number of measured tasks."""
     asked: int
-    """To be measured."""
+    """The number of tasks that were to be measured."""
     subgraphs: int
     fast_1: Estimate
     sample_cr: Estimate
@@ -62,9 +67,28 @@ class Summary:
     gmean_speedup: Estimate
     as_score: Estimate
     es: dict[int, Estimate]
-    """By t, from -10 to 4."""
+    """ES(t) by t, from -10 to 4."""
     s: dict[int, Estimate]
-    """By t, from -10 to 0."""
+    """S(t) by t, from -10 to 0."""
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """The worth of an author's passes on shapes that it saw, and on those that were held out."""
+
+    compiler: str
+    tasks: int
+    """The number of tasks with subgraphs that were held out."""
+    subgraphs: int
+    """The number of subgraphs that were held out."""
+    as_seen: Estimate
+    as_unseen: Estimate
+
+    @property
+    def ratio(self) -> float | None:
+        """AS unseen / AS seen."""
+        seen, unseen = self.as_seen.value, self.as_unseen.value
+        return None if not seen or unseen is None else unseen / seen
 
 
 METRICS = ("fast_1", "sample_cr", "subgraph_cr", "gmean_speedup", "as_score")
@@ -74,7 +98,7 @@ METRICS = ("fast_1", "sample_cr", "subgraph_cr", "gmean_speedup", "as_score")
 def summarise(
     compiler: str, evaluations: Sequence[Evaluation], asked: int, b: float = 0.1, p: float = 0.0
 ) -> Summary:
-    """The line of `compiler` from the evaluations of its tasks, each of them scored (`es` is not None)."""
+    """Make the line of `compiler` from its tasks' evaluations, each of them scored (`es` is not None)."""
     weights = draws(len(evaluations))
     by_task = [[graph_score(graph) for graph in evaluation.graphs] for evaluation in evaluations]
     correct = [[g.status == "ok" and g.speedup is not None for g in e.graphs] for e in evaluations]
@@ -107,6 +131,50 @@ def summarise(
     )
 
 
+def summaries_of(
+    compilers: Iterable[str], rows: Sequence[Row], b: float, p: float, broken: int = 0
+) -> list[Summary]:
+    """Make a line for each compiler that has a result; `broken` tasks were asked for, too."""
+    summaries = []
+    for compiler in dict.fromkeys(compilers):
+        evaluations = [evaluation for _, evaluation in counted(rows, compiler)]
+        if evaluations:
+            asked = broken + sum(row.compiler == compiler for row in rows)
+            summaries.append(summarise(compiler, evaluations, asked, b, p))
+    return summaries
+
+
+def held_out(names: Sequence[str], share: float) -> set[str]:
+    """Choose the subgraphs to hold out: the same for every author and every run; at least one stays."""
+    ordered = sorted(names, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
+    return set(ordered[: min(int(len(names) * share), len(names) - 1)])
+
+
+def unseen(
+    compiler: str, evaluations: Iterable[Evaluation], share: float, b: float, p: float
+) -> Unseen | None:
+    """Make both scores of an author; None where no subgraph of its tasks was held out."""
+    parts: list[tuple[Evaluation, Evaluation]] = []
+    count = 0
+    for evaluation in evaluations:
+        graphs = evaluation.graphs
+        hidden = held_out([graph.name for graph in graphs], share)
+        if hidden:
+            count += len(hidden)
+            seen = [graph for graph in graphs if graph.name not in hidden]
+            kept_back = [graph for graph in graphs if graph.name in hidden]
+            parts.append(
+                (
+                    evaluation.model_copy(update={"graphs": seen}),
+                    evaluation.model_copy(update={"graphs": kept_back}),
+                )
+            )
+    if not parts:
+        return None
+    scores = [summarise(compiler, part, len(parts), b, p).as_score for part in zip(*parts, strict=True)]
+    return Unseen(compiler, len(parts), count, *scores)
+
+
 def _log_sum(scores: list[score.GraphScore], t: int, b: float, p: float, forgiving: bool = True) -> float:
     """Sum of the logs of the rectified speedups at t; not `forgiving`: b for wrong ones (GraphNet B.1)."""
     rectified = (score.rectified(g, t, b, p) if forgiving or g.correct(t) else b for g in scores)
@@ -114,18 +182,19 @@ def _log_sum(scores: list[score.GraphScore], t: int, b: float, p: float, forgivi
 
 
 def sums(values: Sequence[float]) -> Sums:
+    """Return the terms of a sum over tasks."""
     return np.array(values, dtype=np.float64)
 
 
 def draws(tasks: int) -> Sums | None:
-    """How often each task is in each of the redrawn tables: (REDRAWN, tasks). The same for every compiler."""
+    """Draw how often each task is in each redrawn table, (REDRAWN, tasks): alike for every compiler."""
     if tasks < 2:
         return None
     return np.random.default_rng(0).multinomial(tasks, [1 / tasks] * tasks, size=REDRAWN).astype(np.float64)
 
 
 def ratio(above: Sums, below: Sums, weights: Sums | None) -> Estimate:
-    """Sum over sum, with its interval; redrawn tables in which nothing is below do not count."""
+    """Divide sum by sum, with its interval; redrawn tables in which nothing is below do not count."""
     if not below.sum():
         return Estimate(None)
     value = float(above.sum() / below.sum())
@@ -138,6 +207,6 @@ def ratio(above: Sums, below: Sums, weights: Sums | None) -> Estimate:
 
 
 def geometric(logs: Sums, counts: Sums, weights: Sums | None) -> Estimate:
-    """exp of the ratio, and of its interval's ends."""
-    found = ratio(logs, counts, weights)
-    return Estimate(*(None if v is None else math.exp(v) for v in (found.value, found.low, found.high)))
+    """Return exp of the ratio, and of its interval's ends."""
+    log = ratio(logs, counts, weights)
+    return Estimate(*(None if v is None else math.exp(v) for v in (log.value, log.low, log.high)))

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from passagent.config import Config, load_config
-from passagent.data.bench.held_out import Unseen, unseen
 from passagent.data.bench.kernelbench import Line, place_of
 from passagent.data.bench.kernelbench import lines as suite_lines
 from passagent.data.bench.losses import Losses, losses
-from passagent.data.bench.measure import EXPERT, RUN, Watch, Work, measure, plan
-from passagent.data.bench.results import FILE, SEARCHES, Row, identity, open_results, read_directories
-from passagent.data.bench.summary import Summary, summarise
+from passagent.data.bench.measure import EXPERT, RUN, Authors, Watch, Work, measure, plan
+from passagent.data.bench.results import (
+    FILE,
+    SEARCHES,
+    Row,
+    counted,
+    identity,
+    open_results,
+    read_directories,
+)
+from passagent.data.bench.summary import Summary, Unseen, summaries_of, unseen
 from passagent.errors import PassagentError, TaskError, UsageError
 from passagent.evaluator.fleet.opening import check_devices, machine_of
 from passagent.models import open_model
@@ -27,7 +34,7 @@ from passagent.tasks.tasklist import find_tasks, parse_shard
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for."""
+    """The benchmark that is asked for."""
 
     tasks: Sequence[str]
     compilers: Sequence[str]
@@ -42,7 +49,7 @@ class Request:
     hold_out: float | None = None
     """Share of each task's subgraphs that the expert and searches do not see."""
     suite: str | None = None
-    """Whose table is made, too: `kernelbench`."""
+    """The suite whose table is made, too: `kernelbench`."""
     explains: bool = False
     """Say where each compiler loses."""
     shard: str | None = None
@@ -51,41 +58,41 @@ class Request:
 
 @dataclass(frozen=True)
 class Planned:
-    """What is to be measured, as whoever watches is told before it begins."""
+    """The measurements of a benchmark, as its observer gets them before it begins."""
 
     device: str
     works: list[Work]
     todo: list[Work]
-    """Those that have no result yet."""
+    """The measurements that have no result yet."""
     path: Path
-    """Of the results."""
+    """The file of the results."""
     library: str = ""
-    """What searches use of what was found before, in words."""
+    """The library that searches use, in words."""
 
     @property
     def go_on(self) -> str:
-        """What to do after it was stopped."""
+        """The way to go on after it was stopped, in words."""
         return f"what was measured is in {self.path}; the same command (without --fresh) goes on"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What came of it."""
+    """The result of a benchmark."""
 
     summaries: list[Summary]
     """A line of the table for each compiler that has a result."""
     rows: list[Row]
     failed: list[dict[str, Any]]
-    """Of each task that could not be loaded or measured: `task`, `compiler`, `reason`."""
+    """`task`, `compiler`, `reason` of each measurement that could not be made."""
     paths: list[Path]
     """The files that the rows are in."""
     identity: dict[str, Any]
     unseen: list[Unseen] = field(default_factory=list)
-    """Of each author, where subgraphs were held out."""
+    """Both scores of each author, where subgraphs were held out."""
     suite: list[Line] = field(default_factory=list)
     """The suite's own table."""
     losses: list[Losses] = field(default_factory=list)
-    """Of each compiler that was timed, where it was asked for."""
+    """The losses of each compiler that was timed, where they were asked for."""
 
 
 async def run(request: Request, watched: Callable[[Planned], Watch]) -> Measured:
@@ -96,8 +103,8 @@ async def run(request: Request, watched: Callable[[Planned], Watch]) -> Measured
     if request.tasks and all((Path(word) / FILE).is_file() for word in request.tasks):
         return _read(request)
     searches = RUN in request.compilers or (EXPERT in request.compilers and bool(request.iters))
-    given = {"search.iters": request.iters} if searches and request.iters is not None else {}
-    config = load_config(request.preset, request.settings | given)
+    limits = {"search.iters": request.iters} if searches and request.iters is not None else {}
+    config = load_config(request.preset, request.settings | limits)
     check_devices(config.evaluator)
     if RUN in request.compilers:  # one that cannot be asked is an error before anything is measured
         await open_model(config.model).close()
@@ -107,10 +114,10 @@ async def run(request: Request, watched: Callable[[Planned], Watch]) -> Measured
         tasks = tasks[first::count]
     by_key = {task.key: task for task in tasks}
     places = {key: place_of(task) for key, task in by_key.items()} if request.suite else {}
-    pass_dirs = Path(request.pass_dirs) if request.pass_dirs else None
     directory = Path(request.out) if request.out else _default_out(request, config)
-    hold_out = None if request.hold_out is None else (request.hold_out, directory)
-    works = plan(tasks, request.compilers, config, pass_dirs, bool(request.iters), hold_out)
+    pass_dirs = Path(request.pass_dirs) if request.pass_dirs else None
+    authors = Authors(config, pass_dirs, bool(request.iters), request.hold_out)
+    works = plan(tasks, request.compilers, authors, directory)
     with (
         open_results(directory, identity(config.evaluator), request.fresh) as results,
         run_log(directory),
@@ -124,39 +131,36 @@ async def run(request: Request, watched: Callable[[Planned], Watch]) -> Measured
             await check_models(config)
         if todo:
             try:
-                await measure(todo, config, results, directory / SEARCHES, watch)
+                await measure(todo, config, results, watch)
             except PassagentError as error:
                 error.args = (f"{error}; {planned.go_on}",)
                 raise
         rows = [results.rows[work.key] for work in works]
-    failed = [{"task": row.task, "compiler": row.compiler, "reason": row.error} for row in rows if row.error]
     b, p = config.evaluator.b, config.evaluator.p
-    summaries = summaries_of(request.compilers, rows, b, p, len(broken))
-    both = _unseen(request, rows, b, p)
-    found = Measured(summaries, rows, broken + failed, [results.path], results.identity, both)
+    compilers = list(dict.fromkeys(request.compilers))
+    measured = Measured(
+        summaries_of(compilers, rows, b, p, len(broken)), rows, broken + _failed(rows), [results.path],
+        results.identity,
+    )  # fmt: skip
+    if request.hold_out is not None:
+        for compiler in compilers:
+            evaluations = [e for _, e in counted(rows, compiler)] if compiler in (EXPERT, RUN) else []
+            if both := unseen(compiler, evaluations, request.hold_out, b, p):
+                measured.unseen.append(both)
     if request.suite:
         bandwidth = machine_of(config.evaluator).bandwidth
-        found.suite.extend(suite_lines(places, rows, request.compilers, bandwidth, b, p))
+        measured.suite.extend(suite_lines(places, rows, compilers, bandwidth, b, p))
     if request.explains:
-        own = (losses(by_key, rows, one) for one in dict.fromkeys(request.compilers))
-        found.losses.extend(one for one in own if one is not None)
-    return found
+        measured.losses.extend(filter(None, (losses(by_key, rows, compiler) for compiler in compilers)))
+    return measured
 
 
-def _unseen(request: Request, rows: list[Row], b: float, p: float) -> list[Unseen]:
-    """Both scores of each author, where subgraphs were held out."""
-    if request.hold_out is None:
-        return []
-    found = []
-    for compiler in dict.fromkeys(request.compilers):
-        own = [row.evaluation for row in rows if row.compiler == compiler and row.error is None]
-        evaluations = [one for one in own if one is not None] if compiler in (EXPERT, RUN) else []
-        found.append(unseen(compiler, evaluations, request.hold_out, b, p))
-    return [one for one in found if one is not None]
+def _failed(rows: list[Row]) -> list[dict[str, Any]]:
+    return [{"task": row.task, "compiler": row.compiler, "reason": row.error} for row in rows if row.error]
 
 
 def _load(paths: list[Path]) -> tuple[list[Task], list[dict[str, Any]]]:
-    """The tasks, and those that are broken."""
+    """Load the tasks; return them, and those that are broken."""
     tasks, broken = [], []
     for path in paths:
         try:
@@ -175,12 +179,11 @@ def _read(request: Request) -> Measured:
         raise UsageError(f"--suite {request.suite}: name the directory of its tasks with --root")
     directories = [Path(word) for word in request.tasks]
     rows = read_directories(directories)
-    identity = rows[0].identity if rows else {}
-    failed = [{"task": row.task, "compiler": row.compiler, "reason": row.error} for row in rows if row.error]
+    same = rows[0].identity if rows else {}
     compilers = list(dict.fromkeys(row.compiler for row in rows))
-    b, p = identity.get("b", 0.1), identity.get("p", 0.0)
+    b, p = same.get("b", 0.1), same.get("p", 0.0)
     measured = Measured(
-        summaries_of(compilers, rows, b, p), rows, failed, [one / FILE for one in directories], identity
+        summaries_of(compilers, rows, b, p), rows, _failed(rows), [one / FILE for one in directories], same
     )
     if request.suite and request.root:
         places = {task.key: place_of(task) for task in _load(find_tasks([request.root], None))[0]}
@@ -189,23 +192,9 @@ def _read(request: Request) -> Measured:
 
 
 def _default_out(request: Request, config: Config) -> Path:
-    """`runs/bench/NAME`, named after the first of the tasks, the device, the dispatch and the shard."""
+    """Name `runs/bench/NAME` after the first of the tasks, the device, the dispatch and the shard."""
     words = request.tasks
     more = f"+{len(words) - 1}" if len(words) > 1 else ""
     name = f"{Path(words[0]).resolve().stem}{more}-{config.evaluator.device}-{config.evaluator.dispatch}"
     name += f"-{request.shard.replace('/', 'of')}" if request.shard else ""
     return Path("runs/bench") / "".join(c if c.isalnum() or c in "._+-" else "_" for c in name)
-
-
-def summaries_of(
-    compilers: Iterable[str], rows: Sequence[Row], b: float, p: float, broken: int = 0
-) -> list[Summary]:
-    """A line for each compiler that has a result; `broken` tasks were asked for, too."""
-    summaries = []
-    for compiler in dict.fromkeys(compilers):
-        own = [row for row in rows if row.compiler == compiler]
-        found = [row.evaluation for row in own if row.error is None and row.evaluation is not None]
-        if found:
-            asked = len(own) + broken
-            summaries.append(summarise(compiler, found, asked, b, p))
-    return summaries

@@ -1,32 +1,36 @@
 """The budget of a collection: tokens, money, evaluations and time, over all its trials and all its sessions.
 
-What is spent is what the database says. What calls and evaluations under way may still take is held here: one
-process collects into a database at a time (resumable.py).
+Everything that was spent is in the database. This process holds the room that calls and evaluations under way
+may still take: one process collects into a database at a time (system/resumable.py).
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from passagent.config import SearchConfig
-from passagent.data.collect import trials
-from passagent.data.collect.trials import Spent
 from passagent.search import stop
 from passagent.search.session import Stopping
 from passagent.search.stop import Progress, Want
 from passagent.store import Store
 
 _LOOK_S = 0.25
-"""Between two looks of who waits for room, at whether its own run is to stop, s."""
+"""Between two looks at whether a run that waits for room is to stop, s."""
+_SPENT = (
+    "SELECT coalesce(sum(input_tokens + output_tokens), 0) AS tokens, coalesce(sum(cost), 0.0) AS cost, "
+    "coalesce(sum(evaluations), 0) AS evaluations FROM runs WHERE trial IS NOT NULL AND model = :model "
+    "AND id {} IN (SELECT value FROM json_each(:ids))"
+)
 
 
 @dataclass
 class CollectionBudget:
-    """See search.session.Budget."""
+    """The budget that all trials share; it is a search.session.Budget."""
 
     store: Store
     model: str
@@ -34,16 +38,15 @@ class CollectionBudget:
     end: Callable[[str], None]
     """Called with the reason when the budget ends the collection."""
     started: float = field(default_factory=time.monotonic)
-    _under_way: dict[str, Spent] = field(default_factory=dict)
-    """The runs of the trials under way, and what each had taken when it was taken up."""
-    _wants: list[Want] = field(default_factory=list)
-    """What is held."""
+    _under_way: set[str] = field(default_factory=set)
+    """The runs of the trials under way."""
+    _held: list[Want] = field(default_factory=list)
     _freed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self._rest = trials.spent(self.store, self.model)
-        """What all trials that are not under way have taken; so no question looks through all of them."""
-        self._elapsed_before = trials.elapsed_s(self.store, self.model)
+        self._rules = stop.rules_of(self.limits)
+        self._elapsed_before = elapsed_s(self.store, self.model)
+        self._sum_up_rest()
 
     @property
     def elapsed_s(self) -> float:
@@ -52,71 +55,55 @@ class CollectionBudget:
 
     @property
     def left_s(self) -> float | None:
-        """What is left of the time, s; None without a limit."""
+        """The rest of the time, s; None without a limit."""
         limit = self.limits.max_time_s
         return None if limit is None else limit - self.elapsed_s
 
-    def save_time(self) -> None:
-        """Store the time spent."""
-        trials.set_elapsed(self.store, self.model, self.elapsed_s)
-
     def take_up(self, run_id: str) -> None:
-        """A trial is under way from now on."""
-        self._under_way[run_id] = trials.spent_by(self.store, [run_id])
+        """Count a trial as under way from now on."""
+        self._under_way.add(run_id)
+        self._sum_up_rest()
 
     def put_down(self, run_id: str) -> None:
-        """A trial is not under way any more."""
-        self._rest = self.spent(only=[run_id])
-        del self._under_way[run_id]
+        """Count a trial as under way no more."""
+        self._under_way.remove(run_id)
+        self._sum_up_rest()
 
-    def spent(self, only: list[str] | None = None) -> Spent:
-        """What the collection has taken by now; with `only`, of the trials under way these only are."""
-        chosen = list(self._under_way) if only is None else only
-        here = trials.spent_by(self.store, chosen) if chosen else Spent()
-        before = [self._under_way[run_id] for run_id in chosen]
-        return Spent(
-            self._rest.tokens + here.tokens - sum(one.tokens for one in before),
-            self._rest.cost + here.cost - sum(one.cost for one in before),
-            self._rest.evaluations + here.evaluations - sum(one.evaluations for one in before),
-        )
+    def _sum_up_rest(self) -> None:
+        """Sum up the trials that are not under way, so that no later question looks through all of them."""
+        self._rest = self._spent("NOT")
+
+    def _spent(self, which: str) -> dict[str, float]:
+        ids = json.dumps(sorted(self._under_way))
+        return self.store.rows(_SPENT.format(which), {"model": self.model, "ids": ids})[0]
 
     def progress(self) -> Progress:
-        """What the stopping rules look at."""
-        spent = self.spent()
+        """Return how much the collection has taken by now, as the stopping rules look at it."""
+        rest, now = self._rest, self._spent("")
         return Progress(
             episodes=0,
-            evaluations=spent.evaluations,
-            tokens=spent.tokens,
+            evaluations=int(rest["evaluations"] + now["evaluations"]),
+            tokens=int(rest["tokens"] + now["tokens"]),
             elapsed_s=self.elapsed_s,
             best_as=None,
-            cost=spent.cost,
+            cost=rest["cost"] + now["cost"],
         )
 
     def reached(self) -> str | None:
-        """Which limit is reached, None if none is."""
-        limits = self.limits
-        rules: list[stop.StopRule] = []
-        if limits.max_tokens is not None:
-            rules.append(stop.tokens(limits.max_tokens))
-        if limits.max_cost is not None:
-            rules.append(stop.cost(limits.max_cost))
-        if limits.max_time_s is not None:
-            rules.append(stop.time(limits.max_time_s))
-        if limits.max_evaluations is not None:
-            rules.append(stop.evaluations(limits.max_evaluations))
-        return stop.any_of(rules)(self.progress()) if rules else None
+        """Return which limit is reached, None if none is."""
+        return self._rules(self.progress())
 
     async def admit(self, want: Want, check: Callable[[], object]) -> Callable[[], None]:
-        """See search.session.Budget. Without room, and with nothing under way to wait for, it ends."""
+        """Hold room for `want`, as Budget.admit does. Without room and anything to wait for, it ends."""
         while True:
             check()
             if not stop.is_limited(self.limits, want):
                 return lambda: None
-            reason = stop.lack(self.limits, self.progress(), want, stop.total(self._wants))
+            reason = stop.lack(self.limits, self.progress(), want, stop.total(self._held))
             if reason is None:
-                self._wants.append(want)
+                self._held.append(want)
                 return lambda: self._release(want)
-            if not self._wants:
+            if not self._held:
                 self.end(reason)
                 raise Stopping(reason)
             with suppress(TimeoutError):
@@ -124,7 +111,22 @@ class CollectionBudget:
                     await self._freed.wait()
 
     def _release(self, want: Want) -> None:
-        if want in self._wants:  # twice does no harm
-            self._wants.remove(want)
+        if want in self._held:  # twice does no harm
+            self._held.remove(want)
         self._freed.set()
         self._freed = asyncio.Event()
+
+
+def elapsed_s(store: Store, model: str) -> float:
+    """Return the time that was spent on the model's collection, s."""
+    row = store.row("SELECT elapsed_s FROM collections WHERE model = :model", {"model": model})
+    return float(row["elapsed_s"]) if row else 0.0
+
+
+def set_elapsed(store: Store, model: str, seconds: float) -> None:
+    """Store the time that was spent on the model's collection, s."""
+    store.execute(
+        "INSERT INTO collections (model, elapsed_s) VALUES (:model, :seconds) "
+        "ON CONFLICT (model) DO UPDATE SET elapsed_s = max(elapsed_s, excluded.elapsed_s)",
+        {"model": model, "seconds": seconds},
+    )

@@ -1,17 +1,27 @@
-"""Subgraphs as plain data: operators of a full graph, one after the other, and their inputs' metadata."""
+"""Subgraphs as plain data: operators of a full graph, one after the other, and their inputs' metadata.
+
+Prefix analysis (PassNet 3.2): where a graph's prefixes have one kernel count, operators fuse. The counts are
+those of Inductor's scheduler. Where two prefixes have the same count, and the one in the middle, too, all
+between them have it. So few prefixes are scheduled.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx
 
-from passagent.tasks.extract.graph_text import model_text
+from passagent.data.pipeline.units import Refused
+from passagent.errors import PassagentError
+from passagent.tasks.extract.graph_text import clean_graph, model_text
+from passagent.tasks.extract.inductor_schedule import scheduled_kernels
 from passagent.tasks.extract.input_metadata import input_metas
+from passagent.tasks.extract.model_capture import copied, quiet
 from passagent.tasks.extract.regions import Region
 from passagent.tasks.extract.structural_hash import structural_hash
 from passagent.tasks.graphio import dump_nodes, load_graph
@@ -19,32 +29,59 @@ from passagent.tasks.inputs import make_inputs
 from passagent.tasks.meta import TensorMeta
 from passagent.tasks.reader import Subgraph
 
+BACKWARD = ("train_forward", "train_backward")
+"""The kinds of with_gradients."""
 
-def operator_tokens(graph: fx.Graph) -> list[str]:
-    """The names of a graph's operators in order, as GraphNet has them: `conv2d`, `iadd`, `Tensor.view`."""
-    tokens = []
-    for node in operators(graph):
-        name = getattr(node.target, "__name__", str(node.target))
-        tokens.append(f"Tensor.{node.target}" if node.op == "call_method" else name)
-    return tokens
+
+def graph_record(graph: fx.Graph, metas: Sequence[TensorMeta]) -> dict[str, Any]:
+    """Return a graph as plain data.
+
+    `operators` are its operators' names in order, as GraphNet has them: `conv2d`, `iadd`, `Tensor.view`.
+    """
+    names = [
+        f"Tensor.{node.target}"
+        if node.op == "call_method"
+        else getattr(node.target, "__name__", str(node.target))
+        for node in operators(graph)
+    ]
+    return {
+        "operators": names,
+        "nodes": dump_nodes(graph),
+        "inputs": [asdict(meta) for meta in metas],
+        "hash": structural_hash(graph, metas)._asdict(),
+    }
 
 
 def operators(graph: fx.Graph) -> list[fx.Node]:
-    """The nodes of a graph that compute."""
+    """Return the nodes of a graph that compute."""
     return [node for node in graph.nodes if node.op.startswith("call")]
 
 
 def metas_of(record: dict[str, Any]) -> list[TensorMeta]:
-    """The inputs' metadata of a record."""
-    return [TensorMeta(**{key: _tuple(key, value) for key, value in one.items()}) for one in record["inputs"]]
+    """Return the inputs' metadata of a record."""
+
+    def read(key: str, value: Any) -> Any:
+        return tuple(value) if key in ("shape", "levels", "stride") and value is not None else value
+
+    return [TensorMeta(**{key: read(key, value) for key, value in meta.items()}) for meta in record["inputs"]]
 
 
-def _tuple(key: str, value: Any) -> Any:
-    return tuple(value) if key in ("shape", "levels", "stride") and value is not None else value
+def empty_inputs(metas: Sequence[TensorMeta]) -> list[Any]:
+    """Make inputs of these sizes, whose values do not matter."""
+    return [
+        meta.data if meta.is_python_scalar
+        else torch.empty(meta.shape, dtype=getattr(torch, meta.dtype), device=meta.device)
+        for meta in metas
+    ]  # fmt: skip
+
+
+def _drawn_inputs(graph: fx.Graph, metas: Sequence[TensorMeta]) -> list[Any]:
+    subgraph = Subgraph("drawn", Path("drawn"), tuple(metas), model_text(graph), "float32", "")
+    return make_inputs(subgraph, next((meta.device for meta in metas), "cpu"), 0)
 
 
 def region_of(graph: fx.Graph, start: int, end: int) -> Region:
-    """Operators number `start` to `end` (not included) of a graph."""
+    """Return the operators number `start` to `end` (not included) of a graph."""
     nodes = operators(graph)[start:end]
     part = set(nodes)
     inputs = dict.fromkeys(i for node in nodes for i in node.all_input_nodes if i not in part)
@@ -55,75 +92,196 @@ def region_of(graph: fx.Graph, start: int, end: int) -> Region:
 def cut_ranges(payload: dict[str, Any]) -> dict[str, Any]:
     """Cut `ranges` ([kind, start, end]) out of a record (`nodes`, `inputs`), each structure and size once.
 
-    One run of the record's graph on drawn inputs tells what its values are like.
+    The metadata of its values is that of one run of its graph on drawn inputs.
     """
     graph_module = load_graph(payload["nodes"])
     graph, metas = graph_module.graph, metas_of(payload)
     regions = [(kind, start, end, region_of(graph, start, end)) for kind, start, end in payload["ranges"]]
-    seen = _seen(
+    metadata = _seen(
         graph_module, metas, {node.name for *_, region in regions for node in region.inputs + region.outputs}
     )
     first_operator = payload["range"][0] if "range" in payload else 0
     records: dict[tuple[str, str], dict[str, Any]] = {}
     refused: dict[str, int] = {}
     for kind, start, end, region in regions:
-        if why := _refusal(region, seen):
+        if why := _refusal(region, metadata):
             refused[f"{kind} {why}"] = refused.get(f"{kind} {why}", 0) + 1
             continue
-        inputs = [replace(seen[node.name], name=f"in_{i}") for i, node in enumerate(region.inputs)]
-        own = region.graph()
-        found = structural_hash(own, inputs)
-        record = {
-            "kind": kind,
-            "range": [first_operator + start, first_operator + end],
-            "operators": operator_tokens(own),
-            "nodes": dump_nodes(own),
-            "inputs": [asdict(meta) for meta in inputs],
-            "hash": found._asdict(),
-            "count": 1,
-        }
-        if first := records.get((kind, found.instance)):
+        inputs = [replace(metadata[node.name], name=f"in_{i}") for i, node in enumerate(region.inputs)]
+        record = graph_record(region.graph(), inputs)
+        record |= {"kind": kind, "range": [first_operator + start, first_operator + end], "count": 1}
+        instance = record["hash"]["instance"]
+        if first := records.get((kind, instance)):
             first["count"] += 1
         else:
-            records[kind, found.instance] = record
+            records[kind, instance] = record
     return {"records": list(records.values()), "refused": refused}
 
 
-def _refusal(region: Region, seen: dict[str, Any]) -> str:
-    """Why operators are no subgraph, in a word; empty if they are one."""
+def _refusal(region: Region, metadata: dict[str, Any]) -> str:
+    """Return why operators are no subgraph, in a word; empty if they are one."""
     if not region.outputs:
         return "unused"
-    if any(not isinstance(seen.get(node.name), TensorMeta) for node in (*region.inputs, *region.outputs)):
+    if any(not isinstance(metadata.get(node.name), TensorMeta) for node in (*region.inputs, *region.outputs)):
         return "no-tensor"
     return ""
 
 
 def _seen(graph_module: fx.GraphModule, metas: Sequence[TensorMeta], wanted: set[str]) -> dict[str, Any]:
-    """The metadata of values in one run, as they are made; None for what is no tensor."""
-    found: dict[str, Any] = {}
+    """Record the metadata of values in one run, as they are made; None for what is no tensor."""
+    metadata: dict[str, Any] = {}
 
     class Recording(fx.Interpreter):
         def run_node(self, n: fx.Node) -> Any:
             value = super().run_node(n)
-            if n.name in wanted and n.name not in found:
+            if n.name in wanted and n.name not in metadata:
                 is_tensor = isinstance(value, torch.Tensor)
-                found[n.name] = input_metas([n.name], [value])[0] if is_tensor else None
+                metadata[n.name] = input_metas([n.name], [value])[0] if is_tensor else None
             return value
 
     nodes = graph_module.graph.find_nodes(op="placeholder")
-    found |= {node.name: meta for node, meta in zip(nodes, metas, strict=True) if not meta.is_python_scalar}
-    source = model_text(graph_module.graph)
-    subgraph = Subgraph("drawn", Path("drawn"), tuple(metas), source, "float32", "")
-    device = next((meta.device for meta in metas), "cpu")
+    metadata |= {
+        node.name: meta for node, meta in zip(nodes, metas, strict=True) if not meta.is_python_scalar
+    }
     with torch.no_grad():
-        Recording(graph_module).run(*make_inputs(subgraph, device, 0))
-    return found
+        Recording(graph_module).run(*_drawn_inputs(graph_module.graph, metas))
+    return metadata
 
 
-def empty_inputs(metas: Sequence[TensorMeta]) -> list[Any]:
-    """Inputs of these sizes, whose values do not matter."""
-    return [
-        meta.data if meta.is_python_scalar
-        else torch.empty(meta.shape, dtype=getattr(torch, meta.dtype), device=meta.device)
-        for meta in metas
-    ]  # fmt: skip
+def cut_fusible(payload: dict[str, Any]) -> dict[str, Any]:
+    """Cut the fusible ranges out of a record. Raises Refused where Inductor cannot schedule a prefix."""
+    graph_module, metas = load_graph(payload["nodes"]), metas_of(payload)
+    inputs = dict(zip(graph_module.graph.find_nodes(op="placeholder"), empty_inputs(metas), strict=True))
+
+    def count(prefix: int) -> int:
+        region = region_of(graph_module.graph, 0, prefix)
+        if not region.outputs:
+            return 0
+        module = torch.fx.GraphModule(torch.nn.Module(), region.graph())
+        with torch.no_grad():
+            return scheduled_kernels(module, [inputs[node] for node in region.inputs]).launches
+
+    try:
+        counts = kernel_counts(len(operators(graph_module.graph)), count)
+    except PassagentError as error:
+        raise Refused("unscheduled", str(error)) from error
+    ranges = [["fusible", start, end] for start, end in fusible_ranges(counts)]
+    return cut_ranges({**payload, "ranges": ranges})
+
+
+def kernel_counts(operators: int, count: Callable[[int], int]) -> list[int]:
+    """Count the kernels of the prefixes of 1, 2, ... operators, by bisection between equal counts."""
+    counts: dict[int, int] = {}
+
+    def at(prefix: int) -> int:
+        if prefix not in counts:
+            counts[prefix] = count(prefix)
+        return counts[prefix]
+
+    stack = [(1, operators)] if operators else []
+    while stack:
+        low, high = stack.pop()
+        if high - low < 2:
+            at(low), at(high)
+            continue
+        middle = (low + high) // 2
+        if at(low) == at(high) == at(middle):
+            counts.update(dict.fromkeys(range(low, high), at(low)))
+        else:
+            stack += [(low, middle), (middle, high)]
+    return [counts[prefix] for prefix in range(1, operators + 1)]
+
+
+def fusible_ranges(counts: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the ranges of operators whose kernels fuse, as GraphNet finds them; `counts`: of each prefix.
+
+    What lies between two prefixes of one count belongs to them. Where the count then falls, two plateaus are
+    one. A plateau whose last change is a rise is none.
+    """
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for prefix, kernels in enumerate(counts, start=1):
+        first.setdefault(kernels, prefix)
+        last[kernels] = prefix
+    closed = [
+        min(kernels for kernels in first if first[kernels] <= prefix <= last[kernels])
+        for prefix in range(1, len(counts) + 1)
+    ]
+    plateaus = [
+        [prefix for prefix, _ in group]
+        for _, group in groupby(enumerate(closed, start=1), key=lambda pair: pair[1])
+    ]
+    merged: list[list[int]] = []
+    for plateau in plateaus:
+        merged.append(plateau)
+        while len(merged) > 1 and counts[merged[-2][-1] - 1] >= counts[merged[-1][0] - 1]:
+            merged[-2:] = [merged[-2] + merged[-1]]
+    ranges = []
+    for plateau in merged:
+        kernels_of = [counts[prefix - 1] for prefix in plateau]
+        changes = [later - earlier for earlier, later in pairwise(kernels_of) if later != earlier]
+        if len(plateau) > 1 and kernels_of[0] >= kernels_of[-1] and (not changes or changes[-1] < 0):
+            ranges.append((plateau[0] - 1, plateau[-1]))
+    return [fused for i, fused in enumerate(ranges) if i == 0 or fused[0] >= ranges[i - 1][1]]
+
+
+def with_gradients(payload: dict[str, Any]) -> dict[str, Any]:
+    """Return the records of what training computes for a record's graph. Raises Refused.
+
+    These are AOTAutograd's forward graph, which keeps values, and its backward graph.
+    """
+    from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
+
+    graph_module, metas = load_graph(payload["nodes"]), metas_of(payload)
+    inputs = _drawn_inputs(graph_module.graph, metas)
+    leaves = [
+        value.requires_grad_(_takes_gradient(meta)) if isinstance(value, torch.Tensor) else value
+        for meta, value in zip(metas, inputs, strict=True)
+    ]
+    if not any(isinstance(value, torch.Tensor) and value.requires_grad for value in leaves):
+        raise Refused("no-gradient", "no input takes a gradient")
+    graphs: list[tuple[str, fx.GraphModule, list[Any]]] = []
+
+    def compiler(kind: str) -> Any:
+        def compile_graph(made: fx.GraphModule, _example: list[Any]) -> Any:
+            def run(*args: Any) -> Any:
+                graphs.append(
+                    (kind, made, copied([a.detach() if isinstance(a, torch.Tensor) else a for a in args]))
+                )
+                return made(*args)
+
+            return make_boxed_func(run)
+
+        return compile_graph
+
+    try:
+        with quiet():
+            compiled = aot_module_simplified(
+                graph_module,
+                tuple(leaves),
+                fw_compiler=compiler(BACKWARD[0]),
+                bw_compiler=compiler(BACKWARD[1]),
+            )
+            outputs = [
+                one for one in compiled(*leaves) if isinstance(one, torch.Tensor) and one.requires_grad
+            ]
+            torch.autograd.backward(outputs, [torch.randn_like(one) for one in outputs])
+    except RuntimeError as error:
+        raise Refused("no-gradient", str(error).strip().partition("\n")[0]) from error
+    return {"records": [_backward_record(*graph, payload) for graph in graphs], "refused": {}}
+
+
+def _takes_gradient(meta: TensorMeta) -> bool:
+    return meta.is_floating and "_buffers_" not in meta.original_name and "running_" not in meta.original_name
+
+
+def _backward_record(
+    kind: str, graph_module: fx.GraphModule, values: list[Any], payload: dict[str, Any]
+) -> dict[str, Any]:
+    clean = clean_graph(graph_module, values)
+    metas = input_metas(clean.names, clean.values)
+    if kind == BACKWARD[0]:
+        names = [meta["original_name"] for meta in payload["inputs"]]
+        numbers = [int(name.rpartition("_")[2]) - 1 for name in clean.names]
+        metas = [replace(meta, original_name=names[i]) for meta, i in zip(metas, numbers, strict=True)]
+    return graph_record(clean.graph, metas) | {"kind": kind, "range": payload.get("range"), "count": 1}

@@ -25,7 +25,7 @@ class Pattern(NamedTuple):
 
     length: int
     starts: list[int]
-    """Of all its occurrences, those that overlap included."""
+    """The starts of all its occurrences, those that overlap included."""
 
 
 def most_telling(tokens: np.ndarray, window: int = WINDOW) -> Pattern:
@@ -85,7 +85,7 @@ def _sorted_suffixes(tokens: np.ndarray, window: int) -> tuple[np.ndarray, np.nd
 
 
 def apart(starts: Sequence[int], length: int) -> list[int]:
-    """Of occurrences in order those that do not overlap, from the left."""
+    """Choose occurrences that do not overlap, from the left."""
     found: list[int] = []
     for start in starts:
         if not found or start >= found[-1] + length:
@@ -117,10 +117,10 @@ class Folded(NamedTuple):
     """Sequences of operators after folding."""
 
     names: list[Hashable]
-    """Of the tokens that stand for one operator."""
+    """The operators by their tokens, which are numbers from 0 on."""
     folds: list[Fold]
     bodies: list[list[int]]
-    """Of each sequence."""
+    """The tokens of each sequence."""
 
     def lengths(self) -> dict[int, int]:
         """Operators of each fold's token."""
@@ -174,7 +174,7 @@ def fold(
 
 
 def ranges(folded: Folded, least: int = LEAST, most: int = MOST) -> list[list[tuple[int, int]]]:
-    """Of each sequence the largest folds, and rows of operators between folds, of such sizes."""
+    """Return, of each sequence, the largest folds and the rows of operators between folds, of such sizes."""
     lengths = folded.lengths()
     inner = {fold.token: fold.body for fold in folded.folds}
 

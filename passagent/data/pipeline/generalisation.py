@@ -25,7 +25,7 @@ from passagent.tasks.graphio import load_graph
 from passagent.tasks.meta import TensorMeta
 
 SHAPES = 10
-"""Of each subgraph, the recorded one included."""
+"""Sizes of each subgraph, the recorded one included."""
 DTYPES = ("float32", "float16", "bfloat16")
 SIZES: dict[int, tuple[tuple[int, ...], ...]] = {
     1: ((1,), (2,), (4,), (16,), (32,), (64,), (128,), (256,), (512,)),
@@ -51,7 +51,7 @@ Sizes = dict[str, int]
 
 
 def generalise(payload: dict[str, Any]) -> dict[str, Any]:
-    """The instances of a record: a template, and for each size and dtype the values and the hash."""
+    """Return the instances of a record: a template, and for each size and dtype the values and the hash."""
     shapes, dtypes = payload["shapes"], payload["dtypes"]
     template, recorded = _template(payload)
     with quiet():
@@ -60,27 +60,28 @@ def generalise(payload: dict[str, Any]) -> dict[str, Any]:
     symbols = symbols[: max(SIZES)]
     template = _fixed(template, {key: value for key, value in recorded.items() if key not in symbols})
     recorded = {key: recorded[key] for key in symbols}
-    kept, tried = [recorded], 0
+    kept_sizes, tried = [recorded], 0
     for values in SIZES.get(len(symbols), ()):
         sizes = dict(zip(symbols, values, strict=True))
-        if len(kept) == shapes or sizes in kept:
+        if len(kept_sizes) == shapes or sizes in kept_sizes:
             continue
         tried += 1
         if holds(sizes) and _runs(*instance(template, sizes, None)):
-            kept.append(sizes)
+            kept_sizes.append(sizes)
     instances = []
-    for sizes, dtype in itertools.product(kept, dtypes):
+    for sizes, dtype in itertools.product(kept_sizes, dtypes):
         graph, metas = instance(template, sizes, dtype)
         if dtype != dtypes[0] and not (any(meta.dtype == dtype for meta in metas) and _runs(graph, metas)):
             continue
-        found = structural_hash(graph, metas)._asdict()
-        own = {"sizes": sizes, "dtype": dtype, "input_dtypes": [meta.dtype for meta in metas], "hash": found}
-        instances.append(own)
+        dtypes_of_inputs = [meta.dtype for meta in metas]
+        digest = structural_hash(graph, metas)._asdict()
+        made_instance = {"sizes": sizes, "dtype": dtype, "input_dtypes": dtypes_of_inputs, "hash": digest}
+        instances.append(made_instance)
     return {"template": template, "instances": instances, "symbols": symbols, "tried": tried}
 
 
 def instance(template: dict[str, Any], sizes: Sizes, dtype: str | None) -> tuple[fx.Graph, list[TensorMeta]]:
-    """The graph of a template at these sizes, and its inputs' metadata, in a dtype."""
+    """Return the graph of a template at these sizes, and its inputs' metadata, in a dtype."""
     fixed = _fixed(template, sizes)
     metas = metas_of(fixed)
     if dtype not in (None, "float32"):
@@ -106,12 +107,12 @@ def _flat(data: Any) -> list[Any]:
 
 
 def _follows(meta: TensorMeta) -> bool:
-    """Whether an input takes another dtype."""
+    """Return whether an input takes another dtype."""
     return meta.dtype == "float32" and not any(word in meta.original_name for word in PRESERVED)
 
 
 def _template(record: dict[str, Any]) -> tuple[dict[str, Any], Sizes]:
-    """The record with symbols in place of sizes, and the recorded value of each."""
+    """Put symbols in place of a record's sizes; return it, and the recorded value of each."""
     metas = metas_of(record)
     free = [not meta.is_parameter and not meta.is_python_scalar for meta in metas]
     sizes: Sizes = {}
@@ -146,7 +147,7 @@ def _template(record: dict[str, Any]) -> tuple[dict[str, Any], Sizes]:
 
 
 def _symbolic(value: Any, sizes: Sizes, first: list[bool]) -> Any:
-    """The arguments of a sized operator with symbols; its first size, if 1, is the batch."""
+    """Put symbols into the arguments of a sized operator; its first size, if 1, is the batch."""
     if type(value) is int:
         is_batch, first[0] = first[0] and value == 1, False
         return {"symbol": BATCH} if is_batch else {"symbol": f"s{value}"} if f"s{value}" in sizes else value
@@ -158,26 +159,33 @@ def _symbolic(value: Any, sizes: Sizes, first: list[bool]) -> Any:
 
 
 def _fixed(template: dict[str, Any], sizes: Sizes) -> dict[str, Any]:
-    """The template with these symbols' values."""
-
-    def fix(value: Any) -> Any:
-        if isinstance(value, list):
-            return [fix(item) for item in value]
-        if isinstance(value, dict):
-            if "symbol" in value:
-                return sizes.get(value["symbol"], value)
-            return {key: fix(item) for key, item in value.items()}
-        return value
-
+    """Put these symbols' values into the template."""
     inputs = [
-        {**one, "shape": [sizes.get(size, size) if isinstance(size, str) else size for size in one["shape"]]}
-        for one in template["inputs"]
+        {
+            **meta_data,
+            "shape": [
+                sizes.get(size, size) if isinstance(size, str) else size for size in meta_data["shape"]
+            ],
+        }
+        for meta_data in template["inputs"]
     ]
-    return {"nodes": fix(template["nodes"]), "inputs": inputs}
+    nodes = _replaced(template["nodes"], lambda symbol: sizes.get(symbol, {"symbol": symbol}))
+    return {"nodes": nodes, "inputs": inputs}
+
+
+def _replaced(value: Any, by: Callable[[str], Any]) -> Any:
+    """Replace the symbols in plain data."""
+    if isinstance(value, list):
+        return [_replaced(item, by) for item in value]
+    if isinstance(value, dict):
+        if "symbol" in value:
+            return by(value["symbol"])
+        return {key: _replaced(item, by) for key, item in value.items()}
+    return value
 
 
 def _runs(graph: fx.Graph, metas: list[TensorMeta]) -> bool:
-    """Whether a graph runs on tensors without values."""
+    """Return whether a graph runs on tensors without values."""
     try:
         with quiet(), FakeTensorMode() as mode, torch.no_grad():
             inputs = [
@@ -191,7 +199,7 @@ def _runs(graph: fx.Graph, metas: list[TensorMeta]) -> bool:
 
 
 def _free_symbols(template: dict[str, Any], recorded: Sizes) -> tuple[list[str], Callable[[Sizes], bool]]:
-    """The symbols that Dynamo keeps free, and whether sizes hold its guards."""
+    """Return the symbols that Dynamo keeps free, and a function that says whether sizes hold its guards."""
     if not recorded:
         return [], lambda sizes: not sizes
     example = dict(recorded)
@@ -199,8 +207,8 @@ def _free_symbols(template: dict[str, Any], recorded: Sizes) -> tuple[list[str],
         example[BATCH] = next(n for n in itertools.count(3) if n not in recorded.values())
     graph, places = _with_sizes_of_inputs(template, example)
     inputs = empty_inputs(metas_of(_fixed(template, example)))
-    for position, one in enumerate(template["inputs"]):
-        for dim, size in enumerate(one["shape"]):
+    for position, meta_data in enumerate(template["inputs"]):
+        for dim, size in enumerate(meta_data["shape"]):
             if isinstance(size, str):
                 torch._dynamo.maybe_mark_dynamic(inputs[position], dim)
     seen: list[fx.GraphModule] = []
@@ -223,36 +231,28 @@ def _free_symbols(template: dict[str, Any], recorded: Sizes) -> tuple[list[str],
 
 
 def _with_sizes_of_inputs(template: dict[str, Any], example: Sizes) -> tuple[fx.Graph, Sizes]:
-    """The template's graph, in which symbols are the sizes of inputs; and the symbols."""
+    """Build the template's graph with symbols as sizes of inputs; return it and the symbols."""
     places = {
         size: (position, dim)
-        for position, one in reversed(list(enumerate(template["inputs"])))
-        for dim, size in enumerate(one["shape"])
+        for position, meta_data in reversed(list(enumerate(template["inputs"])))
+        for dim, size in enumerate(meta_data["shape"])
         if isinstance(size, str)
     }
     nodes: list[dict[str, Any]] = []
     head = [node for node in template["nodes"] if node["op"] == "placeholder"]
     for symbol, (position, dim) in places.items():
-        given = {"tuple": [{"node": head[position]["name"]}, dim]}
-        nodes.append({"op": "call_method", "name": f"size_{symbol}", "target": "size", "args": given})
+        arguments = {"tuple": [{"node": head[position]["name"]}, dim]}
+        nodes.append({"op": "call_method", "name": f"size_{symbol}", "target": "size", "args": arguments})
 
-    def named(value: Any) -> Any:
-        if isinstance(value, list):
-            return [named(item) for item in value]
-        if isinstance(value, dict):
-            if "symbol" in value:
-                return {"node": f"size_{value['symbol']}"}
-            return {key: named(item) for key, item in value.items()}
-        return value
-
-    rest = [named(node) for node in template["nodes"] if node["op"] != "placeholder"]
+    rest = [node for node in template["nodes"] if node["op"] != "placeholder"]
+    rest = _replaced(rest, lambda symbol: {"node": f"size_{symbol}"})
     return load_graph([*head, *nodes, *rest]).graph, {symbol: example[symbol] for symbol in places}
 
 
 def _read_guards(
     graph_module: fx.GraphModule, symbols: list[str], example: Sizes
 ) -> tuple[list[str], Callable[[Sizes], bool]]:
-    """What Dynamo made of the sizes whose example is a symbol's."""
+    """Read which sizes whose example is a symbol's Dynamo kept free, and its guards."""
     kept: dict[int, sympy.Expr] = {}
     fixed: set[int] = set()
     env = None

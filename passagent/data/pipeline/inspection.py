@@ -1,4 +1,4 @@
-"""A data set looked at: is it in order, what does it hold, do two share something."""
+"""A data set on disk: its files, whether it is in order, its figures, and overlaps of two."""
 
 from __future__ import annotations
 
@@ -8,26 +8,39 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from passagent.data.pipeline.partition import Member, keys_of
-from passagent.data.pipeline.task_directories import LISTS, RECORD, record_of
-from passagent.errors import PassagentError
+from passagent.data.pipeline.grouping import Member, keys_of
+from passagent.errors import PassagentError, UsageError
 from passagent.tasks import load_task
-from passagent.tasks.extract.task_hashes import hash_subgraph
 from passagent.tasks.tasklist import find_tasks
 
+TASKS, LISTS, RECORD = "tasks", "lists", "dataset.json"
 EVALUATION = "evaluation_"
+"""The beginning of the names of lists of evaluation tasks."""
+
+
+def read_record(out: Path) -> dict[str, Any]:
+    """Read the record of a finished data set. Raises UsageError."""
+    path = out / RECORD
+    if not path.is_file():
+        is_begun = (out / "work").is_dir()
+        what = "is not finished; the same `tasks build` goes on" if is_begun else "is no data set"
+        raise UsageError(f"{out}: {what}")
+    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return record
 
 
 def member_of(path: Path) -> Member:
-    """A task on disk: its subgraphs are read and hashed. Raises TaskError."""
+    """Read a task on disk, and hash its subgraphs. Raises TaskError."""
+    from passagent.tasks.extract.task_hashes import hash_subgraph  # imports torch
+
     task = load_task(path)
-    hashes = {text for one in task.subgraphs for text in hash_subgraph(one)}
+    hashes = {text for subgraph in task.subgraphs for text in hash_subgraph(subgraph)}
     return Member(str(path), path.parent.name, task.operators, frozenset(hashes), len(task.subgraphs))
 
 
 def check(out: Path) -> list[str]:
-    """What is wrong with a data set: tasks that are not as recorded, and evaluation tasks in training."""
-    record = json.loads(record_of(out).read_text(encoding="utf-8"))
+    """List the problems of a data set: tasks that are not as recorded, evaluation tasks in training."""
+    record = read_record(out)
     problems, members = [], dict[str, list[Member]]()
     for name, count in record["tasks"].items():
         lines = (out / LISTS / f"{name}.txt").read_text(encoding="utf-8").split()
@@ -37,7 +50,7 @@ def check(out: Path) -> list[str]:
         for path in (out / LISTS / line for line in lines):
             try:
                 member = member_of(path.resolve())
-                recorded = {one.graph_hash for one in load_task(path).subgraphs}
+                recorded = {subgraph.graph_hash for subgraph in load_task(path).subgraphs}
             except PassagentError as error:
                 problems.append(str(error))
                 continue
@@ -45,22 +58,21 @@ def check(out: Path) -> list[str]:
             if not recorded <= member.hashes:
                 problems.append(f"{path.resolve()}: a subgraph has not the hash that is recorded with it")
     sides: dict[bool, list[Member]] = defaultdict(list)
-    for name, own in members.items():
-        sides[name.startswith(EVALUATION)] += own
+    for name, listed in members.items():
+        sides[name.startswith(EVALUATION)] += listed
     return problems + shared(sides[False], sides[True])
 
 
-def shared(one: Iterable[Member], other: Iterable[Member]) -> list[str]:
-    """Which tasks of both have an operator sequence or a subgraph in common, a line each."""
+def shared(tasks: Iterable[Member], other: Iterable[Member]) -> list[str]:
+    """List the tasks of both that have an operator sequence or a subgraph in common, a line each."""
     names = {key: task.name for task in other for key in keys_of(task)}
-    found = []
-    for task in one:
-        for key in keys_of(task):
-            if key in names:
-                what = "the operator sequence" if isinstance(key, tuple) else "a subgraph"
-                found.append(f"{task.name} has {what} of {names[key]}")
-                break
-    return found
+    overlaps = []
+    for task in tasks:
+        key = next((key for key in keys_of(task) if key in names), None)
+        if key is not None:
+            what = "the operator sequence" if isinstance(key, tuple) else "a subgraph"
+            overlaps.append(f"{task.name} has {what} of {names[key]}")
+    return overlaps
 
 
 def leaks(words: list[str], against: list[str]) -> list[str]:
@@ -69,18 +81,18 @@ def leaks(words: list[str], against: list[str]) -> list[str]:
 
 
 def stats(out: Path) -> dict[str, Any]:
-    """The funnel, and of each list the tasks, subgraphs, operators and dtypes."""
-    record = json.loads(record_of(out).read_text(encoding="utf-8"))
+    """Return the funnel, and the tasks, subgraphs, operators and dtypes of each list."""
+    record = read_record(out)
     lists = []
     for name in record["tasks"]:
         lines = (out / LISTS / f"{name}.txt").read_text(encoding="utf-8").split()
         tasks = [load_task(out / LISTS / line) for line in lines]
-        graphs = [one for task in tasks for one in task.subgraphs]
+        graphs = [graph for task in tasks for graph in task.subgraphs]
         lists.append({
             "list": name,
             "tasks": len(tasks),
             "subgraphs": len(graphs),
             "operators": sorted(len(task.operators) for task in tasks),
-            "dtypes": dict(Counter(one.dtype for one in graphs).most_common()),
+            "dtypes": dict(Counter(graph.dtype for graph in graphs).most_common()),
         })  # fmt: skip
     return {"funnel": record["funnel"], "lists": lists}

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import ast
 import tempfile
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
 
-from passagent.data.pipeline.cutting import operator_tokens
+from passagent.data.pipeline.cutting import graph_record
 from passagent.data.pipeline.units import Refused
 from passagent.errors import TaskError
 from passagent.tasks.capture import capture
@@ -22,7 +22,6 @@ from passagent.tasks.extract.graph_text import CleanGraph, clean_graph, model_te
 from passagent.tasks.extract.input_metadata import input_metas
 from passagent.tasks.extract.model_capture import quiet
 from passagent.tasks.extract.structural_hash import structural_hash
-from passagent.tasks.graphio import dump_nodes
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.meta import TensorMeta
 from passagent.tasks.meta_writer import meta_source
@@ -38,7 +37,7 @@ def validate_sample(payload: dict[str, Any]) -> dict[str, Any]:
     """Validate the sample at `path` on `device`. Raises Refused, MachineFault."""
     path, device = Path(payload["path"]), payload["device"]
     try:
-        subgraph = with_symbolic_sizes(read_subgraph(path, path.name))
+        subgraph = _with_symbolic_sizes(read_subgraph(path, path.name))
     except TaskError as error:
         raise Refused("unreadable", str(error)) from error
     try:
@@ -48,16 +47,11 @@ def validate_sample(payload: dict[str, Any]) -> dict[str, Any]:
     with quiet():
         clean, metas = _captured(subgraph, device)
         _check_written(clean, metas, device)
-    return {
-        "operators": operator_tokens(clean.graph),
-        "nodes": dump_nodes(clean.graph),
-        "inputs": [asdict(meta) for meta in metas],
-        "hash": structural_hash(clean.graph, metas)._asdict(),
-    }
+    return graph_record(clean.graph, metas)
 
 
-def with_symbolic_sizes(subgraph: Subgraph) -> Subgraph:
-    """A sample whose `s0: torch.SymInt` is a number. GraphNet records it as a tensor of one integer."""
+def _with_symbolic_sizes(subgraph: Subgraph) -> Subgraph:
+    """Make numbers of a sample's `s0: torch.SymInt`. GraphNet records it as a tensor of one integer."""
     forward = find_forward(subgraph.source, subgraph.path / "model.py")
     inputs = []
     for meta, parameter in zip(subgraph.inputs, parameters(forward, subgraph.path / "model.py"), strict=True):
@@ -69,14 +63,14 @@ def with_symbolic_sizes(subgraph: Subgraph) -> Subgraph:
 
 
 def _captured(subgraph: Subgraph, device: str) -> tuple[CleanGraph, list[TensorMeta]]:
-    """The graph that Dynamo captures of a sample that runs alike twice. Raises Refused."""
+    """Capture with Dynamo the graph of a sample that runs alike twice. Raises Refused."""
     try:
         module = load_module(subgraph, device)
     except TaskError as error:
         raise Refused("package" if "No module named" in str(error) else "unloadable", str(error)) from error
     inputs = make_inputs(subgraph, device, 0)
     try:
-        outputs, again = run(module, inputs), run(module, inputs)
+        outputs, again = _run(module, inputs), _run(module, inputs)
     except ImportError as error:
         raise Refused("package", str(error)) from error
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AttributeError) as error:
@@ -85,26 +79,26 @@ def _captured(subgraph: Subgraph, device: str) -> tuple[CleanGraph, list[TensorM
         ) from error
     if not outputs:
         raise Refused("no-tensor", "returns no tensor")
-    if problem := difference(outputs, again, exact=True):
+    if problem := _difference(outputs, again, exact=True):
         raise Refused("random", f"two runs: {problem}")
     if any(
-        bool(one.isnan().any())
-        for one in outputs
-        if isinstance(one, torch.Tensor) and one.is_floating_point()
+        bool(output.isnan().any())
+        for output in outputs
+        if isinstance(output, torch.Tensor) and output.is_floating_point()
     ):
         raise Refused("nan", "an output is NaN")
     try:
         captured = capture(module, inputs)
-        given = [inputs[position] for position in captured.order]
-        clean = clean_graph(captured.graph_module, given)
+        captured_inputs = [inputs[position] for position in captured.order]
+        clean = clean_graph(captured.graph_module, captured_inputs)
     except TaskError as error:
         raise Refused("operator" if "operator" in str(error) else "graph-break", str(error)) from error
-    if problem := difference(run(clean.graph_module, clean.values), outputs, exact=False):
+    if problem := _difference(_run(clean.graph_module, clean.values), outputs, exact=False):
         raise Refused("differs", f"captured: {problem}")
-    known = {id(value): meta for value, meta in zip(inputs, subgraph.inputs, strict=True)}
+    meta_of = {id(value): meta for value, meta in zip(inputs, subgraph.inputs, strict=True)}
     metas = []
     for number, (name, value) in enumerate(zip(clean.names, clean.values, strict=True)):
-        meta = known.get(id(value)) or input_metas([name], [value])[0]
+        meta = meta_of.get(id(value)) or input_metas([name], [value])[0]
         metas.append(replace(meta, name=f"in_{number}", device=device))
     return clean, metas
 
@@ -127,21 +121,20 @@ def _check_written(clean: CleanGraph, metas: list[TensorMeta], device: str) -> N
         raise Refused("nodes", "its text is captured as another graph")
 
 
-def run(module: torch.nn.Module, inputs: list[Any]) -> list[Any]:
-    """The outputs of a call; inputs that are no weights are not changed."""
+def _run(module: torch.nn.Module, inputs: list[Any]) -> list[Any]:
+    """Return the outputs of a call; inputs that are no weights are not changed."""
     with torch.no_grad():
-        return pytree.tree_leaves(module(*[value.clone() if _is_small(value) else value for value in inputs]))
+        small = [isinstance(value, torch.Tensor) and value.numel() < 1 << 24 for value in inputs]
+        return pytree.tree_leaves(
+            module(*[value.clone() if copy else value for value, copy in zip(inputs, small, strict=True)])
+        )
 
 
-def _is_small(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.numel() < 1 << 24
-
-
-def difference(one: list[Any], other: list[Any], exact: bool) -> str:
-    """In what outputs differ; empty if they do not."""
-    if len(one) != len(other):
-        return f"{len(one)} and {len(other)} outputs"
-    for number, (a, b) in enumerate(zip(one, other, strict=True)):
+def _difference(first: list[Any], second: list[Any], exact: bool) -> str:
+    """Return where outputs differ; empty if they do not."""
+    if len(first) != len(second):
+        return f"{len(first)} and {len(second)} outputs"
+    for number, (a, b) in enumerate(zip(first, second, strict=True)):
         if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
             scale = torch.finfo(a.dtype).eps / torch.finfo(torch.float32).eps if a.is_floating_point() else 0
             scale = scale if not exact else 0

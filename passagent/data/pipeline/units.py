@@ -1,32 +1,44 @@
-"""Units of work: each runs in a process of its own, and its result is a file named by what went in.
+"""Units of work: each runs in a process of its own, and its result is a row under the hash of what went in.
 
-A unit that was computed before is read and not computed again. A result file appears whole or not at all.
+A unit that was computed before is read and not computed again. A process that has imported torch (`serve`)
+forks a process for each unit: it reads orders as JSON lines from stdin and writes answers as JSON lines to
+stdout. A unit that takes too long, or all memory, ends only its own process.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import importlib
 import json
 import os
+import resource
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import tempfile
+import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-from passagent.errors import InfrastructureError, PassagentError
+from passagent.errors import InfrastructureError, MachineFault, PassagentError
+from passagent.sandbox import privileges
 from passagent.sandbox.environment import gpus_in_sight, import_path
-from passagent.system.cache import write_whole
+from passagent.system.faults import machine_fault
+from passagent.system.machine_memory import memory_kills
+from passagent.system.resumable import RowFile
 
-VERSION = 1
-"""Of the results: another version does not read them."""
+_VERSION = 1
+"""The version of the results: another version does not read them."""
+_PATIENCE = 10
+"""Seconds of waiting for one of CPU time: other programs may be at work."""
 
 
 class Refused(PassagentError):
-    """What a unit was given is no material for a data set."""
+    """The input of a unit is no material for a data set."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
@@ -42,10 +54,11 @@ class Unit(NamedTuple):
     """`module:function`; it takes the payload and returns plain data, or raises Refused."""
     payload: dict[str, Any]
 
-    def file(self, work: Path) -> Path:
-        """Where its result is kept below `work`."""
-        text = json.dumps([VERSION, self.function, self.payload], sort_keys=True)
-        return work / self.stage / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
+    @property
+    def key(self) -> str:
+        """The hash of the function and its payload."""
+        text = json.dumps([_VERSION, self.function, self.payload], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 class Done(NamedTuple):
@@ -53,7 +66,7 @@ class Done(NamedTuple):
 
     name: str
     value: Any
-    """What the function returned, None where it refused."""
+    """The value that the function returned, None where it refused."""
     reason: str
     """One word: why there is no value; empty if there is one."""
     detail: str
@@ -61,71 +74,62 @@ class Done(NamedTuple):
     peak_mib: int
 
 
-class _Worker:
-    """A process that has imported torch and forks a process for each unit (unit_process.py).
-
-    torch counts the GPUs through NVML there: counting them through CUDA would start CUDA, and a process that
-    has started CUDA cannot fork one that uses it.
-    """
-
-    def __init__(self, threads: int, device: str) -> None:
-        command = [sys.executable, "-P", "-m", "passagent.data.pipeline.unit_process", str(threads)]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | import_path() | {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"} | gpus_in_sight(device),
-            start_new_session=True,
-        )
-
-    def run(self, unit: Unit, limit_s: int) -> dict[str, Any]:
-        """Raises InfrastructureError if the process ended."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        order = {"function": unit.function, "payload": unit.payload, "limit_s": limit_s}
-        try:
-            self._process.stdin.write(json.dumps(order) + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            pass
-        line = self._process.stdout.readline()
-        if not line:
-            raise InfrastructureError(
-                f"{unit.name}: the process that computes it ended; run the command again"
-            )
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-
 class Units:
-    """Computes units, several at a time."""
+    """Computes units, several at a time, for a device; its processes end with the `with` block."""
 
     def __init__(self, work: Path, parallel: int, limit_s: int, device: str) -> None:
+        """`work`: the directory with a file of rows for each stage; `limit_s`: CPU time of a unit."""
         self._work, self._parallel, self._limit_s, self._device = work, parallel, limit_s, device
-        self._idle: SimpleQueue[_Worker] = SimpleQueue()
-        self._workers: list[_Worker] = []
+        self._idle: SimpleQueue[subprocess.Popen[str]] = SimpleQueue()
+        self._processes: list[subprocess.Popen[str]] = []
+        self._stage: RowFile[dict[str, Any]] | None = None
 
-    def results(self, units: Sequence[Unit]) -> Iterator[Done]:
-        """Of each unit, in their order. Raises InfrastructureError for what the machine failed, last."""
-        todo = [unit for unit in units if not unit.file(self._work).exists()]
+    def __enter__(self) -> Units:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes."""
+        while self._processes:
+            process = self._processes.pop()
+            process.kill()
+            process.communicate()
+
+    def rows(self, stage: str) -> dict[Any, dict[str, Any]]:
+        """Return the results of a stage by the units' keys."""
+        path = self._work / f"{stage}.jsonl"
+        if self._stage is None or self._stage.path != path:
+            what = "a result of passagent tasks build"
+            self._stage = RowFile(path, lambda row: row["key"], dict, dict, what)
+        return self._stage.rows
+
+    def results(self, units: Sequence[Unit]) -> list[Done]:
+        """Return the results of units of one stage, in their order.
+
+        Raises InfrastructureError for faults of the machine once all other units are computed.
+        """
+        if not units:
+            return []
+        rows = self.rows(units[0].stage)
+        keys = [unit.key for unit in units]
+        todo = {key: unit for key, unit in zip(keys, units, strict=True) if key not in rows}
         if todo:
             self._compute(todo)
-        for unit in units:
-            yield Done(unit.name, **json.loads(unit.file(self._work).read_text(encoding="utf-8")))
+        return [
+            Done(unit.name, **{field: rows[key][field] for field in Done._fields[1:]})
+            for key, unit in zip(keys, units, strict=True)
+        ]
 
-    def _compute(self, units: list[Unit]) -> None:
-        while len(self._workers) < min(self._parallel, len(units)):
-            threads = max(1, len(os.sched_getaffinity(0)) // self._parallel)
-            self._workers.append(_Worker(threads, self._device))
-            self._idle.put(self._workers[-1])
+    def _compute(self, units: dict[str, Unit]) -> None:
+        while len(self._processes) < min(self._parallel, len(units)):
+            self._processes.append(self._start())
+            self._idle.put(self._processes[-1])
         with ThreadPoolExecutor(self._parallel) as pool:
-            running = [pool.submit(self._one, unit) for unit in units]
+            running = [pool.submit(self._ask, key, unit) for key, unit in units.items()]
             try:
-                faults = [fault for one in as_completed(running) if (fault := one.result())]
+                faults = [fault for future in as_completed(running) if (fault := future.result())]
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 self.close()
@@ -133,29 +137,111 @@ class Units:
         if faults:
             raise InfrastructureError(f"{len(faults)} of {len(units)} {faults[0]}; the same command goes on")
 
-    def _one(self, unit: Unit) -> str:
-        """Compute a unit and keep its result; the fault of the machine, if it had one."""
-        worker = self._idle.get()
+    def _start(self) -> subprocess.Popen[str]:
+        """Start a process that forks.
+
+        torch counts the GPUs through NVML there: counting them through CUDA would start CUDA, and a process
+        that has started CUDA cannot fork one that uses it.
+        """
+        threads = max(1, len(os.sched_getaffinity(0)) // self._parallel)
+        return subprocess.Popen(
+            [sys.executable, "-P", "-c", f"from {__name__} import serve; serve({threads})"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ
+            | import_path()
+            | {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+            | gpus_in_sight(self._device),
+            start_new_session=True,
+        )
+
+    def _ask(self, key: str, unit: Unit) -> str:
+        """Have a process compute a unit, and keep its result; return the machine's fault, if it had one."""
+        process = self._idle.get()
+        assert process.stdin is not None and process.stdout is not None
+        order = {"function": unit.function, "payload": unit.payload, "limit_s": self._limit_s}
         try:
-            answer = worker.run(unit, self._limit_s)
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(json.dumps(order) + "\n")
+                process.stdin.flush()
+            line = process.stdout.readline()
         finally:
-            self._idle.put(worker)
+            self._idle.put(process)
+        if not line:
+            raise InfrastructureError(
+                f"{unit.name}: the process that computes it ended; run the command again"
+            )
+        answer = json.loads(line)
         if fault := answer.pop("fault", ""):
             return f"{unit.stage} units failed for the machine's sake: {unit.name}: {fault}"
-        write_whole(unit.file(self._work), json.dumps(answer))
+        assert self._stage is not None
+        self._stage.add({"key": key, **answer})
         return ""
 
-    def close(self) -> None:
-        """End the processes."""
-        while self._workers:
-            self._workers.pop().close()
+
+def serve(threads: int) -> None:
+    """Compute the units that stdin orders, until it closes."""
+    privileges.prctl(privileges.SET_PDEATHSIG, signal.SIGKILL)
+    answers = os.fdopen(os.dup(1), "w")
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 1)
+    os.dup2(silence, 2)  # what a model or a compiler prints is no answer
+    # all that units need is imported once, without its threads and processes
+    import torch
+    import torch._inductor.config
+
+    torch._inductor.config.compile_threads = 1
+    torch.set_num_threads(threads)
+    importlib.import_module("torch._inductor.compile_fx")
+    importlib.import_module("torch._inductor.scheduler")
+    for line in sys.stdin:
+        print(json.dumps(_in_a_process(json.loads(line))), file=answers, flush=True)
 
 
-@contextmanager
-def computing(work: Path, parallel: int, limit_s: int, device: str) -> Iterator[Units]:
-    """Units below `work`, for a device; the processes end with the block."""
-    units = Units(work, parallel, limit_s, device)
+def _in_a_process(order: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer of a unit: value, reason, detail, seconds, peak_mib; or `fault`."""
+    kills, begun = memory_kills(), time.monotonic()
+    with tempfile.TemporaryFile("w+") as result:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                privileges.prctl(privileges.SET_PDEATHSIG, signal.SIGKILL)
+                resource.setrlimit(resource.RLIMIT_CPU, (order["limit_s"], order["limit_s"] + 1))
+                signal.alarm(_PATIENCE * order["limit_s"])  # for what waits and takes no CPU time
+                json.dump(_computed(order), result)
+                result.flush()
+            finally:
+                os._exit(0)
+        _, status, usage = os.wait4(pid, 0)
+        result.seek(0)
+        text = result.read()
+    seconds, peak_mib = round(time.monotonic() - begun, 3), usage.ru_maxrss >> 10
+    with contextlib.suppress(json.JSONDecodeError):
+        if text:
+            return json.loads(text) | {"seconds": seconds, "peak_mib": peak_mib}
+    ended = os.waitstatus_to_exitcode(status)
+    reason, detail = "crash", f"its process ended with {ended}"
+    if ended in (-signal.SIGALRM, -signal.SIGXCPU):
+        reason, detail = "timeout", f"takes more than {order['limit_s']} s of CPU time"
+    elif ended == -signal.SIGKILL and memory_kills() > kills:
+        reason, detail = "memory", "needs more memory than there is"
+    return {"value": None, "reason": reason, "detail": detail, "seconds": seconds, "peak_mib": peak_mib}
+
+
+def _computed(order: dict[str, Any]) -> dict[str, Any]:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    module, _, name = order["function"].partition(":")
     try:
-        yield units
-    finally:
-        units.close()
+        value = getattr(importlib.import_module(module), name)(order["payload"])
+        return {"value": value, "reason": "", "detail": ""}
+    except Refused as error:
+        return {"value": None, "reason": error.reason, "detail": error.detail}
+    except MachineFault as error:
+        return {"fault": str(error)}
+    except Exception as error:
+        if fault := machine_fault(error):
+            return {"fault": str(fault)}
+        lines = str(error).strip().splitlines()
+        detail = f"{type(error).__name__}: {lines[0] if lines else ''}"
+        return {"value": None, "reason": "error", "detail": detail}

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from passagent import __version__
 from passagent.config import Config
-from passagent.data.rl.instructions import task_text
+from passagent.data.rl.pass_env import task_text
 from passagent.errors import UsageError
 from passagent.evaluator.target import kind_of
 from passagent.system import resources
@@ -34,7 +34,7 @@ APP, LOGS = "/app", "/logs/verifier"
 
 @dataclass(frozen=True)
 class Export:
-    """What all tasks of an export share."""
+    """The settings that all tasks of an export share."""
 
     config: Config
     settings: Sequence[str] = ()
@@ -65,8 +65,8 @@ def export(paths: Sequence[Path], directory: Path, shared: Export) -> list[Path]
             raise UsageError(f"{name}: {names.count(name)} tasks have this name; export them apart")
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{directory.name}-") as made:
-            whole = Path(made) / "tasks"
+        with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{directory.name}-") as scratch:
+            whole = Path(scratch) / "tasks"
             whole.mkdir()
             for name, task in zip(names, tasks, strict=True):
                 _write(task, whole / name, name, shared)
@@ -89,10 +89,10 @@ def _write(task: Task, place: Path, name: str, shared: Export) -> None:
         shutil.copy(shared.wheel, environment)
     tests.mkdir()
     agent = shared.config.agent.model_copy(update={"tools": ["file_editor", "pass_evaluator"]})
-    told = task_text(copied, shared.config.model_copy(update={"agent": agent}), here=False)
-    told = told.replace(str(copied.path), f"{APP}/task")
+    text = task_text(copied, shared.config.model_copy(update={"agent": agent}), here=False)
+    text = text.replace(str(copied.path), f"{APP}/task")
     template = resources.find("prompts/harbor/instruction.md").read_text(encoding="utf-8")
-    (place / "instruction.md").write_text(template.replace("DEVICE", shared.device) + "\n" + told + "\n")
+    (place / "instruction.md").write_text(template.replace("DEVICE", shared.device) + "\n" + text + "\n")
     (place / "task.toml").write_text(_task_toml(task, name, shared))
     (environment / "Dockerfile").write_text(_dockerfile(shared))
     test = tests / "test.sh"

@@ -11,16 +11,18 @@ from functools import partial
 from typing import Any, Literal
 
 from passagent.agent import toolbox
+from passagent.agent.context import EpisodeContext
 from passagent.agent.episode import answer
 from passagent.agent.observe import observation, used_evaluation
+from passagent.agent.prompt import compose
 from passagent.agent.taskfiles import TaskFiles
 from passagent.agent.toolbox import CHECK, CODE, EDITOR, EVALUATOR, KNOWLEDGE, PROFILE, Tool
 from passagent.agent.workspace import Workspace
-from passagent.config import load_config
-from passagent.data.rl.instructions import task_text
+from passagent.config import Config, load_config
 from passagent.data.rl.reward import reward_of
 from passagent.data.rl.shared import SharedEvaluator, shared
 from passagent.errors import PassagentError, UsageError
+from passagent.evaluator.fleet.opening import device_label, threads_of
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.target import target_of
 from passagent.experience import knowledge
@@ -36,7 +38,7 @@ class PassEnv:
 
     Refused. A candidate that breaks an integrity rule sets `refused`, and the reward is 0 from then on,
     whatever was good before or comes after: cheating never pays. What gives no plan counts, too;
-    the tool `check` tells of these beforehand and does not count. A refusal that rests on a measurement must
+    the tool `check` reports these beforehand and does not count. A refusal that rests on a measurement must
     repeat itself to count.
 
     Faults. What the machine or the task fails is not the policy's: the tool raises, `fault` says what it was,
@@ -45,9 +47,9 @@ class PassEnv:
     """
 
     refused: bool
-    """Whether a candidate of this episode was refused."""
+    """A candidate of this episode was refused."""
     fault: str | None
-    """What the machine or the task failed in this episode, in a line."""
+    """The fault of the machine or the task in this episode, in a line."""
     best_files: dict[str, str]
     """The files of the best candidate so far, name to text; empty if there is none."""
     best: Evaluation | None
@@ -100,7 +102,7 @@ class PassEnv:
 
     @property
     def reward(self) -> float | None:
-        """See the class; None: the episode cannot be scored, for a fault that is not the policy's."""
+        """The reward, as the class explains it; None: a fault that is not the policy's."""
         if self.refused:
             return 0.0
         if self.fault is not None:
@@ -260,3 +262,24 @@ class PassEnv:
             return
         if self.best is None or reward_of(evaluation) > reward_of(self.best):
             self.best, self.best_files = evaluation, files
+
+
+def task_text(task: Task, config: Config, rules: bool = True, here: bool = True) -> str:
+    """Write the rules of pass writing (where `rules`), then the task: a first draft in an empty directory.
+
+    The text is the agent's own two opening messages.
+
+    here: whether candidates are judged on this machine, so that its figures belong into the text. Raises
+    UsageError for a device that is not on this machine.
+    """
+    context = EpisodeContext(
+        task=task,
+        target=target_of(config.evaluator),
+        device_name=device_label(config.evaluator) if here else "",
+        role="fusion",
+        seed=0,
+        threads=threads_of(config.evaluator),
+        limits=config.agent,
+    )
+    texts = [message["content"] for message in compose(context)]
+    return "\n\n".join(texts if rules else texts[1:])

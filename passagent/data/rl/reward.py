@@ -14,29 +14,32 @@ AS = 1 (eager) stays 1, and no correct candidate is rounded to 0.
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from typing import Any
 
-from passagent.evaluator.result import Evaluation
+from passagent.config import load_config
+from passagent.data.rl.shared import close_all, shared
+from passagent.errors import UsageError
+from passagent.evaluator.result import Candidate, Evaluation
+from passagent.system.cache import write_whole
+from passagent.system.faults import os_fault
+from passagent.tasks import load_task
 
 FLOOR = 0.001
 """The smallest step of ln(AS): a tenth of a per cent."""
 
 
 def step_of(evaluation: Evaluation) -> float:
-    """The step of ln(AS) to which this evaluation is known."""
+    """Return the step of ln(AS) to which this evaluation is known."""
     low, high = evaluation.as_low, evaluation.as_high
-    width = math.log(high / low) if low and high and high > low else 0.0
-    return _round_up(max(width, FLOOR))
-
-
-def _round_up(width: float) -> float:
-    """The smallest of 1, 2 and 5 times a power of ten that is not below `width` > 0."""
+    width = max(FLOOR, math.log(high / low) if low and high and high > low else 0.0)
     power = math.floor(math.log10(width) + 1e-9)
     exact = [float(f"{digit}e{power}") for digit in (1, 2, 5, 10)]
     return next(step for step in exact if step >= width * (1 - 1e-9))
 
 
 def rounded_as(evaluation: Evaluation) -> float | None:
-    """AS rounded to the evaluation's step, to six digits; None where it has none, or nothing was measured."""
+    """Round AS to the evaluation's step, to six digits; None where it has none, or nothing was measured."""
     score = evaluation.as_score
     if score is None or evaluation.status == "infrastructure":
         return None
@@ -47,7 +50,41 @@ def rounded_as(evaluation: Evaluation) -> float | None:
 
 
 def reward_of(evaluation: Evaluation) -> float:
-    """What a candidate is worth by itself: 0 if it was refused or has no AS, else its rounded AS."""
+    """Return the worth of a candidate by itself: 0 if it was refused or has no AS, else its rounded AS."""
     if evaluation.status == "refused":
         return 0.0
     return rounded_as(evaluation) or 0.0
+
+
+def write_reward(
+    task_path: str, pass_dir: str | None, preset: str | None, settings: dict[str, Any], out: Path
+) -> tuple[float, Evaluation | str]:
+    """Judge `pass_dir`; return the reward, and the evaluation or why there is none. Raises PassagentError.
+
+    `evaluation.json`, then `reward.txt`, are written into `out` (`eval --reward DIR`, which a Harbor task's
+    test.sh runs): the reward that PassEnv gives for the files as one candidate. A directory without a
+    readable pass is worth 0. Where the machine or the task fails, there is no reward.txt: Harbor then reports
+    the trial as failed instead of scoring it.
+    """
+    evaluation_path, reward_path = out / "evaluation.json", out / "reward.txt"
+    try:
+        for path in (evaluation_path, reward_path):
+            path.unlink(missing_ok=True)  # an earlier one's, whatever fails below
+        task, config = load_task(task_path), load_config(preset, settings).evaluator
+        judged: Evaluation | str
+        try:
+            candidate = Candidate.from_dir(pass_dir or task.path / "pass_dir")
+        except UsageError as error:
+            reward, judged = 0.0, str(error)
+        else:
+            evaluator = shared(config, str(out / "runs"))
+            try:
+                judged = evaluator.run(evaluator.evaluate(task, candidate))
+            finally:
+                close_all()
+            reward = reward_of(judged)
+            write_whole(evaluation_path, judged.model_dump_json() + "\n")
+        write_whole(reward_path, f"{reward}\n")
+    except OSError as error:
+        raise os_fault(error, out, "--reward") from error
+    return reward, judged

@@ -44,11 +44,11 @@ class SharedEvaluator:
         self._thread = LoopThread("passagent-rl")
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """The result of a coroutine, run on the evaluator's loop; cancelled if the caller is interrupted."""
+        """Run a coroutine on the evaluator's loop; it is cancelled if the caller is interrupted."""
         return self._thread.run(work)
 
     async def evaluate(self, task: Task, candidate: Candidate) -> Evaluation:
-        """The evaluation, from the store if it is known there.
+        """Return the evaluation, from the store if it is known there.
 
         A refusal that rests on a measurement must repeat itself to count: it is measured once more. Raises
         what EvaluatorPool.evaluate raises.
@@ -59,12 +59,19 @@ class SharedEvaluator:
         return evaluation
 
     async def outline(self, task: Task, candidate: Candidate) -> Evaluation | list[str]:
-        """See EvaluatorPool.outline."""
+        """Return EvaluatorPool.outline of the candidate."""
         return await self._pool.outline(task.path, candidate)
 
     async def _evaluate(self, task: Task, candidate: Candidate) -> Evaluation:
         try:
-            evaluation = await self._recall_or_measure(task, candidate)
+            if self._runs_dir is None:
+                evaluation = await self._pool.evaluate(task.path, candidate)
+            else:
+                self._store = store = self._store or Store.open(self._runs_dir)
+                key = self._environment
+                evaluation = (
+                    await known.evaluate(self._pool.evaluate, store, task, candidate, key)
+                ).evaluation
         except SubjectLost:
             raise
         except InfrastructureError as error:
@@ -72,13 +79,6 @@ class SharedEvaluator:
             raise
         self._faults = 0
         return evaluation
-
-    async def _recall_or_measure(self, task: Task, candidate: Candidate) -> Evaluation:
-        if self._runs_dir is None:
-            return await self._pool.evaluate(task.path, candidate)
-        self._store = self._store or Store.open(self._runs_dir)
-        found = await known.evaluate(self._pool.evaluate, self._store, task, candidate, self._environment)
-        return found.evaluation
 
     def check(self) -> None:
         """Raise InfrastructureError if the machine failed the last MAX_FAULTS evaluations."""
@@ -90,13 +90,14 @@ class SharedEvaluator:
 
     def close(self) -> None:
         """End the pool's processes and the thread."""
-        self.run(self._close())
-        self._thread.close()
 
-    async def _close(self) -> None:
-        await self._pool.close()
-        if self._store is not None:
-            self._store.close()
+        async def close() -> None:
+            await self._pool.close()
+            if self._store is not None:
+                self._store.close()
+
+        self.run(close())
+        self._thread.close()
 
 
 _open: dict[tuple[str, str | None], SharedEvaluator] = {}
@@ -104,7 +105,7 @@ _guard = threading.Lock()
 
 
 def shared(config: EvaluatorConfig, runs_dir: str | None) -> SharedEvaluator:
-    """This process's evaluator with these settings, made when first asked for. Raises UsageError."""
+    """Return this process's evaluator with these settings, made when first asked for. Raises UsageError."""
     key = config.model_dump_json(), runs_dir
     with _guard:
         if key not in _open:

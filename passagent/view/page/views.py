@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from passagent.agent.prompt import plain_note, short_note
-from passagent.data.collect import collection_figures, trials
+from passagent.data.collect import trials
 from passagent.errors import TaskError, UsageError
 from passagent.experience import exemplars
 from passagent.search.changes import unified
@@ -292,13 +292,13 @@ def sections(store: Store) -> dict[str, bool]:
 
 def collect(store: Store) -> dict[str, Any]:
     """PassNet's figures about the trials in the database: a funnel and its Table 4."""
-    summaries = collection_figures.summarise(trials.outcomes(store))
+    summaries = trials.summarise(trials.outcomes(store))
     if not summaries:
         raise UsageError(f"{store.runs_dir}: holds no trials of passagent collect")
     return {
         "figures": collect_table.figures_table(summaries),
         "data": collect_table.data(summaries),
-        "kept_above": collection_figures.KEPT_ABOVE,
+        "kept_above": trials.KEPT_ABOVE,
     }
 
 
@@ -345,11 +345,11 @@ def bench(store: Store, name: str) -> dict[str, Any]:
     """A benchmark: PassNet's Table 1, ES(t), S(t), and violins of log2 of the speedups. Imports torch."""
     if name not in benches(store.runs_dir):
         raise UsageError(f"{name:.80}: no such benchmark in {store.runs_dir / BENCHES}")
-    from passagent.data.bench.results import look
-    from passagent.data.bench.sweep import summaries_of
+    from passagent.data.bench.results import Results
+    from passagent.data.bench.summary import summaries_of
     from passagent.view import bench_table
 
-    rows = look(store.runs_dir / BENCHES / name)
+    rows = list(Results(store.runs_dir / BENCHES / name).rows.values())
     compilers = list(dict.fromkeys(row.compiler for row in rows))
     protocol = rows[0].identity if rows else {}
     summaries = summaries_of(compilers, rows, protocol.get("b", 0.1), protocol.get("p", 0.0))

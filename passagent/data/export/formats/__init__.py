@@ -1,5 +1,5 @@
 """The forms that an exported example takes: a module each, all in one table. See docs/formats.md."""
 
-from passagent.data.dataset.formats.registry import FORMATS, Format, find_format
+from passagent.data.export.formats.registry import FORMATS, Format, find_format
 
 __all__ = ["FORMATS", "Format", "find_format"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from passagent.data.dataset.example import Example
-from passagent.data.dataset.formats import atif, axolotl, llamafactory, lossless, openai, trl
-from passagent.data.dataset.formats.common import Row
+from passagent.data.export.example import Example
+from passagent.data.export.formats import atif, axolotl, llamafactory, lossless, openai, trl
+from passagent.data.export.formats.common import Row
 from passagent.errors import UsageError, nearest
 from passagent.models.wire import clean
 
@@ -32,15 +32,15 @@ class Format:
     files: tuple[str, ...] = ()
     """The names that `file_of` gives; (): a document of its own for each row, `*.json`."""
     is_table: bool = True
-    """Whether its rows can be a parquet file."""
+    """Its rows can be a parquet file."""
     has_provenance: bool = True
-    """Whether a row says where it comes from; else only the side file does."""
+    """A row says where it comes from; else only the side file does."""
     extra_files: Callable[[list[str]], dict[str, str]] = _none
     """`extra_files(names)`: name to text of what else the trainer reads; `names`: the data files written."""
 
     @property
     def is_lines(self) -> bool:
-        """Whether a file holds a row a line; else a row is a document."""
+        """A file holds a row a line; else a row is a document."""
         return bool(self.files)
 
     def rows(self, example: Example) -> Iterator[Row]:
@@ -53,8 +53,8 @@ def _one(name: str) -> Callable[[Row], str]:
 
 
 FORMATS = {
-    made.name: made
-    for made in (
+    form.name: form
+    for form in (
         Format(
             "passagent",
             "everything, as it is stored: passagent.trajectory/1 and columns",

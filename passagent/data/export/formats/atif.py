@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from passagent.data.dataset.example import Example, ToolCall, Turn
-from passagent.data.dataset.formats.common import Row, functions, provenance
+from passagent.data.export.example import Example, ToolCall, Turn
+from passagent.data.export.formats.common import Row, functions, provenance
 
 VERSION = "ATIF-v1.8"
 _SOURCES = {"system": "system", "user": "user", "assistant": "agent"}
@@ -14,15 +14,15 @@ _SOURCES = {"system": "system", "user": "user", "assistant": "agent"}
 
 def rows(example: Example) -> Iterator[Row]:
     """The whole conversation, what is not trained too: `extra.is_trained` of a step tells."""
-    told = example.trajectory
+    trajectory = example.trajectory
     yield {
         "schema_version": VERSION,
-        "session_id": told.run,
+        "session_id": trajectory.run,
         "trajectory_id": example.id,
         "agent": {
             "name": "passagent",
-            "version": told.passagent,
-            "model_name": told.model,
+            "version": trajectory.passagent,
+            "model_name": trajectory.model,
             "tool_definitions": functions(example),
         },
         "steps": _steps(example),
@@ -37,23 +37,24 @@ def file_of(row: Row) -> str:
 
 
 def _steps(example: Example) -> list[Row]:
-    told, is_part = example.trajectory, example.id != f"{example.trajectory.run}/{example.trajectory.episode}"
+    trajectory = example.trajectory
+    is_part = example.id != f"{trajectory.run}/{trajectory.episode}"
     begin = next((place for place, turn in enumerate(example.turns) if turn.is_trained), 0)
-    found: list[Row] = []
+    steps: list[Row] = []
     for place, turn in enumerate(example.turns):
         if turn.role == "tool":
-            results = found[-1].setdefault("observation", {"results": []})["results"]
+            results = steps[-1].setdefault("observation", {"results": []})["results"]
             results.append({"source_call_id": turn.answers, "content": turn.content})
             continue
-        step: Row = {"step_id": len(found) + 1, "source": _SOURCES[turn.role], "message": turn.content}
+        step: Row = {"step_id": len(steps) + 1, "source": _SOURCES[turn.role], "message": turn.content}
         if turn.at:
             step["timestamp"] = turn.at
         if is_part and place < begin:
             step["is_copied_context"] = True  # another example has it
         if turn.role == "assistant":
-            step |= _of_reply(turn, told.model)
-        found.append(step)
-    return found
+            step |= _of_reply(turn, trajectory.model)
+        steps.append(step)
+    return steps
 
 
 def _of_reply(turn: Turn, model: str) -> Row:
@@ -80,8 +81,8 @@ def _of_reply(turn: Turn, model: str) -> Row:
 
 
 def _call(call: ToolCall) -> Row:
-    told: Row = {"tool_call_id": call.id, "function_name": call.name, "arguments": call.arguments}
-    return told if call.raw is None else {**told, "extra": {"raw_arguments": call.raw}}
+    data: Row = {"tool_call_id": call.id, "function_name": call.name, "arguments": call.arguments}
+    return data if call.raw is None else {**data, "extra": {"raw_arguments": call.raw}}
 
 
 def _totals(example: Example) -> Row:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from passagent.data.dataset.example import Example, Turn
-from passagent.data.dataset.formats.common import (
+from passagent.data.export.example import Example, Turn
+from passagent.data.export.formats.common import (
     Row,
     chat_message,
     functions,
@@ -39,7 +39,7 @@ def file_of(row: Row) -> str:
 
 def message(turn: Turn) -> Row:
     """A turn as TRL takes it."""
-    said = chat_message(turn, lambda call: call.arguments)
+    message_data = chat_message(turn, lambda call: call.arguments)
     if turn.reasoning is not None:
-        said["reasoning_content"] = turn.reasoning
-    return said
+        message_data["reasoning_content"] = turn.reasoning
+    return message_data

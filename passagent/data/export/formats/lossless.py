@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from passagent.data.dataset.example import Example
-from passagent.data.dataset.formats.common import FILES, Row
+from passagent.data.export.example import Example
+from passagent.data.export.formats.common import FILES, Row
 
 FILE = "episodes.jsonl"
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from passagent.data.dataset.example import Example, ToolCall, Turn
-from passagent.data.dataset.formats.common import Row, chat_message, functions, stretches
+from passagent.data.export.example import Example, ToolCall, Turn
+from passagent.data.export.formats.common import Row, chat_message, functions, stretches
 
 FILE = "train.jsonl"
 
 
 def rows(example: Example) -> Iterator[Row]:
     """One row up to the last trained reply. Replies that are empty are left out, as they are when sent."""
-    found = stretches(example.turns)
-    if not found:
+    trained = stretches(example.turns)
+    if not trained:
         return
     yield {
-        "messages": [_message(turn) for turn in example.turns[: found[-1].end] if not _is_empty(turn)],
+        "messages": [_message(turn) for turn in example.turns[: trained[-1].end] if not _is_empty(turn)],
         "tools": functions(example),
         "parallel_tool_calls": True,
     }

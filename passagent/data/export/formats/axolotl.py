@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from passagent.data.dataset.example import Example, Turn
-from passagent.data.dataset.formats.common import Row, chat_message, functions, provenance, stretches
-from passagent.data.dataset.formats.openai import arguments_text
+from passagent.data.export.example import Example, Turn
+from passagent.data.export.formats.common import Row, chat_message, functions, provenance, stretches
+from passagent.data.export.formats.openai import arguments_text
 
 FILE = "train.jsonl"
 CONFIG = "axolotl.yaml"
@@ -29,15 +29,15 @@ _DATASET = """\
 
 def rows(example: Example) -> Iterator[Row]:
     """One row up to the last trained reply."""
-    found = stretches(example.turns)
-    if not found:
+    trained = stretches(example.turns)
+    if not trained:
         return
     tools = functions(example)
     for tool in tools:
         tool["function"]["parameters"] = json.dumps(tool["function"]["parameters"], ensure_ascii=False)
     yield {
         **provenance(example),
-        "messages": [_message(turn) for turn in example.turns[: found[-1].end]],
+        "messages": [_message(turn) for turn in example.turns[: trained[-1].end]],
         "tools": tools,
     }
 

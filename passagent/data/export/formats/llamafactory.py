@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from passagent.data.dataset.example import Example, Turn
-from passagent.data.dataset.formats.common import Row, has_untrained, provenance, stretches
+from passagent.data.export.example import Example, Turn
+from passagent.data.export.formats.common import Row, has_untrained, provenance, stretches
 
 WHOLE, LAST = "train.jsonl", "train_last.jsonl"
 INFO = "dataset_info.json"
@@ -60,17 +60,17 @@ def _flat(value: Any) -> Any:
 
 def _conversation(turns: Sequence[Turn]) -> list[Row]:
     """Messages that alternate: results in a row are one observation."""
-    found: list[Row] = []
+    messages: list[Row] = []
     for is_reply, group in groupby(turns, lambda turn: turn.role == "assistant"):
         side = list(group)
         if is_reply:
-            found += [
+            messages += [
                 {"from": "function_call" if turn.calls else "gpt", "value": _said(turn)} for turn in side
             ]
         else:
             role = "observation" if side[0].role == "tool" else "human"
-            found.append({"from": role, "value": _BETWEEN.join(turn.content for turn in side)})
-    return found
+            messages.append({"from": role, "value": _BETWEEN.join(turn.content for turn in side)})
+    return messages
 
 
 def _said(turn: Turn) -> str:

@@ -37,19 +37,19 @@ class Turn:
     role: Role
     content: str
     calls: tuple[ToolCall, ...] = ()
-    """Of a reply."""
+    """The calls of a reply."""
     reasoning: str | None = None
-    """Of a reply: what the model thought, where the provider tells it as plain text."""
+    """The thoughts behind a reply, where the provider gives them as plain text."""
     answers: str | None = None
-    """Of a tool's result: the call's id."""
+    """The id of the call, for a tool's result."""
     name: str | None = None
-    """Of a tool's result: the tool."""
+    """The name of the tool, for a tool's result."""
     is_trained: bool = False
-    """Whether a student learns to say this; replies only."""
+    """A student learns to say this; replies only."""
     at: str = ""
     """When it was stored, ISO 8601, UTC."""
     usage: Usage | None = None
-    """Of a reply: what its model call took."""
+    """The cost of a reply's model call."""
 
 
 @dataclass(frozen=True)
@@ -63,16 +63,16 @@ class Example:
     """The tools offered: `name`, `description`, `parameters` (a JSON schema)."""
     trajectory: Trajectory
     columns: dict[str, Any] = field(default_factory=dict)
-    """What is known of it beside the conversation: the columns of docs/training.md."""
+    """The columns of docs/training.md: all that is known but the conversation."""
 
     @property
     def replies(self) -> list[Turn]:
-        """What the model said."""
+        """The replies of the model."""
         return [turn for turn in self.turns if turn.role == "assistant"]
 
     @property
     def reasoning(self) -> Literal["none", "some", "full"]:
-        """Of how many replies the reasoning is known."""
+        """The part of the replies whose reasoning is known."""
         known = [turn.reasoning is not None for turn in self.replies]
         return "full" if all(known) else "some" if any(known) else "none"
 
@@ -107,10 +107,10 @@ def steps(trajectory: Trajectory) -> dict[int, Example]:
         # of parallel calls the later ones are answered later: the step ends with its reply's last result
         end = _end_of_reply(episode.turns, place)
         turns = tuple(
-            replace(one, is_trained=one.is_trained and begin <= at)
-            for at, one in enumerate(episode.turns[:end])
+            replace(turn, is_trained=turn.is_trained and begin <= at)
+            for at, turn in enumerate(episode.turns[:end])
         )
-        if any(one.is_trained for one in turns):
+        if any(turn.is_trained for turn in turns):
             found[node] = replace(episode, id=f"{episode.id}/{node}", turns=turns)
         begin = end
     return found
@@ -147,8 +147,8 @@ def _turn(stored: Stored) -> Turn:
 
 
 def _is_whole(message: dict[str, Any]) -> bool:
-    said = bool(message["content"].strip() or message["tool_calls"])
-    return said and message.get("stop_reason") not in (LENGTH, REFUSAL)
+    is_said = bool(message["content"].strip() or message["tool_calls"])
+    return is_said and message.get("stop_reason") not in (LENGTH, REFUSAL)
 
 
 def _call(call: dict[str, str]) -> ToolCall:
@@ -163,13 +163,13 @@ def _call(call: dict[str, str]) -> ToolCall:
 
 
 def plain_reasoning(raw: dict[str, Any]) -> str | None:
-    """What a reply's provider told of its reasoning as plain text; None where it is signed, hidden or absent.
+    """Return a reply's reasoning as plain text; None where it is signed, hidden or absent.
 
     raw: a message's `raw`, see models/types.py. A summary, which some providers give instead, is not what the
     model thought: it does not count.
     """
-    told = raw.get("openai", {})
-    texts = [told.get(name) for name in ("reasoning_content", "reasoning")]
+    reply = raw.get("openai", {})
+    texts = [reply.get(name) for name in ("reasoning_content", "reasoning")]
     blocks = raw.get("anthropic", [])
     thoughts = [block.get("thinking") for block in blocks if block.get("type") == "thinking"]
     if not any(block.get("signature") for block in blocks):

@@ -1,4 +1,4 @@
-"""What the formats share: columns of provenance, tool schemas, chat messages, and what a row trains."""
+"""Parts that the formats share: columns of provenance, tool schemas, chat messages, and what a row trains."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from passagent.data.dataset.example import Example, ToolCall, Turn
+from passagent.data.export.example import Example, ToolCall, Turn
 
 Row = dict[str, Any]
 """One JSON object of an export."""
@@ -23,20 +23,20 @@ class Stretch(NamedTuple):
 
 def stretches(turns: Sequence[Turn]) -> list[Stretch]:
     """The longest stretches of trained replies, in order: together they hold each trained reply once."""
-    found: list[Stretch] = []
+    trained: list[Stretch] = []
     is_open = False
     for place, turn in enumerate(turns):
         if turn.role != "assistant":
             continue
         if turn.is_trained:
-            begin = found.pop().begin if is_open else place
-            found.append(Stretch(begin, place + 1))
+            begin = trained.pop().begin if is_open else place
+            trained.append(Stretch(begin, place + 1))
         is_open = turn.is_trained
-    return found
+    return trained
 
 
 def has_untrained(turns: Sequence[Turn]) -> bool:
-    """Whether there is a reply that is not trained."""
+    """Return whether there is a reply that is not trained."""
     return any(turn.role == "assistant" and not turn.is_trained for turn in turns)
 
 
@@ -46,12 +46,17 @@ def provenance(example: Example) -> Row:
     A column of the example is taken before what the trajectory says. `raw_arguments` is JSON text: an empty
     list has no type that a table could take.
     """
-    told = example.trajectory
-    known = {"run": told.run, "episode": told.episode, "model": told.model, "device": told.device}
+    trajectory = example.trajectory
+    origin = {
+        "run": trajectory.run,
+        "episode": trajectory.episode,
+        "model": trajectory.model,
+        "device": trajectory.device,
+    }
     columns = {name: value for name, value in example.columns.items() if name != FILES}
     return {
         "id": example.id,
-        **known,
+        **origin,
         **columns,
         "reasoning": example.reasoning,
         "raw_arguments": json.dumps(raw_arguments(example), ensure_ascii=False),

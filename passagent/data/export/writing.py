@@ -1,0 +1,328 @@
+"""An export on disk: the format's own files, where each of their rows comes from, and a card.
+
+It is written beside its final name and takes that when it is whole, so that nobody finds a half of one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from passagent import __version__
+from passagent.agent.tokens import tokens as estimated_tokens
+from passagent.data.export.example import Example
+from passagent.data.export.formats import Format
+from passagent.data.export.formats.common import raw_arguments
+from passagent.data.export.selection import COLUMNS
+from passagent.errors import UsageError
+from passagent.system.faults import os_fault
+
+PROVENANCE, MANIFEST, CARD = "provenance.jsonl", "export.manifest", "README.md"
+_OF_EXAMPLE = (*COLUMNS, "subgraphs", "reasoning")
+"""The columns of an example that are in provenance."""
+_CONTEXTS = (8_192, 32_768, 131_072, 262_144)
+"""Context lengths of today's students, tokens."""
+_MOST = 40
+"""Source tasks that the card lists; the others are in provenance.jsonl."""
+_WORDS = {
+    "by": "an example is one",
+    "keep": "kept where",
+    "best_of": "at most of a task",
+    "per_sequence": "at most of an operator sequence",
+    "against": "apart from the tasks of",
+}
+"""The parts of a selection, as the card names them."""
+
+Count = Callable[[str], int]
+"""The number of a text's tokens."""
+
+
+@dataclass
+class Summary:
+    """The figures of an export, for the card and for `passagent show`."""
+
+    examples: int = 0
+    rows: int = 0
+    files: dict[str, int] = field(default_factory=dict)
+    """Rows of each data file; of documents, of the directory."""
+    models: dict[str, int] = field(default_factory=dict)
+    """Examples of each model."""
+    devices: dict[str, int] = field(default_factory=dict)
+    evaluators: dict[str, int] = field(default_factory=dict)
+    tasks: int = 0
+    sequences: int = 0
+    """Operator sequences."""
+    replies: int = 0
+    trained: int = 0
+    """Replies that are trained."""
+    without_reasoning: int = 0
+    """Trained replies whose reasoning is not known."""
+    tokens: dict[str, int] = field(default_factory=dict)
+    """Percentiles of the examples' lengths."""
+    cut: dict[str, int] = field(default_factory=dict)
+    """Examples that a context of so many tokens would cut."""
+    counted_by: str = ""
+
+
+class Writer:
+    """Writes examples into an open directory, one at a time."""
+
+    def __init__(self, directory: Path, form: Format, tokenizer: str | None) -> None:
+        """`tokenizer`: see token_counter. Raises UsageError."""
+        self._count, counted_by = token_counter(tokenizer)
+        self.summary = Summary(counted_by=counted_by)
+        self._directory, self._form = directory, form
+        self._open: dict[str, IO[str]] = {}
+        self._stack = ExitStack()
+        self._lengths: list[int] = []
+        self._tasks: dict[str, int] = {}
+        """The examples of each task, by its name."""
+        self._keys: set[str] = set()
+        self._sequences: set[str] = set()
+
+    def add(self, example: Example, apart: str = "") -> None:
+        """Write an example's rows; `apart`: in files of their own, whose names begin with this."""
+        tokens = self._length(example)
+        for row in self._form.rows(example):
+            self.add_row(example, row, apart + self._form.file_of(row), tokens)
+        if apart:
+            return
+        summary, columns = self.summary, example.columns
+        summary.examples += 1
+        for counts, name in (
+            (summary.models, columns["model"]),
+            (summary.devices, columns["device"]),
+            (summary.evaluators, columns["evaluator_version"] or "none"),
+            (self._tasks, columns["task"]),
+        ):
+            counts[name] = counts.get(name, 0) + 1
+        trained = [turn for turn in example.replies if turn.is_trained]
+        summary.replies += len(example.replies)
+        summary.trained += len(trained)
+        summary.without_reasoning += sum(turn.reasoning is None for turn in trained)
+        self._lengths.append(tokens)
+        self._keys.add(columns["task_key"])
+        self._sequences.add(" ".join(columns["operators"]))
+
+    def add_row(self, example: Example, row: dict[str, Any], file: str, tokens: int | None = None) -> None:
+        """Write a row that comes of `example`, and where it comes from."""
+        text = json.dumps(row, ensure_ascii=False)
+        files = self.summary.files
+        if self._form.is_lines or file.endswith(".jsonl"):
+            files[file] = line = files.get(file, 0) + 1
+            self._append(file, text)
+        else:
+            (self._directory / file).write_text(text + "\n", encoding="utf-8")
+            files["*.json"] = files.get("*.json", 0) + 1
+            line = 1
+        origin = {name: example.columns[name] for name in _OF_EXAMPLE} | {
+            "tokens": tokens,
+            "nodes": [
+                {"node": node.node, "files": node.files, "status": node.status, "as_score": node.as_score}
+                for node in example.trajectory.nodes
+            ],
+            "raw_arguments": raw_arguments(example),
+            "file": file,
+            "line": line,
+            "sha256": hashlib.sha256(text.encode()).hexdigest(),
+        }
+        self._append(PROVENANCE, json.dumps(origin))
+        self.summary.rows += 1
+
+    def _append(self, name: str, text: str) -> None:
+        if name not in self._open:
+            path = self._directory / name
+            self._open[name] = self._stack.enter_context(path.open("w", encoding="utf-8", newline="\n"))
+        self._open[name].write(text + "\n")
+
+    def _length(self, example: Example) -> int:
+        """Count the tokens of all that a chat template would render, its own marks left out."""
+        texts = [json.dumps(example.tools)] if example.tools else []
+        for turn in example.turns:
+            texts += [turn.content, turn.reasoning or ""]
+            texts += [f"{call.name} {json.dumps(call.arguments)}" for call in turn.calls]
+        return sum(self._count(text) for text in texts if text)
+
+    def finish(self, asked: dict[str, Any]) -> Summary:
+        """Write what the trainer reads beside the rows, the manifest with what was `asked` for, and the card.
+
+        asked: `command`, `selection` (name to value) and `parquet` (whether there are such files, too).
+        """
+        self._stack.close()
+        summary, form = self.summary, self._form
+        summary.tasks, summary.sequences = len(self._keys), len(self._sequences)
+        summary.tokens = percentiles(self._lengths)
+        summary.cut = {str(most): sum(n > most for n in self._lengths) for most in _CONTEXTS}
+        extra = form.extra_files([name for name in summary.files if name in form.files])
+        manifest = {**asked, "format": form.name, **asdict(summary)}
+        extra |= {
+            MANIFEST: json.dumps(manifest, indent=1) + "\n",
+            CARD: _card(form, summary, asked, self._tasks),
+        }
+        for name, text in extra.items():
+            (self._directory / name).write_text(text, encoding="utf-8")
+        return summary
+
+
+def token_counter(tokenizer: str | None) -> tuple[Count, str]:
+    """Return a function that counts a text's tokens, and its name; an estimate without a tokenizer.
+
+    tokenizer: a `tokenizer.json` file or a directory that holds one. Raises UsageError.
+    """
+    if tokenizer is None:
+        return estimated_tokens, "an estimate: 4 characters a token"
+    path = Path(tokenizer)
+    path = path / "tokenizer.json" if path.is_dir() else path
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise UsageError("--tokenizer needs the package tokenizers: pip install tokenizers") from error
+    try:
+        loaded = Tokenizer.from_file(str(path))
+    except Exception as error:  # it raises bare Exceptions
+        raise UsageError(f"{path}: not a tokenizer that can be read ({error})") from error
+    return lambda text: len(loaded.encode(text, add_special_tokens=False).ids), str(path)
+
+
+def percentiles(lengths: list[int]) -> dict[str, int]:
+    """Return the 50th, 90th and 99th percentile, and the largest."""
+    ordered = sorted(lengths)
+    return {
+        name: ordered[min(len(ordered) - 1, len(ordered) * share // 100)]
+        for name, share in (("50%", 50), ("90%", 90), ("99%", 99), ("longest", 100))
+    }
+
+
+def _card(form: Format, summary: Summary, asked: dict[str, Any], tasks: dict[str, int]) -> str:
+    """Return README.md in Markdown, which begins with what the Hugging Face hub reads."""
+    suffix = ".parquet" if asked["parquet"] else ".jsonl"
+    stems = [name.removesuffix(".jsonl") for name in summary.files if not name.startswith("*")]
+    configs = [line for stem in stems for line in (f"- config_name: {stem}", f"  data_files: {stem}{suffix}")]
+    reasoning = (
+        f"Of {summary.replies} replies {summary.trained} are trained; for {summary.without_reasoning} of "
+        "these no reasoning text is known."
+    )
+    if summary.without_reasoning:
+        reasoning += (
+            " A chat template that writes an empty thought for them teaches not to think: choose another."
+        )
+    ranks = ", ".join(f"{name} {count}" for name, count in summary.tokens.items())
+    cuts = ", ".join(f"{count} at {int(most):,} tokens" for most, count in summary.cut.items())
+
+    def shares(counts: dict[str, int]) -> list[str]:
+        return [f"- `{name}`: {n} ({n / summary.examples:.0%})" for name, n in sorted(counts.items())]
+
+    sections = {
+        "Made with": ["```", asked["command"], "```"],
+        "Chosen": [f"- {_WORDS[name]}: `{value}`" for name, value in asked["selection"].items()],
+        "Models": shares(summary.models),
+        "Devices and evaluators": shares(summary.devices | summary.evaluators),
+        "Reasoning": [reasoning],
+        "Lengths": [
+            f"Tokens ({summary.counted_by}): {ranks}. Examples that a context length would cut: {cuts}."
+        ],
+        "Source tasks": [
+            f"{summary.tasks} tasks, {summary.sequences} operator sequences.",
+            "",
+            *(f"- {name}: {count}" for name, count in sorted(tasks.items())[:_MOST]),
+            *([f"- and {len(tasks) - _MOST} more"] if len(tasks) > _MOST else []),
+        ],
+        "Licences": [
+            "The graphs stand under the licences of the models that they were recorded from. What a "
+            "model wrote is subject to its provider's terms, some of which forbid to train "
+            "competing models on it: see Models.",
+        ],
+        "Where a row comes from": [
+            "`provenance.jsonl` has a line for each row: its file and line, sha256, run, episode, "
+            "model, evaluator version, device, the scores of its candidates. "
+            "`passagent check` holds the data against it.",
+        ],
+    }
+    lines = ["---", *(["configs:", *configs] if configs else [])]
+    lines += [
+        "tags: [passagent, tool-use, compilers]",
+        "---",
+        "",
+        "# Trajectories of compiler-pass search",
+        "",
+    ]
+    lines += [
+        f"{summary.examples} examples in {summary.rows} rows of the format `{form.name}` "
+        f"({form.about}), made by passagent {__version__}. Each is a conversation in which a model wrote "
+        "compiler passes for a PyTorch subgraph and had them judged by passagent's evaluator.",
+        "",
+    ]
+    for title, text in sections.items():
+        lines += [f"## {title}", "", *text, ""]
+    return "\n".join(lines)
+
+
+@contextmanager
+def new_directory(path: Path) -> Iterator[Path]:
+    """Make a directory that takes the name `path` once all went well. Raises UsageError if that exists."""
+    if path.exists() or path.is_symlink():
+        raise UsageError(f"{path}: exists already; choose another place with --out")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
+        try:
+            yield fresh
+            for file in fresh.iterdir():
+                with open(file, "rb") as written:
+                    os.fsync(written.fileno())
+            mask = os.umask(0)
+            os.umask(mask)
+            fresh.chmod(0o777 & ~mask)
+            fresh.rename(path)
+        except BaseException:
+            shutil.rmtree(fresh, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise os_fault(error, path, "--out") from error
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """Read the manifest of an export. Raises UsageError if `directory` is none."""
+    try:
+        manifest: dict[str, Any] = json.loads((directory / MANIFEST).read_text())
+        return manifest
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{directory}: not an export of passagent (no {MANIFEST} that can be read)"
+        ) from error
+
+
+def provenance(directory: Path) -> Iterator[dict[str, Any]]:
+    """Read where each row is and where it comes from. Raises UsageError."""
+    path = directory / PROVENANCE
+    try:
+        with open(path, encoding="utf-8") as lines:
+            for line in lines:
+                yield json.loads(line)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: cannot be read ({error})") from error
+
+
+def texts(directory: Path, rows: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], str | None]]:
+    """Read the text of each row of provenance; None: it is not there."""
+    with ExitStack() as stack:
+        files: dict[str, IO[str]] = {}
+        for row in rows:
+            name = row["file"]
+            if name not in files:
+                path = directory / name
+                if not path.is_file() or path.resolve().parent != directory.resolve():
+                    yield row, None
+                    continue
+                files[name] = stack.enter_context(open(path, encoding="utf-8"))
+            yield row, files[name].readline().removesuffix("\n") or None
+            if not name.endswith(".jsonl"):
+                files.pop(name).close()

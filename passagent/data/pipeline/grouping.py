@@ -1,0 +1,201 @@
+"""Subgraphs into groups, each of them a task, and tasks into training and evaluation (PassNet 3.4, App. B).
+
+The rules of the groups are those of GraphNet's `sqlite/` scripts, whose numbers they keep. Rules 1 and 2
+choose first; 4 and 3 choose from the rest.
+
+Training and evaluation tasks share nothing. A Markov chain over the operators of all sequences says how rare
+each step is. Greedily the sequence with the most steps that are not covered yet is taken, rare ones first.
+(The paper writes of a hidden Markov model; GraphNet's code has a plain chain.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+STRIDE = 16
+"""Within a bucket every so many subgraphs one is a task of its own."""
+DTYPES = 3
+"""The dtypes of a group of rule 4, and the size of the samples of rule 3."""
+WIDTH = 5
+"""Rule 3 takes the first DTYPES of each DTYPES * WIDTH subgraphs."""
+ALPHA = 1e-3
+"""Added to each count of a step (Laplace)."""
+RARITY = 1.0
+"""The weight of rareness."""
+
+
+class Bucketed(NamedTuple):
+    """A subgraph as the rules see it."""
+
+    uid: str
+    kind: str
+    operators: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    """The dimensions of each input, in buckets."""
+    dtypes: tuple[str, ...]
+
+
+class Group(NamedTuple):
+    """Subgraphs of one operator sequence."""
+
+    rule: int
+    kind: str
+    operators: tuple[str, ...]
+    uids: tuple[str, ...]
+
+
+def dimension_bucket(size: int) -> int:
+    """Return floor(log2(size) / 4); -1 for an empty dimension."""
+    return -1 if size <= 0 else int(math.log2(size)) // 4
+
+
+def bucketed(
+    uid: str, kind: str, operators: Sequence[str], inputs: Iterable[tuple[Sequence[int], str]]
+) -> Bucketed:
+    """Put a subgraph into its bucket; `inputs`: shape and dtype of each."""
+    inputs = list(inputs)
+    shapes = tuple(tuple(map(dimension_bucket, shape)) for shape, _ in inputs)
+    return Bucketed(uid, kind, tuple(operators), shapes, tuple(dtype for _, dtype in inputs))
+
+
+def groups(subgraphs: Sequence[Bucketed]) -> list[Group]:
+    """Group subgraphs, which are in the order of their making."""
+    buckets: dict[Hashable, list[Bucketed]] = defaultdict(list)
+    for subgraph in subgraphs:
+        buckets[subgraph.kind, subgraph.operators, subgraph.shapes].append(subgraph)
+    ordered = [buckets[key] for key in sorted(buckets, key=repr)]
+    heads = [min(bucket, key=lambda subgraph: subgraph.uid) for bucket in ordered]
+    chosen = [
+        Group(1, subgraph.kind, subgraph.operators, (subgraph.uid,))
+        for bucket, head in zip(ordered, heads, strict=True)
+        for subgraph in bucket[::STRIDE]
+        if subgraph.uid != head.uid
+    ]
+    chosen += [
+        Group(2, alike[0].kind, alike[0].operators, tuple(subgraph.uid for subgraph in alike))
+        for alike in _sequences(heads)
+    ]
+    taken = {uid for group in chosen for uid in group.uids}
+    rest = sorted(
+        (subgraph for subgraph in subgraphs if subgraph.uid not in taken),
+        key=lambda subgraph: (
+            subgraph.kind,
+            subgraph.operators,
+            subgraph.shapes,
+            subgraph.dtypes,
+            subgraph.uid,
+        ),
+    )
+    sparse = []
+    for alike in _sequences(rest):
+        covered = _each_dtype(alike)
+        if covered:
+            chosen.append(Group(4, alike[0].kind, alike[0].operators, tuple(covered)))
+        others = sorted(subgraph.uid for subgraph in alike if subgraph.uid not in set(covered))
+        picked = [uid for i, uid in enumerate(others) if i % (DTYPES * WIDTH) < DTYPES]
+        if picked:
+            sparse.append(Group(3, alike[0].kind, alike[0].operators, tuple(picked)))
+    return chosen + sparse
+
+
+def _sequences(subgraphs: Iterable[Bucketed]) -> list[list[Bucketed]]:
+    """Sort the subgraphs by kind and operator sequence."""
+    by_sequence: dict[Hashable, list[Bucketed]] = defaultdict(list)
+    for subgraph in subgraphs:
+        by_sequence[subgraph.kind, subgraph.operators].append(subgraph)
+    return list(by_sequence.values())
+
+
+def _each_dtype(subgraphs: Iterable[Bucketed]) -> list[str]:
+    """Pick, of each bucket of shapes, the first subgraph of each of up to DTYPES dtypes."""
+    dtypes_of: dict[Hashable, set[tuple[str, ...]]] = defaultdict(set)
+    picked = []
+    for subgraph in subgraphs:
+        dtypes = dtypes_of[subgraph.shapes]
+        if subgraph.dtypes not in dtypes and len(dtypes) < DTYPES:
+            dtypes.add(subgraph.dtypes)
+            picked.append(subgraph.uid)
+    return picked
+
+
+class Member(NamedTuple):
+    """A task as the partition sees it."""
+
+    name: str
+    kind: str
+    operators: tuple[str, ...]
+    hashes: frozenset[str]
+    """Structure and instance hashes of its subgraphs."""
+    size: int
+
+
+class Partition(NamedTuple):
+    """Names of tasks."""
+
+    train: list[str]
+    evaluation: list[str]
+    left_out: list[str]
+    """The tasks of neither side: they share a sequence or a hash with an evaluation task."""
+
+
+def partition(tasks: Sequence[Member], evaluation: Mapping[str, int]) -> Partition:
+    """Divide the tasks; `evaluation`: of each kind so many sequences, at most a fifth of those there are."""
+    chosen: list[Member] = []
+    for kind, count in evaluation.items():
+        of_kind = [task for task in tasks if task.kind == kind]
+        sequences = sorted({task.operators for task in of_kind})
+        for sequence in select(sequences, min(count, len(sequences) // 5)):
+            alike = [task for task in of_kind if task.operators == sequence]
+            chosen.append(min(alike, key=lambda task: (-task.size, task.name)))
+    names = {task.name for task in chosen}
+    taken = {key for task in chosen for key in keys_of(task)}
+    train, left_out = list[str](), list[str]()
+    for task in tasks:
+        if task.name not in names:
+            (left_out if taken & keys_of(task) else train).append(task.name)
+    return Partition(train, [task.name for task in chosen], left_out)
+
+
+def keys_of(task: Member) -> set[Hashable]:
+    """Return all that two tasks on different sides must not share."""
+    return {task.operators, *task.hashes}
+
+
+def select(sequences: Sequence[tuple[str, ...]], count: int) -> list[tuple[str, ...]]:
+    """Choose the `count` sequences that cover most, the best first."""
+    if count <= 0:
+        return []
+    if count >= len(sequences):
+        return list(sequences)
+    steps = Counter(step for sequence in sequences for step in pairwise(sequence))
+    begun = Counter[str]()
+    for (first, _), times in steps.items():
+        begun[first] += times
+    words = len({operator for sequence in sequences for operator in sequence})
+    rarity = [_rarity(sequence, steps, begun, words) for sequence in sequences]
+    low, high = min(rarity), max(rarity)
+    is_flat = math.isclose(low, high)
+    bonus = [0.0 if is_flat else RARITY * (value - low) / (high - low) for value in rarity]
+    unique = [frozenset(pairwise(sequence)) for sequence in sequences]
+    covered: set[tuple[str, str]] = set()
+    waiting, chosen = dict.fromkeys(range(len(sequences))), list[tuple[str, ...]]()
+    while len(chosen) < count:
+        key = {i: len(unique[i] - covered) for i in waiting}
+        best = max(waiting, key=lambda i: (key[i] * (1 + bonus[i]), key[i], bonus[i], len(sequences[i])))
+        chosen.append(sequences[best])
+        covered |= unique[best]
+        del waiting[best]
+    return chosen
+
+
+def _rarity(
+    sequence: tuple[str, ...], steps: Mapping[tuple[str, str], int], begun: Mapping[str, int], words: int
+) -> float:
+    """Return the mean of -log P(step)."""
+    own_steps = list(pairwise(sequence))
+    surprise = [-math.log((steps[step] + ALPHA) / (begun[step[0]] + ALPHA * words)) for step in own_steps]
+    return sum(surprise) / len(surprise) if surprise else 0.0
