@@ -22,7 +22,7 @@ from passagent.models.types import Message, Reply, Usage, assistant
 def conversation(seed: int, *replies: Message) -> list[Message]:
     return [
         {"role": "system", "content": "be exact"},
-        {"role": "user", "content": f"a task\nTarget: cpu\nEpisode seed: {seed}"},
+        {"role": "user", "content": f"a task {seed}", "data": {"seed": seed}},
         *replies,
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from passagent.config import AgentConfig
 from passagent.evaluator.hardware.machine import Machine
@@ -25,6 +26,8 @@ class ParentView:
     """What limits it or what is wrong with it, in words."""
     observation: str = ""
     """What observe.observation said of it."""
+    verdict: dict[str, Any] = field(default_factory=dict)
+    """What observe.verdict said of it, for programs."""
     is_seed: bool = False
     """It was there before the first episode."""
 

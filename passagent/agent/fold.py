@@ -20,7 +20,6 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from passagent.agent.observe import read_as, read_status
 from passagent.agent.tokens import message_tokens
 from passagent.models.types import Message
 
@@ -146,17 +145,20 @@ def _kept(messages: list[Message]) -> set[int]:
 def _best(messages: list[Message]) -> int | None:
     """The result of the best evaluation: a correct one before any other, then by AS; the newest of equals."""
     scored = [
-        (status == "ok", score, index)
+        (evaluation["status"] == "ok", evaluation["as_score"], index)
         for index, message in enumerate(messages)
-        if _is_result(message)
-        and (status := read_status(message["content"])) is not None
-        and (score := read_as(message["content"])) is not None
+        if (evaluation := _evaluation(message)) and evaluation["as_score"] is not None
     ]
     return max(scored)[2] if scored else None
 
 
+def _evaluation(message: Message) -> dict[str, Any] | None:
+    evaluation: dict[str, Any] | None = message.get("data", {}).get("evaluation")
+    return evaluation
+
+
 def _is_result(message: Message) -> bool:
-    """Whether it is a call's result, be it a late one (pending.py)."""
+    """Return whether a message is a call's result, be it a late one (evaluator_tool.py)."""
     return message["role"] == "tool" or "late" in message
 
 
@@ -172,12 +174,13 @@ def _handed(messages: list[Message], result: int | None) -> int:
 
 
 def _last_error(messages: list[Message]) -> int | None:
-    errors = [i for i, m in enumerate(messages) if _is_result(m) and _is_error(m["content"])]
+    errors = [index for index, message in enumerate(messages) if _is_error(message)]
     return errors[-1] if errors else None
 
 
-def _is_error(content: str) -> bool:
-    return content.startswith("error:") or (read_status(content) or "ok") != "ok"
+def _is_error(message: Message) -> bool:
+    evaluation = _evaluation(message)
+    return bool(message.get("data", {}).get("error") or (evaluation and evaluation["status"] != "ok"))
 
 
 def _results(messages: list[Message], kept: set[int]) -> list[int]:
@@ -203,8 +206,8 @@ def _writers(messages: list[Message], kept: set[int]) -> list[int]:
 
 def _short_result(message: Message) -> Message:
     content = message["content"]
-    status, score = read_status(content), read_as(content)
-    verdict = f"; status: {status}, AS {score}" if status else ""
+    evaluation = _evaluation(message)
+    verdict = f"; status: {evaluation['status']}, AS {evaluation['as_score']}" if evaluation else ""
     first = content.split("\n", 1)[0][:80]
     name = message.get("name", "a result")
     text = f"[folded: {content.count(chr(10)) + 1} lines of {name}, beginning '{first}'{verdict}]"

@@ -1,16 +1,17 @@
-"""What the model is told of an evaluation: short, exact, and ending in two lines that a program can read.
+"""What the model is told of an evaluation: short, exact, and ending in two lines.
 
 status: wrong_result  (`refused (not run)` where its host code gave no plan, and no evaluation was used)
 AS: 0.4821            (`AS: none` where nothing was scored)
 
-In a conversation the line `left: ...` follows (episode.py).
+In a conversation the line `left: ...` follows (episode.py). Programs read `verdict`, which travels as the
+message's data.
 """
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Mapping
+from typing import Any
 
 from passagent.agent.excerpt import excerpts
 from passagent.agent.validator import opinion_line
@@ -24,8 +25,6 @@ MAX_ROWS = 14
 """Rows of the speedup table (the slowest and the fastest are shown of more) and of wrong results."""
 MAX_FAILURES, MAX_VIOLATIONS = 12, 30
 """Distinct ones shown; equal ones are told once, with their number."""
-NOT_RUN = " (not run)"
-_END = re.compile(rf"^status: (\w+)({re.escape(NOT_RUN)})?\nAS: (\S+)\s*(?:^left: .*\s*)?\Z", re.M)
 
 STAGES: dict[Status, str] = {
     "refused": "integrity rules: refused",
@@ -78,26 +77,23 @@ def observation(
         parts.append(opinion_line(evaluation.validator))
     parts += [_score(evaluation, parent_as, best_as), evaluation.stopped_early or ""]
     score = "none" if evaluation.as_score is None else f"{evaluation.as_score:.4f}"
-    status = evaluation.status + (NOT_RUN if evaluation.unrecorded else "")
+    status = evaluation.status + (" (not run)" if evaluation.unrecorded else "")
     return "\n".join(part for part in parts if part) + f"\n\nstatus: {status}\nAS: {score}"
 
 
-def read_status(text: str) -> str | None:
-    """The status at the end of an observation; None in any other text."""
-    found = _END.search(text)
-    return found.group(1) if found else None
+def verdict(evaluation: Evaluation) -> dict[str, Any]:
+    """Return what programs read of an evaluation, as it stands in the data of the message that tells it.
 
-
-def used_evaluation(text: str) -> bool:
-    """Whether a text is an observation of a candidate that was run: others cost no evaluation."""
-    found = _END.search(text)
-    return found is not None and not found.group(2)
-
-
-def read_as(text: str) -> float | None:
-    """The AS at the end of an observation; None where there is none."""
-    found = _END.search(text)
-    return float(found.group(3)) if found and found.group(3) != "none" else None
+    `is_loose`: a correct graph passes only at a looser tolerance than t = -5. `is_run`: the candidate gave
+    plans and was run, which uses an evaluation.
+    """
+    return {
+        "status": evaluation.status,
+        "as_score": evaluation.as_score,
+        "gmean_speedup": evaluation.gmean_speedup,
+        "is_loose": bool(_loose_graphs(evaluation.graphs)),
+        "is_run": not evaluation.unrecorded,
+    }
 
 
 def _counts(graphs: list[GraphResult]) -> str:
@@ -236,9 +232,13 @@ def _idle_passes(graphs: list[GraphResult]) -> list[str]:
     return [f"matched in no graph:\n{_indent(_mismatch(mismatch))}" for mismatch in idle.values()]
 
 
+def _loose_graphs(graphs: list[GraphResult]) -> list[GraphResult]:
+    """Return correct graphs that pass only at a loose tolerance: where AS is lost without an error."""
+    return [g for g in graphs if g.status == "ok" and g.passes_from_t is not None and g.passes_from_t > -5]
+
+
 def _loose(graphs: list[GraphResult]) -> list[str]:
-    """Correct graphs that pass only at a loose tolerance: where AS is lost without an error."""
-    loose = [g for g in graphs if g.status == "ok" and g.passes_from_t is not None and g.passes_from_t > -5]
+    loose = _loose_graphs(graphs)
     if not loose:
         return []
     worst = max(loose, key=lambda g: g.passes_from_t or -10)

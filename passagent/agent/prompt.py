@@ -15,10 +15,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from passagent.agent.context import Attempt, EpisodeContext
 from passagent.agent.hardware_facts import figures
-from passagent.agent.source import parsed
 from passagent.agent.taskview import view_task
 from passagent.agent.tokens import cut_end, cut_middle, fit, tokens
 from passagent.agent.toolbox import spec_of
+from passagent.agent.workspace import parsed
 from passagent.errors import UsageError, nearest
 from passagent.evaluator.result import MANIFEST
 from passagent.models.types import Message, ToolSpec
@@ -66,8 +66,31 @@ def compose(context: EpisodeContext, served: Sequence[ToolSpec] = ()) -> list[Me
             "content": system,
             "tools": [asdict(spec) for spec in specs],
         },
-        {"role": "user", "content": environment.get_template("task.j2").render(values).strip()},
+        {
+            "role": "user",
+            "content": environment.get_template("task.j2").render(values).strip(),
+            "data": task_data(context),
+        },
     ]
+
+
+def task_data(context: EpisodeContext) -> dict[str, Any]:
+    """Return what a program reads of a task message, such as the expert, which needs no words.
+
+    `task`: the task's directory; `parent` and each of `attempts`: its verdict (observe.verdict, of an attempt
+    `status` and `as_score` alone) and its `note`.
+    """
+    parent = context.parent
+    return {
+        "task": str(context.task.path),
+        "target": context.target.name,
+        "seed": context.seed,
+        "role": context.role,
+        "parent": parent.verdict | {"note": note_of(parent.files)} if parent else None,
+        "attempts": [
+            {"status": one.status, "as_score": one.as_score, "note": one.note} for one in context.attempts
+        ],
+    }
 
 
 def task_text(context: EpisodeContext) -> str:

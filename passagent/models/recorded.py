@@ -7,9 +7,9 @@ The file is JSONL, one model call a line, as a store exports it:
 `message` is a neutral assistant message (models/types.py), `usage` holds Usage's fields and may be left out.
 A line may also be a whole episode as `passagent show RUN EPISODE --json` prints it (passagent.trajectory/1).
 
-Lines of one `episode` are its replies in order. An episode whose label is the seed of the conversation (the
-line `Episode seed: 123` of the task message) is played to that conversation; other labels are taken in the
-order of the file as new conversations come. Which reply is next is counted in the conversation itself, so a
+Lines of one `episode` are its replies in order. An episode whose label is the seed of the conversation (its
+task message's data has it) is played to that conversation; other labels are taken in the order of the file as
+new conversations come. Which reply is next is counted in the conversation itself, so a
 resumed episode goes on where it was.
 """
 
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -50,9 +49,9 @@ class ReplayModel:
 
     def _episode(self, messages: list[Message]) -> str:
         start = [m["content"] for m in messages[:2]]
-        seed = re.search(r"^Episode seed: (\S+)$", "\n".join(start), re.M)
-        if seed and seed.group(1) in self._episodes:
-            return seed.group(1)
+        seed = next((str(m["data"]["seed"]) for m in messages[:2] if "seed" in m.get("data", {})), "")
+        if seed in self._episodes:
+            return seed
         key = hashlib.sha256(json.dumps(start).encode()).hexdigest()
         if key not in self._assigned:
             free = [name for name in self._episodes if name not in self._assigned.values()]

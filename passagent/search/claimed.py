@@ -7,24 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from passagent.agent.editor import file_editor
 from passagent.agent.episode import run_episode
+from passagent.agent.evaluator_tool import pass_evaluator
 from passagent.agent.prompt import compose
-from passagent.agent.toolbox import (
-    CHECK,
-    CODE,
-    EDITOR,
-    EVALUATOR,
-    KNOWLEDGE,
-    PROFILE,
-    Tool,
-    check,
-    file_editor,
-    own_tool,
-    pass_evaluator,
-    profile,
-    search_code,
-    search_knowledge,
-)
+from passagent.agent.tool_specs import CHECK, CODE, EDITOR, EVALUATOR, KNOWLEDGE, PROFILE, Tool
+from passagent.agent.toolbox import check, own_tool, profile, search_code, search_knowledge
 from passagent.agent.workspace import Workspace
 from passagent.evaluator.result import Candidate
 from passagent.evaluator.target import target_of

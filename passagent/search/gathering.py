@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from passagent.agent.context import Attempt, EpisodeContext, HintView, ParentView, PastTask
-from passagent.agent.observe import observation
+from passagent.agent.observe import observation, verdict
 from passagent.config import Config, EvaluatorConfig
 from passagent.evaluator.fleet.opening import threads_of
 from passagent.evaluator.hardware.machine import Machine
@@ -142,6 +142,7 @@ def _view(known: Known, parent: Node) -> ParentView:
         files=files,
         diagnosis=diagnosis_of(parent).text,
         observation=observation(evaluation, files=files),
+        verdict=verdict(evaluation),
         is_seed=parent.island == SEEDS,
     )
 
