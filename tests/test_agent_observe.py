@@ -7,8 +7,7 @@ from typing import Any
 
 from verdicts import evaluated
 
-from passagent.agent.excerpt import excerpts
-from passagent.agent.failure import first_error
+from passagent.agent.failure import excerpts, first_error
 from passagent.agent.fold import fold
 from passagent.agent.observe import observation, verdict
 from passagent.agent.tokens import message_tokens

@@ -14,8 +14,7 @@ import pytest
 from passagent.config import ModelConfig
 from passagent.errors import PassagentError, UsageError
 from passagent.models import open_model
-from passagent.models.recorded import ReplayModel
-from passagent.models.scripted import ScriptedModel, calling
+from passagent.models.scripted import ReplayModel, ScriptedModel, calling
 from passagent.models.types import Message, Reply, Usage, assistant
 
 

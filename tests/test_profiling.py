@@ -312,7 +312,7 @@ def test_an_episode_has_three_profiles_and_a_resume_counts_them():
     files = {"P.py": "x = 1\n", MANIFEST: '["P"]'}
     tool = toolbox.profile(SimpleNamespace(files=lambda: files), limits)
     assert tool.replay is not None
-    tool.replay({}, "memory: 85%", "call_1")  # made before a crash
+    tool.replay({}, {}, "call_1")  # made before a crash
     with pytest.raises(ToolError, match="not evaluated yet"):
         asyncio.run(tool.run({"deep": True}, "1"))
     assert [asyncio.run(tool.run({}, name)).text for name in "23"] == ["memory: 85%"] * 2

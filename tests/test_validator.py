@@ -14,10 +14,18 @@ from test_search import finish, open_tiny, store, task  # noqa: F401
 from wire_server import Said, WireServer
 
 from passagent import cli
-from passagent.agent import validator
-from passagent.agent.bare import bare_cpp, bare_modules
 from passagent.agent.observe import observation
-from passagent.agent.validator import Opinion, ask, open_validator, opinion_line, prompt, read, with_opinion
+from passagent.agent.validator import (
+    Opinion,
+    ask,
+    bare_cpp,
+    bare_modules,
+    open_validator,
+    opinion_line,
+    prompt,
+    read,
+    with_opinion,
+)
 from passagent.config import EvaluatorConfig, ValidatorConfig, load_config
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.result import Candidate, Evaluation
@@ -196,7 +204,7 @@ def ok_evaluation(words: str = "two") -> Evaluation:
 
 
 def opinion_of(likelihood: float | None, config: ValidatorConfig) -> Opinion:
-    return validator._opinion(likelihood, ["because"], "openai/judge", config)
+    return Opinion.of(likelihood, ["because"], "openai/judge", config)
 
 
 @pytest.mark.parametrize(("likelihood", "flagged"), [(0.5, False), (0.51, True), (0.0, False), (None, False)])

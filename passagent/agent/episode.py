@@ -21,10 +21,9 @@ from passagent.agent.tool_specs import EVALUATOR, Answer, Tool
 from passagent.agent.toolbox import check_arguments
 from passagent.config import AgentConfig
 from passagent.errors import nearest
-from passagent.models.history import meant_tool
 from passagent.models.retry import ContextOverflow
 from passagent.models.types import LENGTH, REFUSAL, Message, Model, Reply, Usage
-from passagent.models.wire import clean
+from passagent.models.wire import clean, meant_tool
 from passagent.system.redaction import redacted
 
 Save = Callable[[Message, Usage | None], None]

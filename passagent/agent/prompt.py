@@ -14,8 +14,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from passagent.agent.context import Attempt, EpisodeContext
-from passagent.agent.hardware_facts import figures
-from passagent.agent.taskview import view_task
+from passagent.agent.taskview import figures, view_task
 from passagent.agent.tokens import cut_end, cut_middle, fit, tokens
 from passagent.agent.toolbox import spec_of
 from passagent.agent.workspace import parsed

@@ -78,16 +78,16 @@ def _open(config: ModelConfig) -> Model:
 
         return ExpertModel(config)
     if provider == "replay":
-        from passagent.models.recorded import ReplayModel
+        from passagent.models.scripted import ReplayModel
 
         return ReplayModel(config.name.removeprefix("replay:"))
     if provider == "python":
         made: Model = extend.make(extend.model_path(config.name) or config.name, "--model", config)
         return made
     if provider == "openai":
-        from passagent.models.providers import open_openai
+        from passagent.models.http import open_openai
 
         return open_openai(config)
-    from passagent.models.providers import open_anthropic
+    from passagent.models.http import open_anthropic
 
     return open_anthropic(config)

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from passagent.config import ModelConfig
-from passagent.models.history import valid_history
 from passagent.models.retry import Transient, one_line
 from passagent.models.types import END, LENGTH, REFUSAL, TOOLS, Message, Reply, ToolSpec, Usage, assistant
-from passagent.models.wire import StreamedError, arguments_object, clean, count, error_of
+from passagent.models.wire import StreamedError, arguments_object, clean, count, error_of, valid_history
 
 _STOP = {"end_turn": END, "stop_sequence": END, "tool_use": TOOLS, "max_tokens": LENGTH, "refusal": REFUSAL}
 _STOP["model_context_window_exceeded"] = LENGTH

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from passagent.config import ModelConfig
-from passagent.models.history import valid_history
 from passagent.models.retry import Transient, one_line
 from passagent.models.types import END, LENGTH, REFUSAL, TOOLS, Message, Reply, ToolSpec, Usage, assistant
-from passagent.models.wire import StreamedError, count, error_of
+from passagent.models.wire import StreamedError, count, error_of, valid_history
 
 _STOP = {
     "stop": END,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from passagent.config import ModelConfig
 from passagent.errors import UsageError
-from passagent.models.retry import Retrying, Slots
+from passagent.models.retry import Limiter, Retrying
 from passagent.models.types import Message, Model, Reply, ToolSpec
 
 FULL_REWARD = 0.18
@@ -48,7 +48,7 @@ class Ensemble:
     def of(cls, config: ModelConfig, models: Sequence[Model]) -> Ensemble:
         """The ensemble of `config`'s members, opened. Raises UsageError for two of the same name."""
         weights: dict[str, float] = {}
-        limiters: dict[str, Slots] = {}
+        limiters: dict[str, Limiter] = {}
         for member, model in zip(config.ensemble, models, strict=True):
             if member.name in weights:
                 raise UsageError(f"--model {member.name}: given twice; name each model once")

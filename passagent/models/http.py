@@ -17,17 +17,17 @@ import httpx2
 
 from passagent.config import ModelConfig
 from passagent.errors import UsageError
-from passagent.models.history import has_call_as_text
-from passagent.models.retry import NoApi, Transient, one_line
-from passagent.models.sse import events
+from passagent.models.retry import Limiter, NoApi, Retrying, Transient, one_line
 from passagent.models.types import Message, Reply, ToolSpec, Usage
 from passagent.models.wire import (
     Refused,
     Stream,
     StreamedError,
     Wire,
+    api_key,
     clean,
     error_of,
+    has_call_as_text,
     hidden_values,
     judge,
     judge_streamed,
@@ -41,6 +41,7 @@ CALL_AS_TEXT = (
     "(vLLM: --enable-auto-tool-choice --tool-call-parser NAME; SGLang: --tool-call-parser NAME; "
     "llama.cpp: --jinja; Ollama: a model that `ollama show` lists with tools)"
 )
+_LINE_END = re.compile(rb"\r\n|\n|\r")
 _WHY: dict[type[BaseException], str] = {
     ConnectionRefusedError: "connection refused",
     socket.gaierror: "unknown host",
@@ -213,3 +214,63 @@ async def _collect(stream: Stream, chunks: AsyncIterator[bytes]) -> None:
             break
     if fault:
         raise fault
+
+
+async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[tuple[str, bytes]]:
+    """Yield `(event, data)` of each server-sent event of the body; `event` is empty where none is named.
+
+    The data are bytes: the SDKs' and httpx2's readers put U+FFFD for what is no UTF-8, and a damaged reply
+    would pass for a whole one. Raises what `chunks` raises.
+    """
+    event, data, rest = "", list[bytes](), b""
+    async for chunk in _and_the_end(chunks):
+        rest += chunk
+        if chunk.endswith(b"\r"):  # the first half of an end of line, maybe
+            continue
+        *lines, rest = _LINE_END.split(rest)
+        for line in lines:
+            field, _, value = line.partition(b":")
+            value = value.removeprefix(b" ")
+            if field == b"event":
+                event = value.decode("utf-8", "replace")
+            elif field == b"data":
+                data.append(value)
+            elif not line and data:
+                yield event, b"\n".join(data)
+                event, data = "", []
+
+
+async def _and_the_end(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The chunks and an empty line: servers forget the one after the last event."""
+    async for chunk in chunks:
+        yield chunk
+    yield b"\n\n"
+
+
+def open_openai(config: ModelConfig) -> Retrying:
+    """Open a model behind Chat Completions or Responses. Raises UsageError if the key is missing."""
+    import openai
+
+    from passagent.models.chat import Chat
+    from passagent.models.responses import Responses
+
+    api = config.api or ("chat" if config.is_compatible else "responses")
+    wire: Wire = Chat() if api == "chat" else Responses()
+    return _open(config, wire, openai, openai.AsyncOpenAI, "OPENAI")
+
+
+def open_anthropic(config: ModelConfig) -> Retrying:
+    """Open a model behind the Messages API. Raises UsageError if the key is missing."""
+    import anthropic
+
+    from passagent.models.anthropic import Messages
+
+    return _open(config, Messages(), anthropic, anthropic.AsyncAnthropic, "ANTHROPIC")
+
+
+def _open(config: ModelConfig, wire: Wire, sdk: Any, client: Any, prefix: str) -> Retrying:
+    """Open the SDK's `client`; its key and address stand in variables that begin with `prefix`."""
+    variable = f"{prefix}_API_KEY"
+    key = api_key(variable, config.name, config.base_url, f"{prefix}_BASE_URL")
+    opened = client(api_key=key, base_url=config.base_url, timeout=config.timeout_s, max_retries=0)
+    return Retrying(HttpModel(config, wire, opened, sdk, variable, key), Limiter(), config.max_retries)

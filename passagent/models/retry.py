@@ -13,10 +13,9 @@ import logging
 import random
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 from tenacity import (
     AsyncRetrying,
@@ -31,6 +30,8 @@ from passagent.models.types import Message, Model, Reply, ToolSpec, Usage
 
 log = logging.getLogger("passagent.models")
 
+START, MOST = 8.0, 64.0
+"""Calls to an endpoint in flight at first and at most."""
 MAX_RETRY_AFTER_S = 600.0
 TRANSIENT_STATUS = {408, 409, 425, 429}
 RATE_LIMIT_STATUS = {429, 529}
@@ -68,12 +69,37 @@ class ContextOverflow(PassagentError):
     """The conversation is longer than the model's window: fold it and ask again."""
 
 
-class Slots(Protocol):
-    """Something that says how many calls may be under way (limiter.Limiter)."""
+class Limiter:
+    """One endpoint's calls in flight: half as many after a rate limit, one more after a round of replies.
 
-    def slot(self) -> AbstractAsyncContextManager[None]:
-        """A place for one call."""
-        ...
+    Additive increase, multiplicative decrease (AIMD; Chiu and Jain, 1989).
+    """
+
+    def __init__(self, start: float = START, most: float = MOST) -> None:
+        self.limit, self.most = start, most
+        self.in_flight = 0
+        self._cuts = 0
+        self._changed = asyncio.Event()
+
+    @asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
+        """Wait for a place, hold it meanwhile, and learn from how the call ends."""
+        while self.in_flight >= int(self.limit):
+            await self._changed.wait()
+        self.in_flight += 1
+        cuts = self._cuts
+        try:
+            yield
+            self.limit = min(self.most, self.limit + 1 / self.limit)
+        except Transient as error:
+            if error.is_rate_limit and cuts == self._cuts:  # calls that were under way together count as one
+                self._cuts += 1
+                self.limit = max(1.0, self.limit / 2)
+            raise
+        finally:
+            self.in_flight -= 1
+            self._changed.set()
+            self._changed = asyncio.Event()
 
 
 @dataclass
@@ -85,7 +111,7 @@ class Retrying:
     """
 
     inner: Model
-    limiter: Slots
+    limiter: Limiter
     max_retries: int
     tell: Callable[[str], None] = log.warning
     """Takes a line before each wait: who waits, why, which try comes, and when."""

@@ -37,7 +37,7 @@ from passagent.store import conversations as stored
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
-from passagent.system.redaction import redact
+from passagent.system.redaction import redacted
 
 
 async def run_claimed(session: Session, episode: Episode) -> Episode:
@@ -132,8 +132,7 @@ def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
             model=choose_model(session, episode),
         )
         context = episode_context(session, episode, parent)
-        # what stands beside it, the tools' descriptions, is ours
-        messages = [one | {"content": redact(one["content"])} for one in compose(context)]
+        messages = redacted(compose(context))
         packed = [stored.pack(message) for message in messages]
     with store.transaction():
         episodes.set_parent(store, episode)

@@ -66,7 +66,7 @@ class Evaluator:
         return await asyncio.wrap_future(self._thread.start(self._evaluate(task, candidate, fresh)))
 
     async def _evaluate(self, task: Task | str | Path, candidate: CandidateLike, fresh: bool) -> Result:
-        from passagent.agent.judged import judged
+        from passagent.agent.validator import judged
         from passagent.store import Store
 
         loaded, given = as_task(task), _candidate(candidate)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from passagent.agent import validator
-from passagent.agent.judged import judged
+from passagent.agent.validator import judged
 from passagent.config import Config, load_config
 from passagent.errors import PassagentError
 from passagent.evaluator.result import Candidate

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from typing import Any
 
-from passagent.agent.judged import judged
+from passagent.agent.validator import judged
 from passagent.config import Config, load_config
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.candidate import Candidate
