@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from verdicts import evaluated
 
-from passagent.agent.fold import NEWEST, fold
-from passagent.agent.tokens import cut_end, cut_middle, fit, message_tokens, tokens
+from passagent.agent.tokens import NEWEST, cut_end, cut_middle, fit, fold, message_tokens, tokens
 from passagent.agent.tool_specs import Answer
 from passagent.models import anthropic
 from passagent.models.types import Message, assistant

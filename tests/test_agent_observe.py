@@ -8,9 +8,8 @@ from typing import Any
 from verdicts import evaluated
 
 from passagent.agent.failure import excerpts, first_error
-from passagent.agent.fold import fold
 from passagent.agent.observe import observation, verdict
-from passagent.agent.tokens import message_tokens
+from passagent.agent.tokens import fold, message_tokens
 from passagent.agent.tool_specs import Answer
 from passagent.evaluator.result import Evaluation, GraphResult, Mismatch, Speedup, Violation, Worst
 from passagent.models.types import Message, assistant

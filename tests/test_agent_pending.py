@@ -15,8 +15,8 @@ from verdicts import evaluated, verdict
 from passagent.agent.editor import file_editor
 from passagent.agent.episode import EpisodeEnd, evaluations, run_episode, untried
 from passagent.agent.evaluator_tool import pass_evaluator
-from passagent.agent.fold import fold
 from passagent.agent.taskfiles import TaskFiles
+from passagent.agent.tokens import fold
 from passagent.agent.tool_specs import Answer
 from passagent.agent.workspace import Workspace
 from passagent.cli.commands import running

@@ -27,8 +27,7 @@ from passagent.evaluator.result import MANIFEST, Evaluation, GraphResult, Speedu
 from passagent.experience.diagnosis import Diagnosis, GraphDiagnosis, diagnose
 from passagent.experience.profiling import nsight
 from passagent.experience.profiling.evidence import MOST_LINES, examine
-from passagent.experience.profiling.free_tier import free_profile
-from passagent.experience.profiling.profile_record import GraphProfile, KernelProfile, Profile
+from passagent.experience.profiling.profile_record import GraphProfile, KernelProfile, Profile, free_profile
 from passagent.kernels.vector_report import read_report
 from passagent.search.beginning import Parts
 from passagent.search.conducting import started, work

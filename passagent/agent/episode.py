@@ -14,9 +14,8 @@ from itertools import takewhile
 from typing import Any
 
 from passagent.agent.evaluator_tool import Late, PendingEvaluations, answers_data
-from passagent.agent.fold import Sent, fold
 from passagent.agent.taskfiles import ToolError
-from passagent.agent.tokens import CHARACTERS
+from passagent.agent.tokens import CHARACTERS, Sent, fold
 from passagent.agent.tool_specs import EVALUATOR, Answer, Tool
 from passagent.agent.toolbox import check_arguments
 from passagent.config import AgentConfig

@@ -9,7 +9,7 @@ from typing import Any
 from passagent.config import ModelConfig
 from passagent.models.retry import Transient, one_line
 from passagent.models.types import END, LENGTH, REFUSAL, TOOLS, Message, Reply, ToolSpec, Usage, assistant
-from passagent.models.wire import StreamedError, count, error_of, valid_history
+from passagent.models.wire import StreamedError, error_of, openai_usage, valid_history
 
 _STOP = {
     "stop": END,
@@ -79,17 +79,7 @@ class Chat:
 
     def usage(self, data: Any) -> Usage | None:
         """See Wire.usage."""
-        usage = data.get("usage") if isinstance(data, dict) else None
-        if not isinstance(usage, dict) or not usage:
-            return None
-        details = usage.get("prompt_tokens_details")
-        return Usage(
-            input_tokens=count(usage, "prompt_tokens"),
-            output_tokens=count(usage, "completion_tokens"),
-            cached_tokens=count(details, "cached_tokens"),
-            reasoning_tokens=count(usage.get("completion_tokens_details"), "reasoning_tokens"),
-            cache_write_tokens=count(details, "cache_write_tokens"),
-        )
+        return openai_usage(data, "prompt", "completion")
 
     def parse(self, data: Any, usage: Usage) -> Reply:
         """See Wire.parse."""

@@ -8,7 +8,7 @@ from typing import Any
 from passagent.config import ModelConfig
 from passagent.models.retry import Transient, one_line
 from passagent.models.types import END, LENGTH, REFUSAL, TOOLS, Message, Reply, ToolSpec, Usage, assistant
-from passagent.models.wire import StreamedError, clean, count, error_of, valid_history
+from passagent.models.wire import StreamedError, clean, error_of, openai_usage, valid_history
 
 _TERMINAL = {"response.completed", "response.incomplete", "response.failed"}
 _INCOMPLETE = {"max_output_tokens": LENGTH, "content_filter": REFUSAL}
@@ -65,17 +65,7 @@ class Responses:
 
     def usage(self, data: Any) -> Usage | None:
         """See Wire.usage."""
-        usage = data.get("usage") if isinstance(data, dict) else None
-        if not isinstance(usage, dict) or not usage:
-            return None
-        details = usage.get("input_tokens_details")
-        return Usage(
-            input_tokens=count(usage, "input_tokens"),
-            output_tokens=count(usage, "output_tokens"),
-            cached_tokens=count(details, "cached_tokens"),
-            reasoning_tokens=count(usage.get("output_tokens_details"), "reasoning_tokens"),
-            cache_write_tokens=count(details, "cache_write_tokens"),
-        )
+        return openai_usage(data, "input", "output")
 
     def parse(self, data: Any, usage: Usage) -> Reply:
         """See Wire.parse."""

@@ -97,7 +97,7 @@ class ReplayModel:
     async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
         """See Model.complete. Raises UsageError where the recording ends."""
         episode = self._episode(messages)
-        # a note that stands in place of earlier replies (agent/fold.py) says how many they were
+        # a note that stands in place of earlier replies (agent/tokens.py) says how many they were
         position = sum(m["role"] == "assistant" or m.get("replies", 0) for m in messages)
         replies = self._episodes[episode]
         if position >= len(replies):

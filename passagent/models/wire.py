@@ -304,3 +304,18 @@ def count(usage: Any, key: str) -> int:
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < MAX_COUNT:
         return int(value)  # some servers write 1000.0
     return 0
+
+
+def openai_usage(data: Any, prompt: str, completion: str) -> Usage | None:
+    """Read the usage of an OpenAI API; `prompt` and `completion` begin the names of its counts."""
+    usage = data.get("usage") if isinstance(data, dict) else None
+    if not isinstance(usage, dict) or not usage:
+        return None
+    details = usage.get(f"{prompt}_tokens_details")
+    return Usage(
+        input_tokens=count(usage, f"{prompt}_tokens"),
+        output_tokens=count(usage, f"{completion}_tokens"),
+        cached_tokens=count(details, "cached_tokens"),
+        reasoning_tokens=count(usage.get(f"{completion}_tokens_details"), "reasoning_tokens"),
+        cache_write_tokens=count(details, "cache_write_tokens"),
+    )

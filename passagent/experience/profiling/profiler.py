@@ -19,8 +19,13 @@ from passagent.evaluator.hardware.machine import measure_machine
 from passagent.evaluator.result import Evaluation
 from passagent.experience.profiling import nsight
 from passagent.experience.profiling.evidence import Evidence, examine
-from passagent.experience.profiling.free_tier import add_vector_reports, free_profile
-from passagent.experience.profiling.profile_record import GraphProfile, KernelProfile, Profile
+from passagent.experience.profiling.profile_record import (
+    GraphProfile,
+    KernelProfile,
+    Profile,
+    add_vector_reports,
+    free_profile,
+)
 from passagent.plan import artefact
 from passagent.plan.facts import device_facts
 from passagent.plan.messages import Recorded
