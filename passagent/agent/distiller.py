@@ -18,7 +18,7 @@ from passagent.agent.tokens import cut_end
 from passagent.config import Config
 from passagent.evaluator.result import Evaluation, GraphResult
 from passagent.experience.diagnosis import LABELS, Diagnosis
-from passagent.experience.hints import MAX_ADVICE, LearnedHint, fitness
+from passagent.experience.hints import MAX_ADVICE, LearnedHint, Situation, fitness
 from passagent.models import open_model, role_config
 from passagent.models.types import Message, Model, Reply, ToolSpec
 from passagent.tasks import Task
@@ -153,8 +153,8 @@ def read(message: Message, improvement: Improvement) -> LearnedHint:
         first = error.errors()[0]
         said = first["msg"].removeprefix("Value error, ")
         raise ValueError(f"{'.'.join(map(str, first['loc']))}: {said}") from None
-    operators, dtypes = set(improvement.task.operators), set(improvement.dtypes)
-    if not fitness(hint, hint.trigger[0], operators, improvement.target, dtypes):
+    operators, dtypes = frozenset(improvement.task.operators), frozenset(improvement.dtypes)
+    if not fitness(hint, Situation(hint.trigger[0], operators, improvement.target, dtypes)):
         raise ValueError("context: it leaves out the very task that the hint comes from")
     return hint
 

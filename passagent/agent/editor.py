@@ -179,7 +179,7 @@ def _nearest_lines(text: str, old: str) -> str:
 
 
 def _written(path: str, text: str, line: int | None = None) -> str:
-    """What an edit led to: the lines around it, and whether the file parses."""
+    """Return what an edit led to: the lines around it, and whether the file parses."""
     lines = lines_of(text)
     shown = ""
     if line is not None:

@@ -237,7 +237,7 @@ def steps(messages: list[Message]) -> int:
 
 
 def is_last_seen(messages: list[Message]) -> bool:
-    """Whether the model has replied since the last evaluation's result."""
+    """Return whether the model has replied since the last evaluation's result."""
     since = takewhile(lambda message: "evaluation" not in message.get("data", {}), reversed(messages))
     return any(message["role"] == "assistant" for message in since)
 
@@ -249,20 +249,20 @@ def evaluations(messages: list[Message]) -> int:
 
 
 def untried(messages: list[Message]) -> bool:
-    """Whether nothing was handed to the evaluator yet, or something was written since."""
+    """Return whether nothing was handed to the evaluator yet, or something was written since."""
     since = list(takewhile(lambda message: not is_handed(message), reversed(messages)))
     edits = [message.get("data", {}).get("edit") for message in since]
     return len(since) == len(messages) or "wrote" in takewhile(lambda edit: edit != "restored", edits)
 
 
 def is_handed(message: Message) -> bool:
-    """Whether a message answers a call that handed the evaluator a candidate."""
+    """Return whether a message answers a call that handed the evaluator a candidate."""
     is_answer = message["role"] == "tool" and message["name"] == EVALUATOR
     return is_answer and not message["data"].get("error")
 
 
 def replies_without_calls(messages: list[Message]) -> int:
-    """How many replies at the end have no tool call."""
+    """Return how many replies at the end have no tool call."""
     replies = [message for message in reversed(messages) if message["role"] == "assistant"]
     return len(list(takewhile(lambda reply: not reply["tool_calls"], replies)))
 

@@ -36,7 +36,7 @@ def first_error(evaluation: Evaluation, files: Mapping[str, str]) -> str:
 
 
 def _mismatch(graph: GraphResult, files: Mapping[str, str]) -> str:
-    """How far the pass came that came furthest, and where its pattern is."""
+    """Return how far the pass came that came furthest, and where its pattern is."""
     best = max(graph.mismatches, key=lambda one: one.matched_nodes / max(one.pattern_nodes, 1))
     file = f"{best.pass_name}.py"
     lines = files.get(file, "").splitlines()

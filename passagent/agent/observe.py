@@ -177,7 +177,7 @@ def _worst_of(members: list[GraphResult]) -> str:
 
 
 def _what(graph: GraphResult) -> str:
-    """What failed, in words that are equal for equal failures; empty for wrong results, which all differ."""
+    """Name what failed, equally for equal failures; empty for wrong results, which all differ."""
     if graph.status in ("mismatch", "refused") and graph.mismatches and not graph.matches:
         return "\n".join([*map(_mismatch, graph.mismatches), *([graph.error] if graph.error else [])])
     if graph.status == "wrong_result" and graph.worst is not None and not graph.error:

@@ -99,7 +99,7 @@ def task_text(context: EpisodeContext) -> str:
 
 
 def _task_values(context: EpisodeContext, is_served: bool) -> dict[str, Any]:
-    """What task_view.j2 shows."""
+    """Return what task_view.j2 shows."""
     is_known = bool(context.device_name)
     return {
         "is_served": is_served,
@@ -155,7 +155,7 @@ def attempt_line(attempt: Attempt) -> str:
 
 
 def shown_files(files: dict[str, str], budget: int) -> dict[str, str]:
-    """What of the files fits into `budget` tokens, the manifest and short ones first, the others cut."""
+    """Cut the files to `budget` tokens, the manifest and short ones first."""
     shown = {}
     for name in sorted(files, key=lambda name: (name != MANIFEST, len(files[name]), name)):
         shown[name] = cut_end(files[name], max(0, budget), "; view the file for the rest")

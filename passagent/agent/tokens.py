@@ -55,7 +55,7 @@ def message_tokens(message: Message) -> int:
 
 
 def fit(items: Sequence[T], text: Callable[[T], str], budget: int) -> int:
-    """How many of `items`, from the first on, fit into `budget` tokens as `text` shows them."""
+    """Return how many of `items`, from the first on, fit into `budget` tokens as `text` shows them."""
     for number, item in enumerate(items):
         budget -= tokens(text(item))
         if budget < 0:
@@ -94,7 +94,7 @@ class Sent(NamedTuple):
 
 
 def fold(messages: list[Message], budget: int, overhead: int = 0) -> Sent:
-    """What to send of `messages` in at most `budget` tokens, as far as that is possible.
+    """Return what to send of `messages` in at most `budget` tokens, as far as that is possible.
 
     `overhead`: estimated tokens of what goes with every request (the tools' schemas).
     """
@@ -281,7 +281,7 @@ def _short_call(call: dict[str, str]) -> dict[str, str]:
 
 
 def _note(dropped: range, so_far: list[Message]) -> Message:
-    """What stands in place of exchanges: those of their results that must not be lost.
+    """Return what stands in place of exchanges: those of their results that must not be lost.
 
     `replies`, their number, is for models that count replies (replay); no provider is sent it.
     """

@@ -166,7 +166,7 @@ def start_of(cursor: str | None) -> int:
 
 
 def passages(found: list[Passage]) -> str:
-    """What a search of the knowledge found."""
+    """Return what a search of the knowledge found."""
     lines = [f"[{p.path}] {p.heading}\n{_cut(p.text, MAX_PASSAGE)}" for p in found]
     return "\n\n".join(lines) or "nothing found; try other words, or read index.md, the map of all documents"
 

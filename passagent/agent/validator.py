@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
@@ -141,14 +141,14 @@ def read(message: Message) -> tuple[float, list[str]]:
 
 
 def is_settled(evaluation: Evaluation, config: ValidatorConfig) -> bool:
-    """Whether nothing is to be asked: the validator is off or was asked, or the candidate is not right."""
+    """Return True if the validator is off or was asked, or the candidate is not right."""
     if config.model is None or evaluation.status != "ok":
         return True
     return evaluation.validator is not None and settings_fit(evaluation.validator, config)
 
 
 def settings_fit(validator: dict[str, Any] | None, config: ValidatorConfig) -> bool:
-    """Whether a stored evaluation's opinion (None: there is none) may be used under `config`."""
+    """Return whether a stored evaluation's opinion (None: there is none) may be used under `config`."""
     if validator is None:
         return True
     return config.model_dump(include={"model", "threshold", "decisive"}) == {
@@ -198,19 +198,27 @@ def opinion_line(validator: dict[str, Any]) -> str:
     return f"validator {opinion.model}: {said}{': ' if why else ''}{why}"
 
 
+class Judges(NamedTuple):
+    """Who judges a candidate."""
+
+    evaluate: Judge
+    model: Model | None = None
+    """It is asked whether a right candidate cheats."""
+
+
 async def judged(
-    judge: Judge,
+    judges: Judges,
     store: Store | None,
     task: Task,
     candidate: Candidate,
     config: Config,
-    model: Model | None,
-    fresh: bool,
+    fresh: bool = False,
 ) -> Known:
     """Evaluate as a person asks for it: from the store (unless `fresh`), or measured and stored there.
 
-    `model`: who is asked whether a right candidate cheats. Raises what `judge` and the model raise.
+    Raises what the judges raise.
     """
+    judge, model = judges
     if store is None:
         result = Known(0, await judge(task.path, candidate), now(), from_store=False)
     else:

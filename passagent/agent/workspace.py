@@ -101,7 +101,7 @@ class Workspace:
         return sorted(found) + ([f"{TASK}/"] if not parts else [])
 
     def is_directory(self, name: str) -> bool:
-        """Whether `name` is a directory of the candidate or the task. Raises ToolError for a path outside."""
+        """Look for a directory of the candidate or the task. Raises ToolError for a path outside."""
         parts = _parts(name)
         return self._task.is_directory(parts[1:]) if parts[:1] == (TASK,) else self._holds(parts)
 

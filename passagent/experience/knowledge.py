@@ -53,7 +53,7 @@ class _Ranking:
         self._holders = Counter(word for bag in bags for word in bag)
 
     def score(self, place: int, weights: dict[str, float]) -> float:
-        """How well the text at `place` answers words of these weights."""
+        """Return how well the text at `place` answers words of these weights."""
         bag, count, score = self.bags[place], len(self.bags), 0.0
         share = self._sizes[place] * count / max(sum(self._sizes), 1)
         norm = SATURATION * (1 - LENGTH_WEIGHT + LENGTH_WEIGHT * share)

@@ -38,7 +38,7 @@ class Chat:
     def request(
         self, config: ModelConfig, messages: list[Message], tools: list[ToolSpec], refused: set[str]
     ) -> dict[str, Any]:
-        """See Wire.request."""
+        """Implement Wire.request."""
         reasoning = [name for name in _REASONING if name not in refused]
         if "system" in refused:  # it becomes the beginning of the first user turn
             messages = [m | {"role": "user"} if m["role"] == "system" else m for m in messages]
@@ -70,19 +70,19 @@ class Chat:
         return request
 
     def send(self, client: Any, request: dict[str, Any]) -> Any:
-        """See Wire.send."""
+        """Implement Wire.send."""
         return client.chat.completions.with_streaming_response.create(**request)
 
     def stream(self) -> ChatStream:
-        """See Wire.stream."""
+        """Implement Wire.stream."""
         return ChatStream()
 
     def usage(self, data: Any) -> Usage | None:
-        """See Wire.usage."""
+        """Implement Wire.usage."""
         return openai_usage(data, "prompt", "completion")
 
     def parse(self, data: Any, usage: Usage) -> Reply:
-        """See Wire.parse."""
+        """Implement Wire.parse."""
         if not isinstance(data, dict) or not data.get("choices"):
             raise Transient(one_line(f"the reply is no chat completion: {data}", 200))
         choice = data["choices"][0]
@@ -117,7 +117,7 @@ class ChatStream:
         self._seen = False
 
     def take(self, event: str, data: Any) -> None:
-        """See Stream.take."""
+        """Implement Stream.take."""
         error = error_of(data) if event == "error" or "error" in data else None
         if error:
             raise StreamedError(error[0], error[1])
@@ -154,7 +154,7 @@ class ChatStream:
             )
 
     def whole(self) -> dict[str, Any]:
-        """See Stream.whole."""
+        """Implement Stream.whole."""
         message = self._message | ({"tool_calls": self._calls} if self._calls else {})
         choice = {"index": 0, "message": message, "finish_reason": self._reason}
         return {"choices": [choice] if self._seen else [], "usage": self._usage}

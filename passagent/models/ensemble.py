@@ -59,13 +59,13 @@ class Ensemble:
         return cls(dict(zip(names, models, strict=True)), weights, config.label)
 
     async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
-        """See Model.complete; the heaviest model answers where nobody chose one."""
+        """Implement Model.complete; the heaviest model answers where nobody chose one."""
         return await self.models[max(self.weights, key=lambda name: self.weights[name])].complete(
             messages, tools
         )
 
     async def close(self) -> None:
-        """See Model.close."""
+        """Implement Model.close."""
         for model in self.models.values():
             await model.close()
 

@@ -75,7 +75,7 @@ class HttpModel:
         """Of calls as text."""
 
     async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
-        """See Model.complete; raises Transient, too."""
+        """Implement Model.complete; raises Transient, too."""
         while True:
             request = self.wire.request(self.config, messages, tools, self._refused.parameters)
             try:
@@ -90,7 +90,7 @@ class HttpModel:
                     raise self._judged(error) from None
 
     async def close(self) -> None:
-        """See Model.close."""
+        """Implement Model.close."""
         await self._client.close()
 
     def bound(self, messages: list[Message], tools: list[ToolSpec]) -> tuple[int, int]:
@@ -102,7 +102,7 @@ class HttpModel:
         self._client = self._client.with_options(timeout=seconds)
 
     def _judged(self, error: Exception) -> Exception:
-        """What an SDK's APIError means, with the address."""
+        """Return what an SDK's APIError means, with the address."""
         cause = error.__cause__
         if isinstance(cause, httpx2.ConnectError):
             root: BaseException = cause
@@ -173,7 +173,7 @@ class HttpModel:
         return Reply(clean(reply.message, self._hidden), usage, clean(reply.stop_reason, self._hidden))
 
     def _said(self, stream: Stream, data: Any) -> Usage | None:
-        """What the server counted, as far as it came to say."""
+        """Return what the server counted, as far as it came to say."""
         try:
             return self.wire.usage(data if data is not None else stream.whole())
         except _UNREADABLE:
@@ -190,7 +190,7 @@ class HttpModel:
 
 
 def _estimate(reply: Reply, request: dict[str, Any]) -> Usage:
-    """What a server that reports no usage may have counted: four characters a token."""
+    """Return what a server that reports no usage may have counted: four characters a token."""
     out = len(json.dumps(reply.message, ensure_ascii=False)) // 4
     return Usage(len(json.dumps(request, ensure_ascii=False)) // 4, out, is_estimate=True)
 

@@ -72,11 +72,11 @@ class Metered:
 
     @property
     def name(self) -> str:
-        """See Model.name."""
+        """Implement Model.name."""
         return self.inner.name
 
     async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
-        """See Model.complete; raises Transient and what `admit` raises, too."""
+        """Implement Model.complete; raises Transient and what `admit` raises, too."""
         meter, bound = self.meter, getattr(self.inner, "bound", None)
         most: tuple[int, int] = bound(messages, tools) if bound else (0, 0)
         release = await meter.admit(sum(most), meter.at_most(*most))
@@ -93,7 +93,7 @@ class Metered:
         return reply
 
     async def close(self) -> None:
-        """See Model.close."""
+        """Implement Model.close."""
         await self.inner.close()
 
     def _start(self) -> int:

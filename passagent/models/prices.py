@@ -53,7 +53,7 @@ class Price(Rates):
     """Input tokens over which the price is not known."""
 
     def cost(self, usage: Usage) -> float | None:
-        """See Rates.cost."""
+        """Implement Rates.cost."""
         if self.up_to is not None and usage.input_tokens > self.up_to:
             return None
         if self.over is not None and usage.input_tokens > self.over.tokens:

@@ -120,7 +120,7 @@ class Retrying:
 
     @property
     def name(self) -> str:
-        """See Model.name."""
+        """Implement Model.name."""
         return self.inner.name
 
     @property
@@ -129,7 +129,7 @@ class Retrying:
         return str(getattr(self.inner, "endpoint", ""))
 
     async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
-        """See Model.complete."""
+        """Implement Model.complete."""
 
         async def attempt() -> Reply:
             async with self.limiter.slot():
@@ -152,7 +152,7 @@ class Retrying:
             ) from None
 
     async def close(self) -> None:
-        """See Model.close."""
+        """Implement Model.close."""
         await self.inner.close()
 
     def _tell(self, state: RetryCallState) -> None:
@@ -171,7 +171,7 @@ def _wait(state: RetryCallState) -> float:
 def judge_status(
     name: str, key_variable: str, status: int, *, message: str, code: str, headers: Mapping[str, str]
 ) -> Exception:
-    """What an HTTP error of a model's server means: Transient, ContextOverflow, UsageError or PassagentError.
+    """Read a server's HTTP error as Transient, ContextOverflow, UsageError or PassagentError.
 
     `message` and `code` are the server's, secrets already taken out; `key_variable` names the key's variable.
     """
@@ -191,7 +191,7 @@ def judge_status(
 
 
 def is_overflow(status: int, message: str, code: str) -> bool:
-    """Whether an error says that the prompt does not fit into the model's window."""
+    """Return whether an error says that the prompt does not fit into the model's window."""
     said = status == 400 and _OVERFLOW.search(message) is not None
     return said or status == 413 or code in _OVERFLOW_CODES
 

@@ -32,7 +32,7 @@ class ScriptedModel:
         self.calls: list[list[Message]] = []
 
     async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
-        """See Model.complete."""
+        """Implement Model.complete."""
         self.calls.append(list(messages))
         if callable(self.replies):
             return as_reply(self.replies(messages, tools))
@@ -41,7 +41,7 @@ class ScriptedModel:
         return as_reply(self.replies[len(self.calls) - 1])
 
     async def close(self) -> None:
-        """See Model.close."""
+        """Implement Model.close."""
 
 
 def as_reply(scripted: Scripted) -> Reply:
@@ -95,7 +95,7 @@ class ReplayModel:
         self._assigned: dict[str, str] = {}
 
     async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
-        """See Model.complete. Raises UsageError where the recording ends."""
+        """Implement Model.complete. Raises UsageError where the recording ends."""
         episode = self._episode(messages)
         # a note that stands in place of earlier replies (agent/tokens.py) says how many they were
         position = sum(m["role"] == "assistant" or m.get("replies", 0) for m in messages)
@@ -105,7 +105,7 @@ class ReplayModel:
         return replies[position]
 
     async def close(self) -> None:
-        """See Model.close."""
+        """Implement Model.close."""
 
     def _episode(self, messages: list[Message]) -> str:
         start = [m["content"] for m in messages[:2]]

@@ -64,7 +64,7 @@ class Stream(Protocol):
         ...
 
     def whole(self) -> dict[str, Any]:
-        """What came so far, in the form of a reply that is not streamed."""
+        """Return what came so far, in the form of a reply that is not streamed."""
         ...
 
 
@@ -89,7 +89,7 @@ class Wire(Protocol):
         ...
 
     def usage(self, data: Any) -> Usage | None:
-        """What a reply, whole or not, says that it counted."""
+        """Return what a reply, whole or not, says that it counted."""
         ...
 
     def parse(self, data: Any, usage: Usage) -> Reply:
@@ -223,7 +223,7 @@ class Refused:
         self.name, self.parameters = name, set[str]()
 
     def drops(self, error: Exception, sent: list[str], hidden: tuple[str, ...]) -> bool:
-        """Whether `error` (an SDK's status error) refuses one of the optional parameters `sent`, now dropped.
+        """Drop the optional parameter of those `sent` that `error`, an SDK's status error, refuses, if any.
 
         A limit of tokens is dropped only where its name is unknown, not where its value is too large.
         """

@@ -21,7 +21,7 @@ from passagent.evaluator.result import Evaluation
 from passagent.evaluator.target import kind_of, target_of
 from passagent.experience import knowledge, retrieve
 from passagent.experience.diagnosis import START, Diagnosis
-from passagent.experience.hints import LEARNED, Hint, LearnedHint, is_held_out
+from passagent.experience.hints import LEARNED, Hint, LearnedHint, Situation, is_held_out
 from passagent.experience.knowledge import Passage
 from passagent.search.drafts import is_draft, is_first
 from passagent.search.relatives import Told, attempt, relatives
@@ -181,14 +181,13 @@ def hints_for(known: Known, episode: Episode, parent: Node | None) -> tuple[list
     if not config.agent.hints or episode.island == SEEDS:  # the expert reads none
         return [], []
     works = target_of(config.evaluator)
+    dtypes = frozenset(subgraph.dtype for subgraph in task.subgraphs)
+    situation = Situation(diagnosis_of(parent).label, frozenset(task.operators), kind_of(run.device), dtypes)
 
     def draw(hints: Iterable[Hint], limit: int, kind: str) -> list[Hint]:
         return retrieve(
             [hint for hint in hints if works.admits(hint.advice)],
-            diagnosis_of(parent).label,
-            task.operators,
-            kind_of(run.device),
-            {subgraph.dtype for subgraph in task.subgraphs},
+            situation,
             limit,
             random.Random(f"{kind}:{episode.seed}"),
             (episode.island, run.islands),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from passagent.agent import validator
-from passagent.agent.validator import judged
+from passagent.agent.validator import Judges, judged
 from passagent.config import Config, load_config
 from passagent.errors import PassagentError
 from passagent.evaluator.result import Candidate
@@ -83,7 +83,7 @@ async def _evaluate(
 
     pool = open_pool(config.evaluator, tell=lambda text: print(f"passagent: {text}", file=sys.stderr))
     try:
-        return await judged(pool.evaluate, store, task, candidate, config, model, fresh)
+        return await judged(Judges(pool.evaluate, model), store, task, candidate, config, fresh)
     finally:
         await pool.close()
         if model is not None:

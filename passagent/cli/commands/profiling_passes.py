@@ -6,7 +6,7 @@ import asyncio
 import sys
 from typing import Any
 
-from passagent.agent.validator import judged
+from passagent.agent.validator import Judges, judged
 from passagent.config import Config, load_config
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.candidate import Candidate
@@ -49,7 +49,7 @@ async def _evaluated(store: Store, task: Task, candidate: Candidate, config: Con
 
     pool = open_pool(config.evaluator, tell=lambda text: print(f"passagent: {text}", file=sys.stderr))
     try:
-        known = await judged(pool.evaluate, store, task, candidate, config, None, False)
+        known = await judged(Judges(pool.evaluate), store, task, candidate, config)
         return known.evaluation
     finally:
         await pool.close()

@@ -96,7 +96,7 @@ class Evidence(BaseModel):
 
     @property
     def main(self) -> Limit | None:
-        """What limits most; None: abstained."""
+        """Return what limits most; None: abstained."""
         return self.limits[0].limit if self.limits else None
 
     def text(self, notes: list[str] | None = None) -> str:

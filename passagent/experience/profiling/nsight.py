@@ -177,7 +177,7 @@ def _value(action: Any, name: str) -> float | None:
 
 
 def _rules(action: Any) -> list[Rule]:
-    """What NVIDIA's rules say, with the largest estimated speedup first."""
+    """Return what NVIDIA's rules say, with the largest estimated speedup first."""
     found = []
     for result in action.rule_results():
         if not result.has_rule_message():

@@ -158,7 +158,7 @@ def _graph(graph: GraphResult, machine: Machine, issue_s: float) -> GraphProfile
 
 
 def add_vector_reports(profile: Profile, plans: Iterable[Plan]) -> None:
-    """What GCC says of the loops of the C++ kernels in `plans`, beside each kernel of that name."""
+    """Return what GCC says of the loops of the C++ kernels in `plans`, beside each kernel of that name."""
     found = {}
     for kernel in (kernel for plan in plans for kernel in plan.kernels.values()):
         if isinstance(kernel, NativeKernel) and kernel.kind == "cpp" and kernel.entry not in found:
