@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -58,18 +57,12 @@ def profile(metrics=None, multiprocessors=132, **graph):
 
 def test_a_real_report_has_every_counter_and_is_diagnosed():
     pytest.importorskip("ncu_report", reason="pip install 'passagent[profile]'")
-    names = nsight.metric_names(REPORT)
-    unknown = [
-        own for own, ps in nsight.METRICS.items() if not any(re.fullmatch(p, n) for p in ps for n in names)
-    ]
-    assert unknown == []
     [kernel] = nsight.read_report(REPORT)
     assert (kernel.name, kernel.registers, kernel.duration_us) == ("one_block_kernel", 32, 539.648)
     assert kernel.metrics["grid"] == 1 and kernel.metrics.keys() == nsight.METRICS.keys() - {
         "duration_ns",
         "registers",
     }
-    assert kernel.rules[0].speedup_percent is not None
     found = examine(profile(kernels=[kernel]))
     assert (found.main, found.missing) == ("occupancy", [])
 

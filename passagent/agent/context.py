@@ -8,6 +8,7 @@ from typing import Any
 from passagent.config import AgentConfig
 from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.reference.eager import EagerGraph
+from passagent.experience.exemplars import Match
 from passagent.experience.knowledge import Passage
 from passagent.extend import Target
 from passagent.tasks import Task
@@ -60,18 +61,6 @@ class HintView:
 
 
 @dataclass(frozen=True)
-class PastTask:
-    """A pass that worked for another task."""
-
-    operators: list[str]
-    as_score: float | None
-    """None: it was not measured here."""
-    files: dict[str, str]
-    why: str
-    """Why it is shown: what both tasks have in common."""
-
-
-@dataclass(frozen=True)
 class EpisodeContext:
     """Everything that compose() needs."""
 
@@ -95,7 +84,7 @@ class EpisodeContext:
     """Ids of learned hints that are not shown, to measure their worth."""
     knowledge: list[Passage] = field(default_factory=list)
     """Sections of the knowledge documents, the best fitting first."""
-    past: list[PastTask] = field(default_factory=list)
+    past: list[Match] = field(default_factory=list)
     """Passes of similar tasks, the most similar first."""
     machine: Machine | None = None
     """What was measured of this machine."""

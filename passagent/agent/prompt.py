@@ -55,7 +55,7 @@ def compose(context: EpisodeContext, served: Sequence[ToolSpec] = ()) -> list[Me
         "more_hints": len(context.hints) - len(hints),
         "passages": passages,
         "more_passages": len(context.knowledge) - len(passages),
-        "past": [(task, shown_files(task.files, budget.past)) for task in context.past],
+        "past": [(match, shown_files(match.exemplar.files, budget.past)) for match in context.past],
         "manifest": MANIFEST,
     }
     system = environment.get_template("system.j2").render(values).strip()

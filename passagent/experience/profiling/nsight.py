@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from passagent.errors import PassagentError
-from passagent.experience.profiling.profile_record import KernelProfile, Rule
+from passagent.experience.profiling.profile_record import KernelProfile
 
 BUDGET_S = 60.0
 """For one run under ncu, s."""
@@ -138,11 +138,6 @@ def read_report(report: Path) -> list[KernelProfile]:
         raise ProfilerUnavailable(f"{report.name}: is no report that ncu-report reads: {error}") from error
 
 
-def metric_names(report: Path) -> set[str]:
-    """NVIDIA's names of all metrics in a report."""
-    return {name for action in _actions(reader().load_report(str(report))) for name in action.metric_names()}
-
-
 def _actions(context: Any) -> Iterator[Any]:
     for number in range(context.num_ranges()):
         found = context.range_by_idx(number)
@@ -163,7 +158,6 @@ def _kernel(action: Any) -> KernelProfile:
         duration_us=None if duration is None else duration / 1e3,
         registers=None if registers is None else int(registers),
         metrics=metrics,
-        rules=_rules(action),
     )
 
 
@@ -174,15 +168,3 @@ def _value(action: Any, name: str) -> float | None:
     value = float(metric.as_double())
     unit = str(metric.unit())
     return value * {"us": 1e3, "usecond": 1e3, "ms": 1e6, "msecond": 1e6}.get(unit, 1.0)
-
-
-def _rules(action: Any) -> list[Rule]:
-    """Return what NVIDIA's rules say, with the largest estimated speedup first."""
-    found = []
-    for result in action.rule_results():
-        if not result.has_rule_message():
-            continue
-        message = result.rule_message()
-        speedup = result.speedup_estimation()["speedup"] if result.has_speedup_estimation() else None
-        found.append(Rule(name=str(result.name()), text=str(message["title"]), speedup_percent=speedup))
-    return sorted(found, key=lambda rule: -(rule.speedup_percent or 0.0))

@@ -24,15 +24,6 @@ class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Rule(_Record):
-    """What a rule of Nsight Compute says of a kernel."""
-
-    name: str
-    text: str
-    speedup_percent: float | None = None
-    """NVIDIA's estimate of what following it gains; None: it gives none."""
-
-
 class KernelProfile(_Record):
     """One kernel of a replay."""
 
@@ -54,7 +45,6 @@ class KernelProfile(_Record):
     missed: list[str] = Field(default_factory=list)
     metrics: dict[str, float] = Field(default_factory=dict)
     """Hardware counters, by our names (nsight.METRICS)."""
-    rules: list[Rule] = Field(default_factory=list)
 
 
 class GraphProfile(_Record):
@@ -83,8 +73,6 @@ class GraphProfile(_Record):
     """A call of the replay, many in a row, without a profiler."""
     busy_us: float | None = None
     """Of it the time in kernels."""
-    cache_misses: float | None = None
-    """CPU: misses of the last level in a call."""
     kernels: list[KernelProfile] = Field(default_factory=list)
 
 
