@@ -154,23 +154,23 @@ def _str_replace(path: str, text: str, old: str, new: str) -> tuple[str, int]:
     if not starts:
         raise ToolError(f"old_str does not occur in {path}; {_nearest_lines(text, old)}")
     if len(starts) > 1:
-        shown = ", ".join(map(str, starts[:12])) + (", ..." if len(starts) > 12 else "")
+        places = ", ".join(map(str, starts[:12])) + (", ..." if len(starts) > 12 else "")
         raise ToolError(
-            f"old_str occurs {len(starts)} times in {path}, at lines {shown}; take more lines around it"
+            f"old_str occurs {len(starts)} times in {path}, at lines {places}; take more lines around it"
         )
     return text.replace(old, new), starts[0]
 
 
 def _nearest_lines(text: str, old: str) -> str:
     """Where the text that was meant may stand, so that it can be copied as it is."""
-    lines, wanted = lines_of(text), [line.strip() for line in old.strip().split("\n")]
+    lines, meant = lines_of(text), [line.strip() for line in old.strip().split("\n")]
     stripped = [line.strip() for line in lines]
-    count = len(wanted)
+    count = len(meant)
     for start in range(len(lines) - count + 1):
-        if stripped[start : start + count] == wanted:
-            shown = numbered(lines[start : start + min(count, 12)], start + 1)
-            return f"with other whitespace it does at line {start + 1}:\n{shown}"
-    longest = max(wanted, key=len)
+        if stripped[start : start + count] == meant:
+            excerpt = numbered(lines[start : start + min(count, 12)], start + 1)
+            return f"with other whitespace it does at line {start + 1}:\n{excerpt}"
+    longest = max(meant, key=len)
     close = difflib.get_close_matches(longest, {line for line in stripped if line}, n=1, cutoff=0.6)
     if not close:
         return "nothing in it is like that; view the file and copy the text with its exact whitespace"
@@ -181,11 +181,11 @@ def _nearest_lines(text: str, old: str) -> str:
 def _written(path: str, text: str, line: int | None = None) -> str:
     """Return what an edit led to: the lines around it, and whether the file parses."""
     lines = lines_of(text)
-    shown = ""
+    excerpt = ""
     if line is not None:
         first = max(1, line - 3)
-        shown = "\n" + numbered(lines[first - 1 : line + 8], first)
-    return f"{path}: {len(lines)} lines written.{_problem(path, text)}{shown}"
+        excerpt = "\n" + numbered(lines[first - 1 : line + 8], first)
+    return f"{path}: {len(lines)} lines written.{_problem(path, text)}{excerpt}"
 
 
 def _problem(path: str, text: str) -> str:

@@ -121,8 +121,8 @@ async def run_episode(
         while True:
             try:
                 for call, is_cut in unanswered(messages):
-                    made = evaluations(messages) + pending.used
-                    result = await answer(call, by_name, is_cut, made < limits.max_evaluations)
+                    used = evaluations(messages) + pending.used
+                    result = await answer(call, by_name, is_cut, used < limits.max_evaluations)
                     name = meant_tool(call["name"], list(by_name)) or call["name"]
                     message = {"role": "tool", "tool_call_id": call["id"], "name": name}
                     late = None

@@ -160,10 +160,10 @@ def pass_evaluator(workspace: Workspace, submit: Submit, start_as: float | None 
 
 def _standing(scores: list[float | None], last: int) -> str:
     """Compare the version `last` with the episode's others, as far as their scores are known."""
-    known = [(score, -number) for number, score in enumerate(scores) if score is not None]
-    if not known:
+    ranks = [(score, -number) for number, score in enumerate(scores) if score is not None]
+    if not ranks:
         return f"version {last} of this episode; none is correct on every graph yet"
-    score, best = max(known)[0], -max(known)[1]
+    score, best = max(ranks)[0], -max(ranks)[1]
     if best == last:
         return f"version {last} of this episode, its best so far"
     begun = ", what you began with" if best == 0 else ""

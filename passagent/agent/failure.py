@@ -37,7 +37,7 @@ def first_error(evaluation: Evaluation, files: Mapping[str, str]) -> str:
 
 def _mismatch(graph: GraphResult, files: Mapping[str, str]) -> str:
     """Return how far the pass came that came furthest, and where its pattern is."""
-    best = max(graph.mismatches, key=lambda one: one.matched_nodes / max(one.pattern_nodes, 1))
+    best = max(graph.mismatches, key=lambda mismatch: mismatch.matched_nodes / max(mismatch.pattern_nodes, 1))
     file = f"{best.pass_name}.py"
     lines = files.get(file, "").splitlines()
     line = next((number for number, text in enumerate(lines, 1) if text.startswith("def pattern")), None)
@@ -51,11 +51,11 @@ def _mismatch(graph: GraphResult, files: Mapping[str, str]) -> str:
 def _error(text: str, files: Mapping[str, str]) -> str:
     """The line of a compiler's or an interpreter's message that says what is wrong, after the place meant."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [text]
-    said = next((line for line in lines if "error: " in line), lines[0])
-    if said.endswith(":") and said != lines[-1]:
-        said = f"{said} {lines[-1]}"  # what is between quotes the source
+    message = next((line for line in lines if "error: " in line), lines[0])
+    if message.endswith(":") and message != lines[-1]:
+        message = f"{message} {lines[-1]}"  # what is between quotes the source
     place = next((f"{file}:{line}" for file, line in places(text, files)), None)
-    return _one_line(f"{place}: {said.removesuffix(f' ({place})')}" if place else said)
+    return _one_line(f"{place}: {message.removesuffix(f' ({place})')}" if place else message)
 
 
 def _one_line(text: str, limit: int = 220) -> str:
@@ -71,7 +71,7 @@ def excerpts(message: str, files: Mapping[str, str]) -> str:
     shown: dict[tuple[str, int], str] = {}
     for name, line in places(message, files):
         lines = files[name].split("\n")
-        near = any(name == known and abs(line - at) <= AROUND for known, at in shown)
+        near = any(name == file and abs(line - at) <= AROUND for file, at in shown)
         if 1 <= line <= len(lines) and not near and len(shown) < MAX_EXCERPTS:
             shown[(name, line)] = _excerpt(name, lines, line)
     return "\n".join(shown.values())
@@ -79,15 +79,15 @@ def excerpts(message: str, files: Mapping[str, str]) -> str:
 
 def places(message: str, files: Mapping[str, str]) -> Iterator[tuple[str, int]]:
     """`(file, line)` of each line of `files` that `message` means, those inside of kernels first."""
-    for found in _KERNEL.finditer(message):
-        kernel, line = found["name"], int(found["line"])
+    for place in _KERNEL.finditer(message):
+        kernel, line = place["name"], int(place["line"])
         yield from ((name, first + line - 1) for name, first in _literals(kernel, line, files))
     by_last_part = {name.rpartition("/")[2]: name for name in files}
-    for found in _PYTHON.finditer(message):
-        last_part = found["name"].rpartition("/")[2]
-        known = found["name"] if found["name"] in files else by_last_part.get(last_part)
-        if known:
-            yield known, int(found["line"])
+    for place in _PYTHON.finditer(message):
+        last_part = place["name"].rpartition("/")[2]
+        file = place["name"] if place["name"] in files else by_last_part.get(last_part)
+        if file:
+            yield file, int(place["line"])
 
 
 def _literals(kernel: str, line: int, files: Mapping[str, str]) -> Iterator[tuple[str, int]]:

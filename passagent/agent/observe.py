@@ -113,17 +113,17 @@ def _span(graphs: list[GraphResult]) -> str:
     others = [tuple(n for n in g.left if n not in {*g.applied, "getitem"}) for g in graphs]
     pairs = zip(graphs, others, strict=True)
     distinct = sorted({(g.nodes_before, g.nodes_after, names) for g, names in pairs})
-    shown = []
+    spans = []
     for before, after, names in distinct[:4]:
         more = ", ..." if len(names) > MAX_LEFT else ""
         named = f" (left: {', '.join(names[:MAX_LEFT])}{more})" if names else ""
-        shown.append(f"{before} -> {after}{named}")
-    return ", ".join(shown) + (", ..." if len(distinct) > 4 else "")
+        spans.append(f"{before} -> {after}{named}")
+    return ", ".join(spans) + (", ..." if len(distinct) > 4 else "")
 
 
 def _violation_lines(evaluation: Evaluation, sources: Mapping[str, str]) -> str:
-    said = "integrity violations (each scores as a failure at every t):\n"
-    return said + violations_text(evaluation.violations, sources)
+    title = "integrity violations (each scores as a failure at every t):\n"
+    return title + violations_text(evaluation.violations, sources)
 
 
 def why_unrecorded(evaluation: Evaluation, sources: Mapping[str, str]) -> str:
@@ -136,14 +136,14 @@ def why_unrecorded(evaluation: Evaluation, sources: Mapping[str, str]) -> str:
 def violations_text(violations: list[Violation], sources: Mapping[str, str]) -> str:
     """A line for each rule that is broken in one way, with all places; then the `sources`' lines meant."""
     places: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for one in violations:
-        places[(one.rule, one.message)].append(one.place)
+    for violation in violations:
+        places[(violation.rule, violation.message)].append(violation.place)
     lines = []
-    for (rule, message), found in places.items():
-        others = [place for place in dict.fromkeys(found) if place != found[0]]
+    for (rule, message), where in places.items():
+        others = [place for place in dict.fromkeys(where) if place != where[0]]
         also = f": also {', '.join(others)}" if others else ""
-        times = f" (x {len(found)}{also})" if len(found) > 1 else ""
-        lines.append(f"[{rule}] {found[0]}: {message}{times}")
+        times = f" (x {len(where)}{also})" if len(where) > 1 else ""
+        lines.append(f"[{rule}] {where[0]}: {message}{times}")
     more = len(lines) - MAX_VIOLATIONS
     shown = lines[:MAX_VIOLATIONS] + ([f"... {more} more"] if more > 0 else [])
     quoted = excerpts("\n".join(lines), sources)
@@ -157,22 +157,22 @@ def _failures(graphs: list[GraphResult], sources: Mapping[str, str]) -> list[str
         if graph.status != "ok":
             groups[(graph.status, _what(graph))].append(graph)
     limit = max(MAX_ERROR // max(len(groups), 1), MIN_ERROR)
-    shown = [
+    paragraphs = [
         f"{status} {_where(members)}\n"
         + _indent("\n".join(part for part in (_quoted(what, sources, limit), _worst_of(members)) if part))
         for (status, what), members in groups.items()
     ]
-    more = len(shown) - MAX_FAILURES
-    return shown[:MAX_FAILURES] + ([f"... {more} more kinds of failure ..."] if more > 0 else [])
+    more = len(paragraphs) - MAX_FAILURES
+    return paragraphs[:MAX_FAILURES] + ([f"... {more} more kinds of failure ..."] if more > 0 else [])
 
 
 def _worst_of(members: list[GraphResult]) -> str:
     """Wrong results, a line for each graph of which an element is kept."""
-    known = [graph for graph in members if graph.status == "wrong_result" and graph.worst is not None]
+    wrong = [graph for graph in members if graph.status == "wrong_result" and graph.worst is not None]
     if len(members) == 1:
-        return "".join(map(_worst, known))
-    rows = [f"{graph.name} ({graph.dtype}): {_worst(graph)}" for graph in known[:MAX_ROWS]]
-    more = len(known) - len(rows)
+        return "".join(map(_worst, wrong))
+    rows = [f"{graph.name} ({graph.dtype}): {_worst(graph)}" for graph in wrong[:MAX_ROWS]]
+    more = len(wrong) - len(rows)
     return "\n".join(rows) + (f"\n... {more} more graphs" if more else "")
 
 
@@ -214,10 +214,10 @@ def _worst(graph: GraphResult) -> str:
 
 
 def _against_float64(graph: GraphResult) -> str:
-    own, eager = graph.float64_error, graph.eager_float64_error
-    if own is None or eager is None:
+    error, eager = graph.float64_error, graph.eager_float64_error
+    if error is None or eager is None:
         return ""
-    return f"; relative error against float64 {own:.2g}, eager's own {eager:.2g}"
+    return f"; relative error against float64 {error:.2g}, eager's own {eager:.2g}"
 
 
 def _idle_passes(graphs: list[GraphResult]) -> list[str]:
@@ -242,10 +242,10 @@ def _loose(graphs: list[GraphResult]) -> list[str]:
     if not loose:
         return []
     worst = max(loose, key=lambda g: g.passes_from_t or -10)
-    told = f"{worst.name}: {_worst(worst)}"
+    text = f"{worst.name}: {_worst(worst)}"
     if worst.roundings:
-        told += f"\neager's rounding shows after {', '.join(worst.roundings[:3])}: round there, too"
-    return [f"less exact than t = -5 {_where(loose)}\n{_indent(told)}"]
+        text += f"\neager's rounding shows after {', '.join(worst.roundings[:3])}: round there, too"
+    return [f"less exact than t = -5 {_where(loose)}\n{_indent(text)}"]
 
 
 def _speedups(graphs: list[GraphResult]) -> list[str]:
@@ -283,17 +283,17 @@ def _score(evaluation: Evaluation, parent_as: float | None, best_as: float | Non
     score = evaluation.as_score
     if score is None:
         return ""
-    said = f"AS {score:.4f}"
+    text = f"AS {score:.4f}"
     if evaluation.as_low is not None and evaluation.as_high is not None:
-        said += f" [{evaluation.as_low:.4f}, {evaluation.as_high:.4f}]"
+        text += f" [{evaluation.as_low:.4f}, {evaluation.as_high:.4f}]"
     if evaluation.gmean_speedup is not None:
-        said += f"; geometric mean speedup of the correct graphs {evaluation.gmean_speedup:.3f}x"
+        text += f"; geometric mean speedup of the correct graphs {evaluation.gmean_speedup:.3f}x"
     if evaluation.fast_1 is not None:
-        said += f"; {evaluation.fast_1:.0%} of the graphs correct and at least as fast as eager"
+        text += f"; {evaluation.fast_1:.0%} of the graphs correct and at least as fast as eager"
     for who, other in (("the parent's", parent_as), ("the best so far,", best_as)):
         if evaluation.status == "ok" and other:
-            said += f"; {score / other - 1:+.1%} against {who} {other:.4f}"
-    return said
+            text += f"; {score / other - 1:+.1%} against {who} {other:.4f}"
+    return text
 
 
 def _cut(text: str, limit: int) -> str:

@@ -49,7 +49,7 @@ def compose(context: EpisodeContext, served: Sequence[ToolSpec] = ()) -> list[Me
         "tools": [spec.name for spec in specs],
         "parent_files": shown_files(parent.files, budget.parent) if parent else {},
         "parent_observation": cut_middle(parent.observation, budget.evaluation) if parent else "",
-        "attempts": [attempt_line(one) for one in context.attempts[len(context.attempts) - newest :]],
+        "attempts": [attempt_line(attempt) for attempt in context.attempts[len(context.attempts) - newest :]],
         "more_attempts": context.more_attempts + len(context.attempts) - newest,
         "hints": hints,
         "more_hints": len(context.hints) - len(hints),
@@ -87,7 +87,8 @@ def task_data(context: EpisodeContext) -> dict[str, Any]:
         "role": context.role,
         "parent": parent.verdict | {"note": note_of(parent.files)} if parent else None,
         "attempts": [
-            {"status": one.status, "as_score": one.as_score, "note": one.note} for one in context.attempts
+            {"status": attempt.status, "as_score": attempt.as_score, "note": attempt.note}
+            for attempt in context.attempts
         ],
     }
 

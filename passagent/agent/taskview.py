@@ -88,8 +88,8 @@ def view_task(task: Task, budget: int, eager: tuple[EagerGraph, ...] = ()) -> Ta
 
 
 @functools.lru_cache(maxsize=16)
-def _view(known: _Known, budget: int, eager: tuple[EagerGraph, ...]) -> TaskView:
-    task, measured = known.task, {one.name: one for one in eager}
+def _view(keyed: _Known, budget: int, eager: tuple[EagerGraph, ...]) -> TaskView:
+    task, measured = keyed.task, {one.name: one for one in eager}
     by_source: dict[str, list[Subgraph]] = defaultdict(list)
     for graph in task.subgraphs:
         by_source[forward_source(graph.source)].append(graph)
@@ -104,11 +104,11 @@ def _view(known: _Known, budget: int, eager: tuple[EagerGraph, ...]) -> TaskView
         text = text if index else cut_end(text, budget * 2 // 3, f"; view {file}")
         operators = _operators(graphs[0], measured.get(graphs[0].name))
         variants.append(Variant(_label(index), text, changed is not None, len(graphs), file, operators))
-    shown = max(1, fit(variants[:MAX_VARIANTS], lambda variant: variant.text, budget * 2 // 3))
-    left = budget - sum(tokens(variant.text) for variant in variants[:shown])
+    count = max(1, fit(variants[:MAX_VARIANTS], lambda variant: variant.text, budget * 2 // 3))
+    rest = budget - sum(tokens(variant.text) for variant in variants[:count])
     rows = _rows(task, labels, measured)
-    shown_rows = fit(rows[:MAX_ROWS], lambda row: row.inputs + row.dtypes + row.outputs + row.eager, left)
-    return TaskView(variants[:shown], len(variants) - shown, rows[:shown_rows], len(rows) - shown_rows)
+    shown_rows = fit(rows[:MAX_ROWS], lambda row: row.inputs + row.dtypes + row.outputs + row.eager, rest)
+    return TaskView(variants[:count], len(variants) - count, rows[:shown_rows], len(rows) - shown_rows)
 
 
 @functools.lru_cache(maxsize=64)
@@ -151,12 +151,12 @@ def _rows(task: Task, labels: dict[str, str], measured: dict[str, EagerGraph]) -
 def _outputs(graph: Subgraph, measured: EagerGraph | None) -> str:
     if measured is None:
         return "not known yet"
-    shown = []
+    texts = []
     for output in measured.outputs:
         dtype = "T" if output.dtype == graph.dtype else output.dtype
         strides = "" if _is_contiguous(output) else f" strides {output.strides}"
-        shown.append(f"{dtype}{list(output.shape)}{strides}")
-    return "; ".join(shown)
+        texts.append(f"{dtype}{list(output.shape)}{strides}")
+    return "; ".join(texts)
 
 
 def _is_contiguous(output: Output) -> bool:
@@ -175,19 +175,19 @@ def _times(graphs: list[Subgraph], measured: dict[str, EagerGraph]) -> str:
         if graph.name in measured:
             by_dtype[graph.dtype].append(measured[graph.name].eager_us)
     medians = {dtype: statistics.median(times) for dtype, times in by_dtype.items()}
-    shown = [f"{dtype} {us:.0f} us" if us >= 100 else f"{dtype} {us:.1f} us" for dtype, us in medians.items()]
-    return ", ".join(shown) or "not measured yet"
+    texts = [f"{dtype} {us:.0f} us" if us >= 100 else f"{dtype} {us:.1f} us" for dtype, us in medians.items()]
+    return ", ".join(texts) or "not measured yet"
 
 
 def _inputs(graph: Subgraph) -> str:
-    shown = []
+    texts = []
     for meta in graph.inputs:
         if meta.is_python_scalar:
-            shown.append(f"{meta.name} = {meta.data} (Python {meta.dtype})")
+            texts.append(f"{meta.name} = {meta.data} (Python {meta.dtype})")
         else:
             dtype = "T" if meta.dtype == graph.dtype else meta.dtype
-            shown.append(f"{meta.name} {dtype}{list(meta.shape)}")
-    return ", ".join(shown)
+            texts.append(f"{meta.name} {dtype}{list(meta.shape)}")
+    return ", ".join(texts)
 
 
 def _count(elements: int) -> str:
@@ -281,14 +281,14 @@ def _bytes(size: int) -> str:
 
 def _cpu_flags() -> list[str]:
     info = Path("/proc/cpuinfo")
-    found = re.search(r"^(?:flags|Features)\s*:(.*)$", info.read_text(), re.M) if info.exists() else None
-    return found.group(1).split() if found else []
+    line = re.search(r"^(?:flags|Features)\s*:(.*)$", info.read_text(), re.M) if info.exists() else None
+    return line.group(1).split() if line else []
 
 
 def _caches() -> str:
-    shown = []
+    caches = []
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         kind = (index / "type").read_text().strip()
         if kind != "Instruction":
-            shown.append(f"L{(index / 'level').read_text().strip()} {(index / 'size').read_text().strip()}")
-    return ", ".join(shown)
+            caches.append(f"L{(index / 'level').read_text().strip()} {(index / 'size').read_text().strip()}")
+    return ", ".join(caches)

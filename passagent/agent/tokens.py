@@ -71,8 +71,8 @@ def cut_end(text: str, budget: int, rest: str) -> str:
     if tokens(text) <= budget:
         return text
     lines = text.split("\n")
-    kept = fit(lines, lambda line: line + "\n", budget)
-    return "\n".join([*lines[:kept], f"... {len(lines) - kept} lines not shown{rest}"])
+    count = fit(lines, lambda line: line + "\n", budget)
+    return "\n".join([*lines[:count], f"... {len(lines) - count} lines not shown{rest}"])
 
 
 def cut_middle(text: str, budget: int) -> str:
@@ -139,8 +139,8 @@ class _Folded:
         if self.total <= budget:
             return
         goal, so_far = budget * FOLD_TO, self.messages[:end]
-        kept = _kept(so_far)
-        steps = [(_results(so_far, kept), _short_result), (_writers(so_far, kept), _short_calls)]
+        spared = _kept(so_far)
+        steps = [(_results(so_far, spared), _short_result), (_writers(so_far, spared), _short_calls)]
         for index, shorten in ((index, shorten) for indices, shorten in steps for index in indices):
             if self.total <= goal:
                 return
@@ -151,10 +151,10 @@ class _Folded:
             self._drop(so_far, goal)
 
     def sent(self) -> Sent:
-        shown = [self.short.get(index, message) for index, message in enumerate(self.messages)]
+        messages = [self.short.get(index, message) for index, message in enumerate(self.messages)]
         if self.note:
-            shown[self.dropped.start : self.dropped.stop] = [self.note]
-        return Sent(shown, int(self.total))
+            messages[self.dropped.start : self.dropped.stop] = [self.note]
+        return Sent(messages, int(self.total))
 
     def _drop(self, so_far: list[Message], goal: float) -> None:
         """Leave out the oldest exchanges until `goal` is met or only the newest are left."""
@@ -181,7 +181,7 @@ def _kept(messages: list[Message]) -> set[int]:
     """Results that are never folded, and the calls that wrote the best version."""
     results = [index for index, message in enumerate(messages) if _is_result(message)]
     best, error = _best(messages), _last_error(messages)
-    kept = {*results[-NEWEST:], *(index for index in (best, error) if index is not None)}
+    spared = {*results[-NEWEST:], *(index for index in (best, error) if index is not None)}
     writers: dict[str, set[int]] = {}
     for index, message in enumerate(messages[: _handed(messages, best)]):
         for call in message.get("tool_calls", ()) if message["role"] == "assistant" else ():
@@ -191,7 +191,7 @@ def _kept(messages: list[Message]) -> set[int]:
                 if arguments.get("command") == "create":
                     writers[path] = set()
                 writers.setdefault(path, set()).add(index)
-    return kept.union(*writers.values())
+    return spared.union(*writers.values())
 
 
 def _best(messages: list[Message]) -> int | None:
@@ -235,22 +235,22 @@ def _is_error(message: Message) -> bool:
     return bool(message.get("data", {}).get("error") or (evaluation and evaluation["status"] != "ok"))
 
 
-def _results(messages: list[Message], kept: set[int]) -> list[int]:
+def _results(messages: list[Message], spared: set[int]) -> list[int]:
     """Tool results that may be folded, the oldest first."""
     return [
         index
         for index, message in enumerate(messages)
-        if _is_result(message) and index not in kept and len(message["content"]) > MIN_CHARS
+        if _is_result(message) and index not in spared and len(message["content"]) > MIN_CHARS
     ]
 
 
-def _writers(messages: list[Message], kept: set[int]) -> list[int]:
+def _writers(messages: list[Message], spared: set[int]) -> list[int]:
     """Replies whose calls wrote much and may be folded, the oldest first."""
     replies = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
     return [
         index
         for index in replies[:-NEWEST]
-        if index not in kept
+        if index not in spared
         and not messages[index].get("raw")
         and _short_calls(messages[index]) != messages[index]
     ]

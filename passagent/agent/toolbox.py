@@ -78,8 +78,8 @@ async def checked(files: dict[str, str], outline: Outline) -> Answer:
     plans = await outline(files)
     if isinstance(plans, Evaluation):
         return Answer(why_unrecorded(plans, files), {"is_sound": False})
-    shown = ["what your pass does, in each call:", *plans] if plans else []
-    text = "\n".join(["nothing is found wrong; nothing was run", *shown])
+    outline_lines = ["what your pass does, in each call:", *plans] if plans else []
+    text = "\n".join(["nothing is found wrong; nothing was run", *outline_lines])
     return Answer(text[:MAX_PLANS], {"is_sound": True})
 
 
@@ -141,9 +141,9 @@ def search_code(target: Target | None = None) -> Tool:
     async def run(arguments: dict[str, Any], call_id: str) -> Answer:
         start = start_of(arguments.get("cursor"))
         rest = (await found_code(target, arguments["query"], arguments.get("kind")))[start:]
-        shown = _cut(rest, MAX_CODE).removesuffix("...")
-        more = f"... cursor: {start + len(shown)}" if len(shown) < len(rest) else ""
-        return Answer(shown + more)
+        part = _cut(rest, MAX_CODE).removesuffix("...")
+        more = f"... cursor: {start + len(part)}" if len(part) < len(rest) else ""
+        return Answer(part + more)
 
     return Tool(CODE_SPEC, run)
 
@@ -200,17 +200,17 @@ def check_arguments(spec: ToolSpec, arguments: Any) -> dict[str, Any]:
     """The arguments of a call, nulls left out, held against the tool's schema. Raises ToolError."""
     if not isinstance(arguments, dict):
         raise ToolError(f"the arguments of {spec.name} must be a JSON object")
-    given = {key: value for key, value in arguments.items() if value is not None}
+    values = {key: value for key, value in arguments.items() if value is not None}
     properties = spec.parameters["properties"]
-    for key, value in given.items():
+    for key, value in values.items():
         if key not in properties:
-            known = nearest(key, list(properties)) if properties else "; it takes none"
-            raise ToolError(f"{spec.name} has no argument '{key[:80]}'{known}")
+            hint = nearest(key, list(properties)) if properties else "; it takes none"
+            raise ToolError(f"{spec.name} has no argument '{key[:80]}'{hint}")
         _check_value(spec.name, key, value, properties[key])
-    missing = [key for key in spec.parameters["required"] if key not in given]
+    missing = [key for key in spec.parameters["required"] if key not in values]
     if missing:
         raise ToolError(f"{spec.name}: missing argument {', '.join(missing)}")
-    return given
+    return values
 
 
 _KINDS: dict[str, Any] = {"string": str, "integer": int, "boolean": bool, "array": list, "object": dict}

@@ -158,9 +158,9 @@ def settings_fit(validator: dict[str, Any] | None, config: ValidatorConfig) -> b
 
 def with_opinion(evaluation: Evaluation, opinion: Opinion, config: EvaluatorConfig) -> Evaluation:
     """The evaluation with the opinion; refused, as by any other rule, if that is decisive and flags it."""
-    kept = evaluation.model_copy(update={"validator": opinion.model_dump()})
+    judged_evaluation = evaluation.model_copy(update={"validator": opinion.model_dump()})
     if not (opinion.decisive and opinion.flagged):
-        return kept
+        return judged_evaluation
     why = "; ".join(opinion.reasons) or "no reason given"
     message = f"held for cheating by {opinion.model} (likelihood {opinion.likelihood:.2f}): {why}"
     graphs = [
@@ -168,7 +168,7 @@ def with_opinion(evaluation: Evaluation, opinion: Opinion, config: EvaluatorConf
         for graph in evaluation.graphs
     ]
     applied = next((name for graph in evaluation.graphs for name in graph.applied), "")
-    return kept.model_copy(
+    return judged_evaluation.model_copy(
         update={
             "status": "refused",
             "graphs": graphs,
@@ -194,8 +194,8 @@ def opinion_line(validator: dict[str, Any]) -> str:
         return f"validator {opinion.model}: {why}"
     meaning = "it is refused" if opinion.decisive else "a flag, it changes no score"
     flag = f" (over {opinion.threshold:g}: {meaning})" if opinion.flagged else ""
-    said = f"likelihood of cheating {opinion.likelihood:.2f}{flag}"
-    return f"validator {opinion.model}: {said}{': ' if why else ''}{why}"
+    likelihood = f"likelihood of cheating {opinion.likelihood:.2f}{flag}"
+    return f"validator {opinion.model}: {likelihood}{': ' if why else ''}{why}"
 
 
 class Judges(NamedTuple):

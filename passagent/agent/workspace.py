@@ -83,10 +83,10 @@ class Workspace:
         """Go back to a kept version; the files changed, each of which `undo` takes back."""
         if not 0 <= number < len(self.versions):
             raise ToolError(f"version {number}: there are versions 0 to {len(self.versions) - 1}")
-        wanted, now = self.versions[number], self.files()
-        changed = [name for name in sorted(wanted | now) if wanted.get(name) != now.get(name)]
+        version, now = self.versions[number], self.files()
+        changed = [name for name in sorted(version | now) if version.get(name) != now.get(name)]
         for name in changed:
-            self._set(name, wanted.get(name))
+            self._set(name, version.get(name))
             self._history.setdefault(name, []).append(now.get(name))
         return changed
 
@@ -97,8 +97,8 @@ class Workspace:
             return self._task.listing(parts[1:])
         start = "".join(f"{part}/" for part in parts)
         inside = [file.removeprefix(start) for file in self._files if file.startswith(start)]
-        found = {first + slash for first, slash, _ in (file.partition("/") for file in inside)}
-        return sorted(found) + ([f"{TASK}/"] if not parts else [])
+        names = {first + slash for first, slash, _ in (file.partition("/") for file in inside)}
+        return sorted(names) + ([f"{TASK}/"] if not parts else [])
 
     def is_directory(self, name: str) -> bool:
         """Look for a directory of the candidate or the task. Raises ToolError for a path outside."""

@@ -86,20 +86,20 @@ class Chat:
         if not isinstance(data, dict) or not data.get("choices"):
             raise Transient(one_line(f"the reply is no chat completion: {data}", 200))
         choice = data["choices"][0]
-        told, reason = choice.get("message"), choice.get("finish_reason")
-        if not isinstance(told, dict) or not reason:
+        body, reason = choice.get("message"), choice.get("finish_reason")
+        if not isinstance(body, dict) or not reason:
             raise Transient("the reply was cut off: it has no finish_reason")
         if reason == "error":  # what gateways say when their upstream broke
             raise Transient("the reply was cut off: the gateway's upstream failed")
-        calls = [_call(call) for call in told.get("tool_calls") or []]
-        content = told.get("content")
+        calls = [_call(call) for call in body.get("tool_calls") or []]
+        content = body.get("content")
         message = assistant(
-            content if isinstance(content, str) and content else told.get("refusal") or "", calls
+            content if isinstance(content, str) and content else body.get("refusal") or "", calls
         )
-        kept = {name: told[name] for name in _REASONING if told.get(name)}
-        if kept:
-            message["raw"] = {"openai": kept}
-        stop = REFUSAL if told.get("refusal") else _STOP.get(reason, reason)
+        reasoning = {name: body[name] for name in _REASONING if body.get(name)}
+        if reasoning:
+            message["raw"] = {"openai": reasoning}
+        stop = REFUSAL if body.get("refusal") else _STOP.get(reason, reason)
         return Reply(message, usage, TOOLS if stop == END and calls else stop)
 
 
@@ -174,9 +174,9 @@ def to_wire(
 
 
 def _turn(message: Message, reasoning: list[str]) -> dict[str, Any]:
-    kept = message.get("raw", {}).get("openai", {})
+    reasoning_fields = message.get("raw", {}).get("openai", {})
     turn = {"role": "assistant", "content": message["content"] or None}
-    turn |= {name: kept[name] for name in reasoning if name in kept}
+    turn |= {name: reasoning_fields[name] for name in reasoning if name in reasoning_fields}
     calls = [
         {"id": c["id"], "type": "function", "function": {"name": c["name"], "arguments": c["arguments"]}}
         for c in message["tool_calls"]

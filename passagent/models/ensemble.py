@@ -85,10 +85,10 @@ def shares(weights: Mapping[str, float], outcomes: Sequence[Outcome], rng: rando
     dearest = max((outcome.cost for outcome in outcomes), default=0.0) or 1.0
     posteriors = {}
     for name in weights:
-        own = [outcome for outcome in outcomes if outcome.model == name]
-        reward = sum(min(1.0, max(0.0, outcome.gain / FULL_REWARD)) for outcome in own)
-        cost = sum(outcome.cost / dearest for outcome in own)
-        counts = (reward, len(own) - reward, cost, len(own) - cost)
+        episodes = [outcome for outcome in outcomes if outcome.model == name]
+        reward = sum(min(1.0, max(0.0, outcome.gain / FULL_REWARD)) for outcome in episodes)
+        cost = sum(outcome.cost / dearest for outcome in episodes)
+        counts = (reward, len(episodes) - reward, cost, len(episodes) - cost)
         posteriors[name] = tuple(PRIOR + max(0.0, count) for count in counts)
     wins = dict.fromkeys(weights, 1)  # nobody is given up for good
     for _ in range(DRAWS):

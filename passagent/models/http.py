@@ -108,9 +108,9 @@ class HttpModel:
             root: BaseException = cause
             while inner := root.__cause__ or root.__context__:
                 root = inner
-            said = f"it cannot be reached: {_WHY.get(type(root)) or one_line(str(cause))}"
+            text = f"it cannot be reached: {_WHY.get(type(root)) or one_line(str(cause))}"
             is_first = self.is_streamed is None
-            return UsageError(f"{self.name} at {self.endpoint}: {said}") if is_first else NoApi(said)
+            return UsageError(f"{self.name} at {self.endpoint}: {text}") if is_first else NoApi(text)
         if isinstance(cause, httpx2.RemoteProtocolError):
             return Transient(one_line(f"no complete answer in HTTP: {cause}"))
         if isinstance(cause, httpx2.TimeoutException):
@@ -139,16 +139,16 @@ class HttpModel:
                     body.decode("utf-8")
             return self._reply(data, request, may_lack_usage=not self.is_streamed or stream.is_done)
         except Transient as error:
-            said = clean(str(error), self._hidden)
-            raise type(error)(said, usage=self._said(stream, data)) from None
+            text = clean(str(error), self._hidden)
+            raise type(error)(text, usage=self._said(stream, data)) from None
         except StreamedError as error:
             usage = self._said(stream, data)
             raise judge_streamed(error, self.name, self._key_variable, self._hidden, usage) from None
         except _UNREADABLE as error:
             late = isinstance(error, TimeoutError)
             why = f"within {self.config.timeout_s:g} s" if late else f"that can be read: {error}"
-            said = clean(one_line(f"no complete reply {why}"), self._hidden)
-            raise Transient(said, usage=self._said(stream, data)) from None
+            text = clean(one_line(f"no complete reply {why}"), self._hidden)
+            raise Transient(text, usage=self._said(stream, data)) from None
 
     def _reply(self, data: Any, request: dict[str, Any], may_lack_usage: bool) -> Reply:
         """The reply, whole. Raises Transient or StreamedError."""

@@ -58,8 +58,8 @@ class Meter:
             self.price.cost(Usage(input_tokens, output_tokens, cache_write_tokens=tokens))
             for tokens in written
         ]
-        known = [cost for cost in costs if cost is not None]
-        return max(known, default=None)
+        prices = [cost for cost in costs if cost is not None]
+        return max(prices, default=None)
 
 
 @dataclass
@@ -115,8 +115,8 @@ class Metered:
         usage: Usage | None = getattr(error, "usage", None)
         tokens: dict[str, Any] | None = asdict(usage) if usage else None
         cost = self.meter.price.cost(usage) if usage and self.meter.price else None
-        said = redact(one_line(str(error)))
-        ledger.broken(self.meter.store, self.meter.episode, call_id, tokens, cost, latency_s, said)
+        text = redact(one_line(str(error)))
+        ledger.broken(self.meter.store, self.meter.episode, call_id, tokens, cost, latency_s, text)
 
 
 def metered(model: Model, meter: Meter) -> Model:

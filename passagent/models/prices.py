@@ -103,8 +103,8 @@ def price_of(name: str, given: Mapping[str, Sequence[float]], known: Mapping[str
 
 def prices_of(config: ModelConfig, names: Sequence[str]) -> dict[str, Price | None]:
     """The price of each of `names`, under the person's own prices."""
-    known = read_prices()[1] if any(name.startswith(PAID) for name in names) else {}
-    return {name: price_of(name, config.prices, known) for name in names}
+    prices = read_prices()[1] if any(name.startswith(PAID) for name in names) else {}
+    return {name: price_of(name, config.prices, prices) for name in names}
 
 
 def check_budget(prices: Mapping[str, Price | None], max_cost: float | None, max_tokens: int | None) -> None:

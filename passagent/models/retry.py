@@ -164,8 +164,8 @@ class Retrying:
 def _wait(state: RetryCallState) -> float:
     """Seconds to wait before the next try."""
     error = state.outcome.exception() if state.outcome else None
-    asked = error.retry_after if isinstance(error, Transient) else None
-    return BACKOFF(state) if asked is None else min(asked, MAX_RETRY_AFTER_S) + random.uniform(0, 0.25)
+    seconds = error.retry_after if isinstance(error, Transient) else None
+    return BACKOFF(state) if seconds is None else min(seconds, MAX_RETRY_AFTER_S) + random.uniform(0, 0.25)
 
 
 def judge_status(
@@ -175,25 +175,25 @@ def judge_status(
 
     `message` and `code` are the server's, secrets already taken out; `key_variable` names the key's variable.
     """
-    said = one_line(message)
+    text = one_line(message)
     if is_overflow(status, message, code):
-        return ContextOverflow(f"{name}: the conversation is longer than the model's window: {said}")
+        return ContextOverflow(f"{name}: the conversation is longer than the model's window: {text}")
     if code == "insufficient_quota" or status == 402:
-        return UsageError(f"{name}: the account's quota is used up (HTTP {status}): {said}")
+        return UsageError(f"{name}: the account's quota is used up (HTTP {status}): {text}")
     if status in TRANSIENT_STATUS or status >= 500:
         limited = status in RATE_LIMIT_STATUS
-        return Transient(f"HTTP {status}: {said}", retry_after(headers), is_rate_limit=limited)
+        return Transient(f"HTTP {status}: {text}", retry_after(headers), is_rate_limit=limited)
     if status in (401, 403):
-        return UsageError(f"{name}: the server refuses the key (HTTP {status}); check {key_variable}: {said}")
+        return UsageError(f"{name}: the server refuses the key (HTTP {status}); check {key_variable}: {text}")
     if status == 404:
-        return UsageError(f"{name}: no such model or address (HTTP 404): {said}")
-    return PassagentError(f"{name}: the server refuses the request (HTTP {status}): {said}")
+        return UsageError(f"{name}: no such model or address (HTTP 404): {text}")
+    return PassagentError(f"{name}: the server refuses the request (HTTP {status}): {text}")
 
 
 def is_overflow(status: int, message: str, code: str) -> bool:
     """Return whether an error says that the prompt does not fit into the model's window."""
-    said = status == 400 and _OVERFLOW.search(message) is not None
-    return said or status == 413 or code in _OVERFLOW_CODES
+    has_words = status == 400 and _OVERFLOW.search(message) is not None
+    return has_words or status == 413 or code in _OVERFLOW_CODES
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

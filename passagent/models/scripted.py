@@ -149,12 +149,12 @@ def read_replies(path: Path) -> dict[str, list[Reply]]:
 
 def _episode(trajectory: Trajectory) -> tuple[str, list[Reply]]:
     """An episode's label, its seed, and its replies."""
-    known = {field.name for field in fields(Usage)}
+    names = {field.name for field in fields(Usage)}
     return str(trajectory.seed), [
         _reply(
             {
                 "message": turn.message,
-                "usage": turn.usage.model_dump(include=known, exclude_none=True) if turn.usage else {},
+                "usage": turn.usage.model_dump(include=names, exclude_none=True) if turn.usage else {},
             }
         )
         for turn in trajectory.messages

@@ -194,8 +194,8 @@ def api_key(variable: str, name: str, base_url: str | None, base_url_variable: s
         if url.scheme not in ("http", "https") or not url.hostname or url.port == 0:
             raise ValueError
     except ValueError:
-        shown = str(address).rpartition("@")[2]
-        raise UsageError(f"--model {name}: {shown} is no address such as http://127.0.0.1:8000/v1") from None
+        host = str(address).rpartition("@")[2]
+        raise UsageError(f"--model {name}: {host} is no address such as http://127.0.0.1:8000/v1") from None
     if base_url and (url.password or url.query):
         raise UsageError(
             f"--model {name}: the address may hold no password or key, it would be stored with the run; "
@@ -212,8 +212,8 @@ def api_key(variable: str, name: str, base_url: str | None, base_url_variable: s
 def hidden_values(key: str, base_url: str | None) -> tuple[str, ...]:
     """Strings that must never be shown or stored: the key, the environment's secrets, a URL's password."""
     password = urlsplit(base_url).password if base_url else None
-    own = [value for value in (key, password) if value and value != PLACEHOLDER_KEY and len(value) >= 4]
-    return tuple(dict.fromkeys([*own, *(value for value in secrets() if value != PLACEHOLDER_KEY)]))
+    values = [value for value in (key, password) if value and value != PLACEHOLDER_KEY and len(value) >= 4]
+    return tuple(dict.fromkeys([*values, *(value for value in secrets() if value != PLACEHOLDER_KEY)]))
 
 
 class Refused:
@@ -242,8 +242,8 @@ class Refused:
                 is_new = parameter not in self.parameters  # else another call was refused at the same time
                 self.parameters.add(parameter)
                 if is_new:
-                    said = clean(one_line(message, 120), hidden)
-                    log.warning("%s: refuses '%s', dropped: %s", self.name, parameter, said)
+                    text = clean(one_line(message, 120), hidden)
+                    log.warning("%s: refuses '%s', dropped: %s", self.name, parameter, text)
                 return True
         return False
 
@@ -288,11 +288,11 @@ def judge_streamed(
     """The exception for an error inside a reply: overflow and quota are told, all else is tried again."""
     message, code = error.args
     status = _STATUS.get(code, 500)
-    said = clean(message, hidden)
-    if is_overflow(status, said, code) or code == "insufficient_quota":
-        return judge_status(name, key_variable, status, message=said, code=code, headers={})
+    text = clean(message, hidden)
+    if is_overflow(status, text, code) or code == "insufficient_quota":
+        return judge_status(name, key_variable, status, message=text, code=code, headers={})
     return Transient(
-        f"an error instead of the rest of the reply: {one_line(said)}",
+        f"an error instead of the rest of the reply: {one_line(text)}",
         usage=usage,
         is_rate_limit=status in (429, 529),
     )

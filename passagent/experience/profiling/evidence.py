@@ -120,8 +120,8 @@ class _Rules:
         self, limit: Limit, metric: str, value: float, threshold: float, unit: str = "", **more: Any
     ) -> None:
         """Add a finding; `more`: what else it has, such as `graph`, `kernel` and `weight`."""
-        known = {"limit": limit, "metric": metric, "value": value, "threshold": threshold, "unit": unit}
-        self.findings.append(Finding(**{"advice": _ADVICE[limit], **known, **more}))
+        figures = {"limit": limit, "metric": metric, "value": value, "threshold": threshold, "unit": unit}
+        self.findings.append(Finding(**{"advice": _ADVICE[limit], **figures, **more}))
 
     def figure(self, kernel: KernelProfile, name: str) -> float | None:
         """Return a counter of the kernel; one that was not read is noted as missing."""

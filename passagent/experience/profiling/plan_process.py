@@ -35,10 +35,10 @@ def prepared_call(plans: dict[str, str], task_path: str, name: str, device: str)
 
     recording = artefact.read(plans).recording
     task = load_task(task_path)
-    subgraph = next(one for one in task.subgraphs if one.name == name)
-    graph = next(one for one in record.subgraphs_of(task, "cuda") if one.name == name)
+    subgraph = next(named for named in task.subgraphs if named.name == name)
+    graph = next(named for named in record.subgraphs_of(task, "cuda") if named.name == name)
     built: dict[str, Built] = {}
-    calls = next(one.calls for one in recording.subgraphs if one.name == name)
+    calls = next(named.calls for named in recording.subgraphs if named.name == name)
     for plan in (recording.passes[call.number].plans[call.plan] for call in calls):
         check(plan)
         if any(kernel.kind == "cpp" for kernel in plan.kernels.values()):
@@ -49,8 +49,8 @@ def prepared_call(plans: dict[str, str], task_path: str, name: str, device: str)
     rewritten = apply_passes(
         load_graph(graph.nodes), planned.passes, check=False, replacement=planned.of(name).again(False).next
     )
-    given = [inputs[position] for position in graph.order]
-    return lambda: rewritten.graph_module(*given)
+    arguments = [inputs[position] for position in graph.order]
+    return lambda: rewritten.graph_module(*arguments)
 
 
 def trace(call: Callable[[], object], calls: int = CALLS) -> tuple[float, float, list[KernelProfile]]:
@@ -69,13 +69,13 @@ def trace(call: Callable[[], object], calls: int = CALLS) -> tuple[float, float,
         call()
     torch.cuda.synchronize()
     wall_us = (time.perf_counter() - begun) / calls * 1e6
-    with profile(activities=[ProfilerActivity.CUDA]) as found:
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         for _ in range(calls):
             call()
         torch.cuda.synchronize()
     times: Counter[str] = Counter()
     counts: Counter[str] = Counter()
-    for event in found.events() or ():
+    for event in profiler.events() or ():
         if event.device_type == torch.autograd.DeviceType.CUDA:
             times[event.name] += event.time_range.elapsed_us()
             counts[event.name] += 1
@@ -115,8 +115,8 @@ def main(request_file: str) -> int:
     except (PassagentError, RuntimeError) as error:
         print(f"{type(error).__name__}: {str(error).splitlines()[0][:300]}", file=sys.stderr)
         return 1
-    found = {"wall_us": wall_us, "busy_us": busy_us, "kernels": [one.model_dump() for one in kernels]}
-    print(json.dumps(found))
+    figures = {"wall_us": wall_us, "busy_us": busy_us, "kernels": [kernel.model_dump() for kernel in kernels]}
+    print(json.dumps(figures))
     return 0
 
 

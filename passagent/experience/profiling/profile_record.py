@@ -31,7 +31,7 @@ class KernelProfile(_Record):
     launches: int = 1
     """In one call of the subgraph."""
     duration_us: float | None = None
-    """Of one launch, by a tracer or by counters. A profiled time is no measurement of speed."""
+    """Of one launch, by a tracer or by counters. A one_kernel time is no measurement of speed."""
     registers: int | None = None
     """Of a thread, from the compiler."""
     stack_bytes: int | None = None
@@ -134,27 +134,29 @@ def _graph(graph: GraphResult, machine: Machine, issue_s: float) -> GraphProfile
         launches=graph.launches,
         kernels=[
             KernelProfile(
-                name=one.name,
-                launches=one.launches,
-                registers=one.registers,
-                stack_bytes=one.stack_bytes,
-                shared_bytes=one.shared_bytes,
+                name=kernel.name,
+                launches=kernel.launches,
+                registers=kernel.registers,
+                stack_bytes=kernel.stack_bytes,
+                shared_bytes=kernel.shared_bytes,
             )
-            for one in graph.kernels
+            for kernel in graph.kernels
         ],
     )
 
 
 def add_vector_reports(profile: Profile, plans: Iterable[Plan]) -> None:
-    """Return what GCC says of the loops of the C++ kernels in `plans`, beside each kernel of that name."""
-    found = {}
+    """Put what GCC says of the loops of the C++ kernels in `plans` beside each kernel of that name."""
+    reports = {}
     for kernel in (kernel for plan in plans for kernel in plan.kernels.values()):
-        if isinstance(kernel, NativeKernel) and kernel.kind == "cpp" and kernel.entry not in found:
+        if isinstance(kernel, NativeKernel) and kernel.kind == "cpp" and kernel.entry not in reports:
             signature = Signature(tuple(parameter.type for parameter in kernel.signature))
             try:
-                found[kernel.entry] = vector_report(kernel.text, kernel.entry, signature)
+                reports[kernel.entry] = vector_report(kernel.text, kernel.entry, signature)
             except (KernelRefused, KernelBuildError) as error:
                 profile.notes.append(f"{kernel.entry}: no vectorisation report: {str(error).splitlines()[0]}")
-    for one in (kernel for graph in profile.graphs for kernel in graph.kernels if kernel.name in found):
-        one.vector_loops, one.scalar_loops, missed = found[one.name]
-        one.missed = missed[:5]
+    for graph in profile.graphs:
+        for entry in graph.kernels:
+            if entry.name in reports:
+                entry.vector_loops, entry.scalar_loops, missed = reports[entry.name]
+                entry.missed = missed[:5]
