@@ -25,7 +25,7 @@ import triton
 import triton.language as tl
 from evaluator_repeatability import keep
 
-from passagent.experience.profiling import nsight, tracing
+from passagent.experience.profiling import nsight, plan_process
 from passagent.experience.profiling.evidence import examine
 from passagent.experience.profiling.profile_record import GraphProfile, KernelProfile, Profile
 from passagent.sandbox.environment import describe
@@ -125,14 +125,14 @@ def profile_of(name: str, report: Path) -> Profile:
 
 def traced(name: str) -> dict[str, Any]:
     """What torch.profiler sees of a call."""
-    wall_us, busy_us, kernels = tracing.trace(call_of(name))
+    wall_us, busy_us, kernels = plan_process.trace(call_of(name))
     return {"wall_us": wall_us, "busy_us": busy_us, "kernels": [one.model_dump() for one in kernels]}
 
 
 def shown(kernel: KernelProfile) -> dict[str, Any]:
     """A kernel's figures for the results."""
     told = {"name": kernel.name, "duration_us": kernel.duration_us, "registers": kernel.registers}
-    return told | {"metrics": kernel.metrics, "rules": [rule.model_dump() for rule in kernel.rules[:3]]}
+    return told | {"metrics": kernel.metrics}
 
 
 def main() -> None:
@@ -152,7 +152,7 @@ def main() -> None:
         if args.trace:
             print(json.dumps(traced(args.one)))
         else:
-            tracing.mark(call_of(args.one))
+            plan_process.mark(call_of(args.one))
         return
     rows = {}
     with tempfile.TemporaryDirectory() as scratch:

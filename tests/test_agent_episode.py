@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from verdicts import evaluated
 
+from passagent.agent.editor import file_editor
 from passagent.agent.episode import EpisodeEnd, evaluations, run_episode
-from passagent.agent.observe import NOT_RUN
+from passagent.agent.evaluator_tool import pass_evaluator
 from passagent.agent.taskfiles import TaskFiles
-from passagent.agent.toolbox import Tool, check, file_editor, pass_evaluator, search_knowledge
+from passagent.agent.tool_specs import Answer, Tool
+from passagent.agent.toolbox import check, search_knowledge
 from passagent.agent.workspace import Workspace
 from passagent.config import AgentConfig
 from passagent.errors import InfrastructureError
@@ -50,9 +53,9 @@ class Episode:
             search_knowledge(),
         ]
 
-    async def submit(self, files: dict[str, str], call_id: str) -> str:
+    async def submit(self, files: dict[str, str], call_id: str) -> Answer:
         self.submitted.append((files, call_id))
-        return f"stage reached: matching\n\nstatus: mismatch\nAS: 0.1{len(self.submitted)}00"
+        return evaluated("mismatch", 0.1 + len(self.submitted) / 100)
 
     def save(self, message: Message, usage: Usage | None) -> None:
         assert (
@@ -185,10 +188,10 @@ def test_each_tool_result_ends_with_what_is_left(tmp_path: Path) -> None:
 
 def test_what_static_checks_refuse_uses_no_evaluation(tmp_path: Path) -> None:
     class Refusing(Episode):
-        async def submit(self, files: dict[str, str], call_id: str) -> str:
+        async def submit(self, files: dict[str, str], call_id: str) -> Answer:
             self.submitted.append((files, call_id))
             is_static = len(self.submitted) < 4
-            return f"status: refused{NOT_RUN if is_static else ''}\nAS: 0.1000"
+            return evaluated("refused", 0.1, is_run=not is_static)
 
     greedy = ScriptedModel(lambda messages, tools: calling(CREATE, LIST, EVALUATE, EVALUATE))
     episode = Refusing(tmp_path, greedy, max_evaluations=2)
@@ -218,7 +221,7 @@ def test_check_tells_what_its_text_shows_of_every_file(tmp_path: Path) -> None:
 
 def test_what_the_machine_gets_wrong_is_raised(tmp_path: Path) -> None:
     class Lost(Episode):
-        async def submit(self, files: dict[str, str], call_id: str) -> str:
+        async def submit(self, files: dict[str, str], call_id: str) -> Answer:
             raise InfrastructureError("the GPU is gone")
 
     episode = Lost(tmp_path, ScriptedModel([calling(CREATE, LIST, EVALUATE)]))
@@ -290,22 +293,15 @@ def test_knowledge_is_searched_and_read(tmp_path: Path) -> None:
     assert episode.results() == ["[guide/rows.md] Rows\nabout row softmax, 2", "text of index.md"]
 
 
-def scored(*verdicts: str) -> list[str]:
-    """What the evaluator says in turn: `ok 1.2`."""
-    return [
-        f"stage\n\nstatus: {verdict.split()[0]}\nAS: {float(verdict.split()[1]):.4f}" for verdict in verdicts
-    ]
-
-
 class Scored(Episode):
-    """An episode whose evaluations are as told."""
+    """An episode whose evaluations are as told, in turn: `ok 1.2`."""
 
     def __init__(self, path: Path, model: Any, verdicts: list[str], **limits: Any) -> None:
         super().__init__(path, model, {"A.py": "x = 0\n", MANIFEST: '["A"]'}, **limits)
-        self.verdicts = scored(*verdicts)
+        self.verdicts = [evaluated(status, float(score)) for status, score in map(str.split, verdicts)]
         self.tools[1] = pass_evaluator(self.workspace, self.submit, start_as=1.1)
 
-    async def submit(self, files: dict[str, str], call_id: str) -> str:
+    async def submit(self, files: dict[str, str], call_id: str) -> Answer:
         self.submitted.append((files, call_id))
         return self.verdicts[len(self.submitted) - 1]
 

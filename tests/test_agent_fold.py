@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from verdicts import evaluated
 
-from passagent.agent.fold import NEWEST, fold
-from passagent.agent.observe import read_as
-from passagent.agent.tokens import cut_end, cut_middle, fit, message_tokens, tokens
+from passagent.agent.tokens import NEWEST, cut_end, cut_middle, fit, fold, message_tokens, tokens
+from passagent.agent.tool_specs import Answer
 from passagent.models import anthropic
 from passagent.models.types import Message, assistant
 
@@ -22,12 +22,21 @@ HEAD: list[Message] = [
 ]
 texts = st.sampled_from(["", "short", "a line\n" * 30, "w" * 900, "x = 1\n" * 400])
 results = st.one_of(
-    texts,
-    texts.map(lambda text: f"error: {text}"),
-    st.tuples(texts, st.sampled_from(["ok", "mismatch"]), st.floats(0.1, 3)).map(
-        lambda parts: f"{parts[0]}\n\nstatus: {parts[1]}\nAS: {parts[2]:.4f}"
-    ),
+    texts.map(Answer),
+    texts.map(lambda text: Answer(f"error: {text}", {"error": True})),
+    st.tuples(st.sampled_from(["ok", "mismatch"]), st.floats(0.1, 3), texts).map(lambda v: evaluated(*v)),
 )
+
+
+def result(call_id: str, name: str, answer: Answer) -> Message:
+    """A tool's result as an episode stores it."""
+    return {
+        "role": "tool",
+        "tool_call_id": call_id,
+        "name": name,
+        "content": answer.text,
+        "data": answer.data,
+    }
 
 
 @st.composite
@@ -48,9 +57,7 @@ def conversations(draw: Any) -> list[Message]:
             }
             broken = draw(st.sampled_from([None, "[1, 2]", '{"command": "cr']))
             calls.append({"id": f"c{number}", "name": name, "arguments": broken or json.dumps(arguments)})
-            answers.append(
-                {"role": "tool", "tool_call_id": f"c{number}", "name": name, "content": draw(results)}
-            )
+            answers.append(result(f"c{number}", name, draw(results)))
         reply = assistant(draw(texts), calls)
         if thinks == "always" or (thinks == "sometimes" and draw(st.booleans())):
             blocks = [{"type": "thinking", "thinking": "hm", "signature": f"signed {number}"}]
@@ -108,15 +115,16 @@ def test_any_conversation_folds_to_a_valid_one(messages: list[Message], budget: 
             if call != original:
                 assert json.loads(call["arguments"]).keys() == json.loads(original["arguments"]).keys()
     # the best evaluation and the last error are there in full
-    found = [m["content"] for m in messages if m["role"] == "tool"]
+    found = [m for m in messages if m["role"] == "tool"]
     everything = "\n\0".join(m["content"] for m in sent)
-    errors = [text for text in found if text.startswith("error:") or "\nstatus: mismatch\nAS" in text]
-    correct = [text for text in found if "\n\nstatus: ok\nAS: " in text]
+    verdicts = [m["data"].get("evaluation", {}) for m in found]
+    pairs = list(zip(found, verdicts, strict=True))
+    errors = [m["content"] for m, v in pairs if m["data"].get("error") or v.get("status") == "mismatch"]
+    correct = [(v["as_score"], m["content"]) for m, v in pairs if v.get("status") == "ok"]
     if errors:
         assert errors[-1] in everything
     if correct:
-        best = max(map(read_as, correct))
-        assert any(text in everything for text in correct if read_as(text) == best)
+        assert any(text in everything for score, text in correct if score == max(correct)[0])
     # Anthropic's turns: the system apart, alternating sides, each tool_use answered in the next turn
     _, turns = anthropic.to_wire(sent)
     assert [turn["role"] for turn in turns] == ["user", "assistant"] * (len(turns) // 2) + ["user"] * (
@@ -154,11 +162,7 @@ def writes(number: int, path: str, text: str, command: str = "create", raw: bool
 
 def evaluates(number: int, status: str, score: float) -> list[Message]:
     reply = assistant("", [{"id": f"e{number}", "name": "pass_evaluator", "arguments": "{}"}])
-    content = f"{'told ' * 200}\n\nstatus: {status}\nAS: {score:.4f}"
-    return [
-        reply,
-        {"role": "tool", "tool_call_id": f"e{number}", "name": "pass_evaluator", "content": content},
-    ]
+    return [reply, result(f"e{number}", "pass_evaluator", evaluated(status, score, "told " * 200))]
 
 
 def test_old_writing_is_folded_but_not_what_made_the_best_version() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from passagent.agent.excerpt import excerpts
-from passagent.agent.failure import first_error
-from passagent.agent.fold import fold
-from passagent.agent.observe import observation, read_as, read_status
-from passagent.agent.tokens import message_tokens
+from verdicts import evaluated
+
+from passagent.agent.failure import excerpts, first_error
+from passagent.agent.observe import observation, verdict
+from passagent.agent.tokens import fold, message_tokens
+from passagent.agent.tool_specs import Answer
 from passagent.evaluator.result import Evaluation, GraphResult, Mismatch, Speedup, Violation, Worst
 from passagent.models.types import Message, assistant
 from passagent.view.evaluation import graph_table
@@ -51,7 +52,6 @@ def test_success_names_speedups_and_compares() -> None:
     assert "+11.8% against the parent's 1.2000" in text
     assert "-10.6% against the best so far, 1.5000" in text
     assert lines[-2:] == ["status: ok", "AS: 1.3416"]
-    assert (read_status(text), read_as(text)) == ("ok", 1.3416)
 
 
 def test_a_speedup_that_goes_with_the_machines_pace_says_for_which_it_is_stated() -> None:
@@ -81,7 +81,7 @@ def test_a_mismatch_over_many_graphs_is_told_once() -> None:
     assert text.count("3 of 5 pattern nodes matched, then target") == 1
     assert "%relu" in text
     assert "%gelu" in text
-    assert (read_status(text), read_as(text)) == ("mismatch", 0.12)
+    assert text.endswith("status: mismatch\nAS: 0.1200")
 
 
 def test_errors_that_differ_are_told_apart() -> None:
@@ -117,10 +117,11 @@ def test_a_wrong_result_with_a_reason_names_its_worst_element_too() -> None:
 
 def test_violations_name_rule_file_line_and_count() -> None:
     rule = Violation(rule="torch_op", file="A.py", line=7, message="x * y computes; write a kernel")
-    text = observation(evaluation("refused", [], violations=[rule, rule]))
+    refused = evaluation("refused", [], violations=[rule, rule])
+    text = observation(refused)
     assert "[torch_op] A.py:7: x * y computes; write a kernel (x 2)" in text
     assert text.endswith("status: refused\nAS: none")
-    assert (read_status(text), read_as(text)) == ("refused", None)
+    assert verdict(refused)["as_score"] is None
 
 
 def test_passes_without_effect_and_loose_results_are_told() -> None:
@@ -128,7 +129,15 @@ def test_passes_without_effect_and_loose_results_are_told() -> None:
         pass_name="B", matched_nodes=0, pattern_nodes=2, pattern_node="%x", graph_node=None, reason="none"
     )
     graphs = [fast("g", 1.2, mismatches=[idle], passes_from_t=-3, max_abs_diff=0.001)]
-    text = observation(evaluation("ok", graphs, as_score=1.1))
+    loose = evaluation("ok", graphs, as_score=1.1, gmean_speedup=1.2)
+    assert verdict(loose) == {
+        "status": "ok",
+        "as_score": 1.1,
+        "gmean_speedup": 1.2,
+        "is_loose": True,
+        "is_run": True,
+    }
+    text = observation(loose)
     assert "matched in no graph" in text
     assert "pass B" in text
     assert "less exact than t = -5" in text
@@ -141,6 +150,10 @@ def test_many_graphs_and_long_errors_stay_short() -> None:
     text = observation(evaluation("compile_error", graphs, as_score=0.9))
     assert len(text) < 7000
     assert "... 386 more ..." in text
+    graphs = [graph(f"bad{i}", "runtime_error", error=f"error {i} " + "e" * 3000) for i in range(50)]
+    text = observation(evaluation("runtime_error", graphs, as_score=0.1))
+    assert len(text) < 15_000
+    assert "... 38 more kinds of failure ..." in text
 
 
 def test_a_triton_pass_on_the_cpu_is_not_called_slow() -> None:
@@ -150,8 +163,9 @@ def test_a_triton_pass_on_the_cpu_is_not_called_slow() -> None:
     assert text.endswith("status: ok\nAS: none")
 
 
-def result(number: int, content: str, name: str = "file_editor") -> Message:
-    return {"role": "tool", "tool_call_id": f"c{number}", "name": name, "content": content}
+def result(number: int, answer: Answer, name: str = "file_editor") -> Message:
+    known = {"role": "tool", "tool_call_id": f"c{number}", "name": name}
+    return known | {"content": answer.text, "data": answer.data}
 
 
 def long_conversation() -> list[Message]:
@@ -159,12 +173,11 @@ def long_conversation() -> list[Message]:
         {"role": "system", "content": "s" * 2000},
         {"role": "user", "content": "t" * 2000},
     ]
-    best = "x" * 2000 + "\n\nstatus: ok\nAS: 1.9000"
-    failed = "y" * 2000 + "\n\nstatus: wrong_result\nAS: 0.3000"
-    contents = ["v" * 2000, best, "v" * 2000, failed, *["v" * 2000] * 4]
-    for number, content in enumerate(contents):
+    seen = Answer("v" * 2000)
+    best, failed = evaluated("ok", 1.9, "x" * 2000), evaluated("wrong_result", 0.3, "y" * 2000)
+    for number, answer in enumerate([seen, best, seen, failed, *[seen] * 4]):
         call = {"id": f"c{number}", "name": "file_editor", "arguments": "{}"}
-        messages += [assistant("", [call]), result(number, content)]
+        messages += [assistant("", [call]), result(number, answer)]
     return messages
 
 
@@ -186,15 +199,10 @@ def test_folding_spares_the_task_the_best_and_the_last_error() -> None:
 def test_folding_changes_the_prefix_seldom() -> None:
     messages = long_conversation()
     for number in range(8, 40):
-        messages += [assistant("looking"), result(number, "v" * 2000)]
+        messages += [assistant("looking"), result(number, Answer("v" * 2000))]
     sent = [fold(messages[:length], 10_000).messages for length in range(4, len(messages) + 1, 2)]
     changes = sum(before != after[: len(before)] for before, after in pairwise(sent))
     assert 2 <= changes <= 5
-
-
-def test_nothing_is_folded_within_the_budget() -> None:
-    messages = long_conversation()
-    assert fold(messages, 100_000).messages == messages
 
 
 SOURCE = '''"""Fuses it."""
@@ -258,13 +266,6 @@ def test_intervals_and_exactness_are_told() -> None:
     assert "g0 (float32): output 0 at [7]: expected 1, got 1.1; it passes from t = -2 on" in text
     assert "g1 (float32): output 0 at [7]: expected 1, got 1.1; it passes at no t" in text
     assert "relative error against float64 0.003, eager's own 1e-07" in text
-
-
-def test_many_kinds_of_failure_stay_short() -> None:
-    graphs = [graph(f"bad{i}", "runtime_error", error=f"error {i} " + "e" * 3000) for i in range(50)]
-    text = observation(evaluation("runtime_error", graphs, as_score=0.1))
-    assert len(text) < 15_000
-    assert "... 38 more kinds of failure ..." in text
 
 
 def test_lines_of_a_cuda_kernel_are_quoted() -> None:

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 import tiny_search
+from verdicts import evaluated, verdict
 
+from passagent.agent.editor import file_editor
 from passagent.agent.episode import EpisodeEnd, evaluations, run_episode, untried
-from passagent.agent.fold import fold
-from passagent.agent.observe import NOT_RUN, read_as, read_status
+from passagent.agent.evaluator_tool import pass_evaluator
 from passagent.agent.taskfiles import TaskFiles
-from passagent.agent.toolbox import file_editor, pass_evaluator
+from passagent.agent.tokens import fold
+from passagent.agent.tool_specs import Answer
 from passagent.agent.workspace import Workspace
 from passagent.cli.commands import running
 from passagent.config import AgentConfig
@@ -53,12 +55,12 @@ class Episode:
     def __init__(self, path: Path, script: list[Step], **limits: Any) -> None:
         self.path, self.script, self.limits = path, script, AgentConfig(**limits)
         self.events: list[str] = []
-        self.known: dict[str, str] = {}
+        self.known: dict[str, Answer] = {}
         self.handed: list[tuple[str, int]] = []
         self.fails, self.gives_no_plan = set[int](), set[int]()
         self.most = 0
 
-    async def submit(self, files: dict[str, str], call_id: str) -> str:
+    async def submit(self, files: dict[str, str], call_id: str) -> Answer:
         number = number_of(files)
         self.handed.append((call_id, number))
         if call_id in self.known:
@@ -70,9 +72,9 @@ class Episode:
         self.events.append(f"end {number}")
         if number in self.fails:
             raise InfrastructureError("the GPU is gone")
-        end = NOT_RUN if number in self.gives_no_plan else ""
-        status = f"refused{end}\nAS: 0.1000" if end else f"ok\nAS: 1.{number}000"
-        self.known[call_id] = f"about candidate {number}\n\nstatus: {status}"
+        is_run = number not in self.gives_no_plan
+        status, score = ("ok", 1 + number / 10) if is_run else ("refused", 0.1)
+        self.known[call_id] = evaluated(status, score, f"about candidate {number}", is_run=is_run)
         return self.known[call_id]
 
     async def complete(self, messages: list[Message], tools: Any) -> Reply:
@@ -123,11 +125,11 @@ class Episode:
         """Every result in the conversation: the role of its message, the candidate, its AS."""
         found = []
         for message in self.messages[2:]:
-            text = message["content"]
-            if message["role"] != "assistant" and read_status(text) is not None:
+            text, evaluation = message["content"], message.get("data", {}).get("evaluation")
+            if evaluation:
                 assert text.count("about candidate") == 1
                 number = int(text.partition("about candidate ")[2][0])
-                found.append((message["role"], number, read_as(text)))
+                found.append((message["role"], number, evaluation["as_score"]))
         return found
 
 
@@ -159,7 +161,7 @@ def test_an_evaluation_goes_on_while_the_model_works(tmp_path: Path) -> None:
     results = [message for message in episode.messages if message["role"] == "tool"]
     begun, first, second = results[1]["content"], results[4], results[6]
     assert begun.startswith("version 1 is being evaluated; its result is shown when it is there\nleft: ")
-    assert read_status(begun) is None
+    assert "evaluation" not in results[1]["data"]
     assert "written" in first["content"]  # the answer itself comes first
     call_id = results[1]["tool_call_id"]
     assert first["late"] == call_id
@@ -331,7 +333,7 @@ def test_a_model_that_fails_waits_for_what_is_under_way(tmp_path: Path) -> None:
     with pytest.raises(Exhausted):
         episode.run(others=[end_slowly])
     assert episode.events == ["reply 0", "begin 1", "end 1"]
-    assert list(episode.known.values()) == ["about candidate 1\n\nstatus: ok\nAS: 1.1000"]
+    assert list(episode.known.values()) == [evaluated("ok", 1.1, "about candidate 1")]
 
 
 CRASHING: list[Step] = [
@@ -384,7 +386,7 @@ def test_a_late_result_is_folded_as_any_other(tmp_path: Path) -> None:
         for name in ("w1", "w2")
     ]
     begun = {"role": "tool", "tool_call_id": "e1", "name": "pass_evaluator", "content": "is being evaluated"}
-    late = {"role": "user", "content": best, "late": "e1"}
+    late = {"role": "user", "content": best, "late": "e1", "data": verdict("ok", 2.0)}
     views = [
         one
         for i in range(9)
@@ -441,12 +443,12 @@ def test_a_search_stores_and_exports_what_came_late(tmp_path: Path) -> None:
         files = [node.files for node in episode.nodes]
         assert len(files) == 2 and episode.end_reason == "done"
         messages = [turn.message for turn in episode.messages]
-        late = {m["late"]: m["content"] for m in messages if "late" in m}
+        late = {m["late"]: m["data"]["evaluation"] for m in messages if "late" in m}
         assert len(late) == 2
         for node, revision in zip(episode.nodes, columns.revisions, strict=True):
-            assert (read_status(late[node.call_id]), read_as(late[node.call_id])) == (
+            assert (late[node.call_id]["status"], late[node.call_id]["as_score"]) == (
                 node.status,
-                pytest.approx(node.as_score, abs=1e-4),
+                node.as_score,
             )
             assert (revision.node, revision.as_score) == (node.node, node.as_score)
         # the step of a node ends with the call that proposed it, whose files are the node's

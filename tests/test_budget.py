@@ -17,9 +17,9 @@ from passagent import cli
 from passagent.cli.commands import running
 from passagent.config import SearchConfig, load_config
 from passagent.errors import UsageError
-from passagent.models import limiter, prices
+from passagent.models import prices
 from passagent.models.prices import Price, check_budget, parse_price, price_of, read_prices
-from passagent.models.retry import Transient
+from passagent.models.retry import Limiter, Transient
 from passagent.models.types import Usage
 from passagent.options import RunOptions, parse_models, settings_of
 from passagent.search.stop import Progress, Want, lack, left
@@ -218,7 +218,7 @@ def test_models_and_weights_on_the_command_line() -> None:
 
 def test_fewer_calls_in_flight_after_rate_limits_and_more_when_they_stop() -> None:
     async def go() -> None:
-        limit = limiter.Limiter(start=8, most=10)
+        limit = Limiter(start=8, most=10)
 
         async def call(error: Exception | None) -> None:
             async with limit.slot():

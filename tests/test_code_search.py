@@ -20,7 +20,7 @@ GPU, CPU = (target_of(EvaluatorConfig(device=device)) for device in ("cuda", "cp
 
 
 def ask(query: str, target: Any = GPU, **more: str) -> str:
-    return asyncio.run(search_code(target).run({"query": query} | more, "call"))
+    return asyncio.run(search_code(target).run({"query": query} | more, "call")).text
 
 
 @needs_triton

@@ -14,7 +14,7 @@ import pytest
 import torch
 from tiny import HONEST, KERNEL, MODEL, candidate, write_subgraph, write_task
 
-from passagent.agent.observe import observation, read_status, used_evaluation
+from passagent.agent.observe import observation, verdict
 from passagent.config import EvaluatorConfig
 from passagent.errors import TaskError
 from passagent.evaluator.correctness.sets import BEYOND_SET, SETS
@@ -500,8 +500,8 @@ def test_what_gives_no_plan_needs_no_worker_and_says_so(referee, task):
     assert result.unrecorded
     assert list(result.es.values()) == pytest.approx([0.1] * 15)
     assert result == unrecorded.refused(task, bad, CONFIG, result.violations)
-    assert not used_evaluation(observation(result))
-    assert read_status(observation(result)) == "refused"
+    assert not verdict(result)["is_run"]
+    assert "\nstatus: refused (not run)\n" in observation(result)
 
 
 def roughly(condition):

@@ -9,6 +9,7 @@ import time
 
 import pytest
 from tiny import write_subgraph
+from verdicts import verdict
 
 from passagent.errors import PassagentError
 from passagent.evaluator.result import MANIFEST
@@ -21,9 +22,15 @@ def task(tmp_path_factory):
     return write_subgraph(tmp_path_factory.mktemp("task") / "silu_mul", [4, 33])
 
 
-def opening(task, role="Your role is fusion", extra="", seed=1):
-    text = f"{extra}\n{role}\nTask directory: {task}\nTarget: cpu\nEpisode seed: {seed}"
-    return [{"role": "system", "content": ""}, {"role": "user", "content": text}]
+def opening(task, role="fusion", seed=1, parent=None, attempts=()):
+    data = {"task": str(task), "target": "cpu", "seed": seed, "role": role}
+    data |= {"parent": parent, "attempts": list(attempts)}
+    return [{"role": "system", "content": ""}, {"role": "user", "content": "", "data": data}]
+
+
+def begun(plan, status="ok", as_score=None):
+    """A parent as a task message's data has it."""
+    return verdict(status, as_score)["evaluation"] | {"note": f"[plan: {plan.json()}]"}
 
 
 def played(task, outcomes, **kwargs):
@@ -33,9 +40,15 @@ def played(task, outcomes, **kwargs):
         reply = answer(messages)
         messages.append(reply)
         for call in reply["tool_calls"]:
-            text = outcome if call["name"] == "pass_evaluator" else "written"
+            data = outcome if call["name"] == "pass_evaluator" else {"edit": "wrote"}
             messages.append(
-                {"role": "tool", "tool_call_id": call["id"], "name": call["name"], "content": text}
+                {
+                    "role": "tool",
+                    "tool_call_id": call["id"],
+                    "name": call["name"],
+                    "content": "",
+                    "data": data,
+                }
             )
     return messages
 
@@ -56,15 +69,15 @@ def test_first_reply_writes_the_files_and_has_them_evaluated(task):
 
 def test_same_messages_same_reply(task):
     assert answer(opening(task)) == answer(opening(task))
-    messages = played(task, ["status: ok\nAS: 1.2000"])
+    messages = played(task, [verdict("ok", 1.2)])
     assert answer(messages) == answer(messages)
 
 
 def test_an_episode_repairs_what_is_wrong_and_then_tells(task):
-    messages = played(task, ["status: wrong_result\nAS: 0.4000", "status: wrong_result\nAS: 0.5000"])
+    messages = played(task, [verdict("wrong_result", 0.4), verdict("wrong_result", 0.5)])
     tried = [plan for plan, _, _ in read(messages).outcomes]
     assert len(set(tried)) == 2
-    for last in (answer(messages), answer(played(task, ["status: ok\nAS: 1.2000"]))):
+    for last in (answer(messages), answer(played(task, [verdict("ok", 1.2)]))):
         assert last["tool_calls"] == []
     assert "wrong_result, AS 0.5000" in answer(messages)["content"]
     assert "ok, AS 1.2000" in last["content"]
@@ -72,23 +85,22 @@ def test_an_episode_repairs_what_is_wrong_and_then_tells(task):
 
 @pytest.mark.parametrize("score", [0.9, 1.5])
 def test_a_pass_that_gains_keeps_its_regions(task, score):
-    parent = f"Your directory holds the files of node 3: status ok, AS {score:.4f}."
-    after = plan_of(answer(opening(task, extra=f"{parent}\n[plan: {Plan(block=1024).json()}]")))
+    after = plan_of(answer(opening(task, parent=begun(Plan(block=1024), as_score=score))))
     assert bool(after.without) == (score < GAINS)
 
 
 def test_plans_of_parent_and_attempts_are_not_repeated(task):
     first = plan_of(answer(opening(task)))
-    line = f"- node 3: ok, AS 1.1: silu in one kernel; {Plan(block=1024).note('cpu')}"
-    extra = f"[plan: {first.json()}]\n# What was tried before\n{line}"
-    episode = read(opening(task, extra=extra))
+    note = f"silu in one kernel; {Plan(block=1024).note('cpu')}"
+    attempts = [{"status": "ok", "as_score": 1.1, "note": note}]
+    episode = read(opening(task, parent=begun(first), attempts=attempts))
     assert episode.parent == first
     assert Plan(block=1024) in episode.tried
-    assert plan_of(answer(opening(task, extra=extra))) not in episode.tried
+    assert plan_of(answer(opening(task, parent=begun(first), attempts=attempts))) not in episode.tried
 
 
 def test_after_a_failure_the_region_shrinks(task):
-    messages = played(task, ["status: wrong_result\nAS: 0.1000"], role="Your role is fusion")
+    messages = played(task, [verdict("wrong_result", 0.1)])
     assert plan_of(answer(messages)).without
 
 
@@ -111,7 +123,7 @@ def test_neighbours_differ_and_are_many():
 def test_exhausted_space_ends_the_episode(task, monkeypatch):
     monkeypatch.setattr("passagent.expert.expert_model.neighbours", lambda *a: iter(()))
     first = plan_of(answer(opening(task)))
-    reply = answer(opening(task, extra=f"[plan: {first.json()}]"))
+    reply = answer(opening(task, parent=begun(first)))
     assert reply["tool_calls"] == []
     assert "has been tried" in reply["content"]
 
@@ -122,16 +134,15 @@ def test_messages_without_a_task_are_an_error():
 
 
 @pytest.mark.parametrize(
-    "outcome", ["status: wrong_result\nAS: 0.9", "less exact than t = -5 in x:\n\nstatus: ok\nAS: 0.9"]
+    "outcome", [verdict("wrong_result", 0.9), verdict("ok", 0.9, gmean_speedup=1.9, is_loose=True)]
 )
 def test_what_is_not_exact_is_left_to_eager_next(task, outcome):
-    messages = played(task, [outcome], role="Your role is launch")
+    messages = played(task, [outcome], role="launch")
     assert plan_of(answer(messages)).without == ("silu",)
 
 
 def test_what_is_not_exact_and_costs_little_stays(task):
-    score = "AS 1.9000 [1.8000, 2.0000]; geometric mean speedup of the correct graphs 2.000x"
-    outcome = f"less exact than t = -5 in x:\n{score}\n\nstatus: ok\nAS: 1.9000"
+    outcome = verdict("ok", 1.9, gmean_speedup=2.0, is_loose=True)
     assert answer(played(task, [outcome]))["tool_calls"] == []
 
 

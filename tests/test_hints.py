@@ -7,7 +7,7 @@ import yaml
 
 from passagent.errors import UsageError
 from passagent.experience.diagnosis import LABELS, LIMITERS
-from passagent.experience.hints import Context, Hint, Uplift, home, load_hints, retrieve, uplift
+from passagent.experience.hints import Context, Hint, Situation, Uplift, home, load_hints, retrieve, uplift
 
 ADVICE = "Advice that is long enough to be some."
 
@@ -32,7 +32,12 @@ def ids(
     limit=10,
     **more,
 ):
-    return [hint.id for hint in retrieve(hints, label, operators, target, dtypes, limit, **more)]
+    return [
+        hint.id
+        for hint in retrieve(
+            hints, Situation(label, frozenset(operators), target, frozenset(dtypes)), limit, **more
+        )
+    ]
 
 
 def test_the_shipped_library():

@@ -23,7 +23,8 @@ from starlette.testclient import TestClient
 from test_pass_library import GELU
 
 from passagent import __version__
-from passagent.agent.tool_specs import CHECK, KNOWLEDGE, SERVED, SPECS
+from passagent.agent.tool_specs import CHECK, KNOWLEDGE, SERVED
+from passagent.agent.toolbox import SPECS
 from passagent.config import load_config
 from passagent.data.export.example import whole
 from passagent.data.export.selection import read_episodes

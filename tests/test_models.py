@@ -14,15 +14,14 @@ import pytest
 from passagent.config import ModelConfig
 from passagent.errors import PassagentError, UsageError
 from passagent.models import open_model
-from passagent.models.recorded import ReplayModel
-from passagent.models.scripted import ScriptedModel, calling
+from passagent.models.scripted import ReplayModel, ScriptedModel, calling
 from passagent.models.types import Message, Reply, Usage, assistant
 
 
 def conversation(seed: int, *replies: Message) -> list[Message]:
     return [
         {"role": "system", "content": "be exact"},
-        {"role": "user", "content": f"a task\nTarget: cpu\nEpisode seed: {seed}"},
+        {"role": "user", "content": f"a task {seed}", "data": {"seed": seed}},
         *replies,
     ]
 

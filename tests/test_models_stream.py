@@ -13,8 +13,8 @@ from wire_server import FAULTS, PAID, Said, WireServer, event, message_of, strea
 from passagent.config import ModelConfig
 from passagent.errors import InfrastructureError, UsageError
 from passagent.models import open_model
+from passagent.models.http import events
 from passagent.models.retry import ContextOverflow, Retrying, Transient
-from passagent.models.sse import events
 from passagent.models.types import Message, Reply, Usage
 
 __all__ = ["server"]

@@ -20,7 +20,6 @@ import pytest
 import tiny_search
 
 from passagent import cli
-from passagent.agent.observe import read_status
 from passagent.cli.commands import running
 from passagent.cli.commands.tidying import size_of
 from passagent.errors import PassagentError
@@ -160,9 +159,11 @@ def test_a_change_is_told_only_between_two_correct_candidates(call, place):
         told.add((data["event"], is_due))
     assert {("judged", True), ("judged", False), ("episode_ended", True), ("episode_ended", False)} < told
 
-    results = [message["content"] for message in said if message.get("name") == "pass_evaluator"]
-    for text in results:
-        assert read_status(text) == "ok" or not change_of.search(text), text
+    evaluated = [message for message in said if message.get("name") == "pass_evaluator"]
+    results = [message["content"] for message in evaluated]
+    for message, text in zip(evaluated, results, strict=True):
+        is_right = message["data"].get("evaluation", {}).get("status") == "ok"
+        assert is_right or not change_of.search(text), text
     right = sum(both_right(node.id, node.parent_id) for node in found.values())
     assert sum("against the parent's" in text for text in results) == right
 

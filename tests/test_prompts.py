@@ -15,9 +15,8 @@ from closeness import assert_as_exact_as_eager
 from tiny import MODEL, write_subgraph, write_task
 
 from passagent.agent.context import Attempt, EpisodeContext, HintView, ParentView
-from passagent.agent.hardware_facts import figures
 from passagent.agent.prompt import compose, note_of, prompts_hash, roles, short_note, shown_files
-from passagent.agent.taskview import view_task
+from passagent.agent.taskview import figures, view_task
 from passagent.agent.tokens import tokens
 from passagent.config import AgentConfig, EvaluatorConfig, load_config
 from passagent.errors import UsageError

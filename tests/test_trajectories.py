@@ -19,8 +19,7 @@ from passagent.cli.commands import running, showing
 from passagent.config import load_config
 from passagent.errors import UsageError
 from passagent.models import open_model
-from passagent.models.recorded import ReplayModel
-from passagent.models.scripted import ScriptedModel, calling
+from passagent.models.scripted import ReplayModel, ScriptedModel, calling
 from passagent.models.types import LENGTH, Message, Reply, Usage, assistant
 from passagent.search import beginning
 from passagent.store import Store, files, nodes, runs

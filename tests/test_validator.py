@@ -14,10 +14,18 @@ from test_search import finish, open_tiny, store, task  # noqa: F401
 from wire_server import Said, WireServer
 
 from passagent import cli
-from passagent.agent import validator
-from passagent.agent.bare import bare_cpp, bare_modules
-from passagent.agent.observe import observation, read_as, read_status
-from passagent.agent.validator import Opinion, ask, open_validator, opinion_line, prompt, read, with_opinion
+from passagent.agent.observe import observation
+from passagent.agent.validator import (
+    Opinion,
+    ask,
+    bare_cpp,
+    bare_modules,
+    open_validator,
+    opinion_line,
+    prompt,
+    read,
+    with_opinion,
+)
 from passagent.config import EvaluatorConfig, ValidatorConfig, load_config
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.result import Candidate, Evaluation
@@ -196,7 +204,7 @@ def ok_evaluation(words: str = "two") -> Evaluation:
 
 
 def opinion_of(likelihood: float | None, config: ValidatorConfig) -> Opinion:
-    return validator._opinion(likelihood, ["because"], "openai/judge", config)
+    return Opinion.of(likelihood, ["because"], "openai/judge", config)
 
 
 @pytest.mark.parametrize(("likelihood", "flagged"), [(0.5, False), (0.51, True), (0.0, False), (None, False)])
@@ -207,7 +215,7 @@ def test_a_flag_changes_nothing_else(likelihood, flagged):
     assert after.model_copy(update={"validator": None}) == before
     text = observation(after)
     assert "validator openai/judge: " in text and ("a flag, it changes no score" in text) == flagged
-    assert (read_status(text), read_as(text)) == ("ok", pytest.approx(before.as_score, abs=1e-4))
+    assert text.endswith(f"status: ok\nAS: {before.as_score:.4f}")
 
 
 def test_a_decisive_validator_refuses_what_it_flags():
@@ -218,7 +226,7 @@ def test_a_decisive_validator_refuses_what_it_flags():
     assert (after.status, after.as_score, set(after.es.values())) == ("refused", 0.1, {0.1})
     assert [v.rule for v in after.violations] == ["validator"]
     assert {graph.status for graph in after.graphs} == {"refused"}
-    assert read_status(observation(after)) == "refused"
+    assert "\nstatus: refused\n" in observation(after)
 
 
 def test_the_expert_has_no_opinion():

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from passagent.agent.editor import file_editor
 from passagent.agent.taskfiles import MAX_BYTES, TaskFiles, ToolError
-from passagent.agent.toolbox import check_arguments, file_editor
+from passagent.agent.toolbox import check_arguments
 from passagent.agent.workspace import MAX_FILES, Workspace
 from passagent.evaluator.result import MANIFEST
 
@@ -46,7 +47,7 @@ def workspace(holding: Holding) -> Workspace:
 
 def edit(workspace: Workspace, **arguments: Any) -> str:
     tool = file_editor(workspace)
-    return asyncio.run(tool.run(check_arguments(tool.spec, arguments), "c1"))
+    return asyncio.run(tool.run(check_arguments(tool.spec, arguments), "c1")).text
 
 
 def test_create_view_replace_insert_undo(workspace: Workspace) -> None:

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples/distill")
 import serve
 
 from passagent.config import ModelConfig
-from passagent.models.providers import open_openai
+from passagent.models.http import open_openai
 
 ARGUMENTS = {"command": "view", "path": "task"}
 SAID = f"""<think>

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from passagent.config import AgentConfig
 from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.reference.eager import EagerGraph
+from passagent.experience.exemplars import Match
 from passagent.experience.knowledge import Passage
 from passagent.extend import Target
 from passagent.tasks import Task
@@ -25,6 +27,8 @@ class ParentView:
     """What limits it or what is wrong with it, in words."""
     observation: str = ""
     """What observe.observation said of it."""
+    verdict: dict[str, Any] = field(default_factory=dict)
+    """What observe.verdict said of it, for programs."""
     is_seed: bool = False
     """It was there before the first episode."""
 
@@ -57,18 +61,6 @@ class HintView:
 
 
 @dataclass(frozen=True)
-class PastTask:
-    """A pass that worked for another task."""
-
-    operators: list[str]
-    as_score: float | None
-    """None: it was not measured here."""
-    files: dict[str, str]
-    why: str
-    """Why it is shown: what both tasks have in common."""
-
-
-@dataclass(frozen=True)
 class EpisodeContext:
     """Everything that compose() needs."""
 
@@ -92,7 +84,7 @@ class EpisodeContext:
     """Ids of learned hints that are not shown, to measure their worth."""
     knowledge: list[Passage] = field(default_factory=list)
     """Sections of the knowledge documents, the best fitting first."""
-    past: list[PastTask] = field(default_factory=list)
+    past: list[Match] = field(default_factory=list)
     """Passes of similar tasks, the most similar first."""
     machine: Machine | None = None
     """What was measured of this machine."""

@@ -6,29 +6,25 @@ to the very task it comes from.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import unified_diff
-from typing import Any
 
-from jinja2 import Environment, StrictUndefined
 from pydantic import ValidationError
 
-from passagent.agent.structured import again, braced
+from passagent.agent import structured
+from passagent.agent.structured import Question, read_object, render
 from passagent.agent.tokens import cut_end
 from passagent.config import Config
 from passagent.evaluator.result import Evaluation, GraphResult
 from passagent.experience.diagnosis import LABELS, Diagnosis
-from passagent.experience.hints import MAX_ADVICE, LearnedHint, fitness
+from passagent.experience.hints import MAX_ADVICE, LearnedHint, Situation, fitness
 from passagent.models import open_model, role_config
 from passagent.models.types import Message, Model, Reply, ToolSpec
-from passagent.system import resources
 from passagent.tasks import Task
 
 ROLE = "hint_distiller"
 """Of its calls in the ledger."""
-TRIES = 2
 MAX_DIFF = 8_000
 """Tokens of the difference that are shown; and of the subgraphs' speedups: MAX_SPEEDUPS."""
 MAX_SPEEDUPS = 1_000
@@ -104,44 +100,28 @@ def open_distiller(config: Config) -> Model | None:
 async def ask(
     model: Model, improvement: Improvement, save: Save = lambda reply, hint: None
 ) -> LearnedHint | None:
-    """Return the model's hint. A malformed reply is asked for once again; then there is none.
-
-    Raises what the model raises.
-    """
-    messages: list[Message] = [{"role": "user", "content": prompt(improvement)}]
-    for _ in range(TRIES):
-        reply = await model.complete(messages, [TOOL])
-        try:
-            hint = read(reply.message, improvement)
-        except ValueError as error:
-            save(reply, None)
-            messages = [*messages, reply.message, *again(reply.message, AGAIN.format(reason=error))]
-        else:
-            save(reply, hint)
-            return hint
-    return None
+    """Return the model's hint; None after a second malformed reply. Raises what the model raises."""
+    question = Question[LearnedHint | None](
+        prompt(improvement), TOOL, AGAIN, lambda message: read(message, improvement)
+    )
+    return await structured.ask(model, question, save, lambda reason: None)
 
 
 def prompt(improvement: Improvement) -> str:
-    """What the model is shown."""
-    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    text = resources.find("prompts/distiller.j2").read_text(encoding="utf-8")
+    """Compose what the model is shown."""
     before, after = improvement.before, improvement.after
     difference = diff(before.files if before else {}, after.files)
     speedups = graph_lines(before.evaluation if before else None, after.evaluation)
-    return (
-        environment.from_string(text)
-        .render(
-            improvement=improvement,
-            before=before.evaluation if before else None,
-            after=after.evaluation,
-            difference=cut_end(difference, MAX_DIFF, ""),
-            speedups=cut_end(speedups, MAX_SPEEDUPS, ""),
-            labels=LABELS,
-            tool=TOOL.name,
-            max_advice=MAX_ADVICE,
-        )
-        .strip()
+    return render(
+        "distiller.j2",
+        improvement=improvement,
+        before=before.evaluation if before else None,
+        after=after.evaluation,
+        difference=cut_end(difference, MAX_DIFF, ""),
+        speedups=cut_end(speedups, MAX_SPEEDUPS, ""),
+        labels=LABELS,
+        tool=TOOL.name,
+        max_advice=MAX_ADVICE,
     )
 
 
@@ -166,21 +146,15 @@ def graph_lines(before: Evaluation | None, after: Evaluation) -> str:
 
 def read(message: Message, improvement: Improvement) -> LearnedHint:
     """Read the hint of a reply, from its tool call or else its text. Raises ValueError with what is wrong."""
-    written = [call["arguments"] for call in message["tool_calls"] if call["name"] == TOOL.name]
-    try:
-        fields: Any = json.loads(written[0] if written else braced(message["content"]))
-    except ValueError:
-        raise ValueError("it holds no valid JSON object") from None
-    if not isinstance(fields, dict):
-        raise ValueError("it holds no JSON object")
+    fields = read_object(message, TOOL)
     try:
         hint = LearnedHint.model_validate({**fields, "id": improvement.hint_id, "source": improvement.source})
     except ValidationError as error:
         first = error.errors()[0]
         said = first["msg"].removeprefix("Value error, ")
         raise ValueError(f"{'.'.join(map(str, first['loc']))}: {said}") from None
-    operators, dtypes = set(improvement.task.operators), set(improvement.dtypes)
-    if not fitness(hint, hint.trigger[0], operators, improvement.target, dtypes):
+    operators, dtypes = frozenset(improvement.task.operators), frozenset(improvement.dtypes)
+    if not fitness(hint, Situation(hint.trigger[0], operators, improvement.target, dtypes)):
         raise ValueError("context: it leaves out the very task that the hint comes from")
     return hint
 

@@ -1,4 +1,4 @@
-"""The commands of `file_editor` on a workspace. What cannot be done as asked is a ToolError that says why."""
+"""The tool `file_editor`: commands on a workspace. What cannot be done is a ToolError that says why."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import difflib
 import json
 from typing import Any
 
-from passagent.agent.source import parsed
-from passagent.agent.taskfiles import ToolError
-from passagent.agent.workspace import Workspace
+from passagent.agent.taskfiles import TASK, ToolError
+from passagent.agent.tool_specs import EDITOR, Answer, Tool, schema
+from passagent.agent.workspace import Workspace, parsed
+from passagent.evaluator.result import MANIFEST
+from passagent.models.types import ToolSpec
 
 MAX_VIEW = 30_000
 """Characters of a file shown at once."""
-WRITTEN, RESTORED = "lines written.", "the directory is as in version"
-"""What the result of a command that wrote, or restored, says."""
+WROTE, RESTORED = {"edit": "wrote"}, {"edit": "restored"}
+"""The data of an answer."""
 
 COMMANDS: dict[str, list[str]] = {
     "view": [],
@@ -26,31 +28,84 @@ COMMANDS: dict[str, list[str]] = {
 """Each command's own arguments."""
 
 
-def edit(workspace: Workspace, arguments: dict[str, Any]) -> str:
-    """Run one command; what it led to, in words. Raises ToolError."""
+SPEC = ToolSpec(
+    EDITOR,
+    "View and edit the files of your pass directory. Paths are relative to it; "
+    f"'{TASK}/...' is the task, read-only. Only *.py modules and {MANIFEST} can be written.\n"
+    "- view: a file with line numbers (view_range [first, last]: these lines only; last -1: to the end), "
+    "or a directory's listing ('.').\n"
+    "- create: write file_text to path, replacing the file if it exists.\n"
+    "- str_replace: replace old_str, which must occur exactly once (copied exactly, with its whitespace, "
+    "without line numbers), by new_str.\n"
+    "- insert: put new_str after line insert_line (0: at the beginning).\n"
+    "- undo_edit: take the last edit of path back.\n"
+    "- restore: take the whole directory (path '.') back to an evaluated version, by the number that "
+    "pass_evaluator gave it; 0 is what the episode began with.",
+    schema(
+        {
+            "command": {"type": "string", "enum": list(COMMANDS)},
+            "path": {
+                "type": "string",
+                "description": f"such as FusedAddRelu.py, {MANIFEST} or {TASK}/graph_list.txt",
+            },
+            "file_text": {"type": "string", "description": "create: the whole file"},
+            "old_str": {"type": "string", "description": "str_replace: the text to replace"},
+            "new_str": {"type": "string", "description": "str_replace, insert: the new text"},
+            "insert_line": {
+                "type": "integer",
+                "description": "insert: the line after which new_str goes",
+            },
+            "view_range": {
+                "type": "array",
+                "items": {"type": "integer"},
+                "description": "view: [first, last]",
+            },
+            "version": {"type": "integer", "description": "restore: the version's number"},
+        },
+        ["command", "path"],
+    ),
+)
+
+
+def file_editor(workspace: Workspace) -> Tool:
+    """View and edit the candidate's files, confined to the workspace."""
+
+    async def run(arguments: dict[str, Any], call_id: str) -> Answer:
+        return edit(workspace, arguments)
+
+    def replay(arguments: dict[str, Any], data: dict[str, Any], call_id: str) -> None:
+        edit(workspace, arguments)
+
+    return Tool(SPEC, run, replay)
+
+
+def edit(workspace: Workspace, arguments: dict[str, Any]) -> Answer:
+    """Run one command. Raises ToolError."""
     command, path = arguments["command"], arguments["path"]
     needs = [key for key in COMMANDS[command] if key not in arguments]
     if needs:
         raise ToolError(f"{command} needs {', '.join(needs)}")
     if command == "view":
-        return _view(workspace, path, arguments.get("view_range"))
+        return Answer(_view(workspace, path, arguments.get("view_range")))
     if command == "restore":
-        return _restore(workspace, arguments["version"])
+        changed = workspace.restore(arguments["version"])
+        names = ", ".join(changed) if changed else "nothing: the files are the same"
+        return Answer(f"the directory is as in version {arguments['version']}; changed: {names}", RESTORED)
     if command == "undo_edit":
         text = workspace.undo(path)
-        return (
-            f"{path}: removed (the edit undone had created it)" if text is None else _written(path, text, 1)
-        )
+        if text is None:
+            return Answer(f"{path}: removed (the edit undone had created it)", WROTE)
+        return Answer(_written(path, text, 1), WROTE)
     if command == "create":
         workspace.write(path, arguments["file_text"])
-        return _written(path, arguments["file_text"])
+        return Answer(_written(path, arguments["file_text"]), WROTE)
     text = workspace.read(path)
     if command == "insert":
         text, line = _insert(path, text, arguments["insert_line"], arguments["new_str"])
     else:
         text, line = _str_replace(path, text, arguments["old_str"], arguments.get("new_str", ""))
     workspace.write(path, text)
-    return _written(path, text, line)
+    return Answer(_written(path, text, line), WROTE)
 
 
 def lines_of(text: str) -> list[str]:
@@ -82,12 +137,6 @@ def _view(workspace: Workspace, path: str, view_range: list[int] | None) -> str:
     return text or "(empty file)"
 
 
-def _restore(workspace: Workspace, version: int) -> str:
-    changed = workspace.restore(version)
-    names = ", ".join(changed) if changed else "nothing: the files are the same"
-    return f"{RESTORED} {version}; changed: {names}"
-
-
 def _insert(path: str, text: str, after: int, new: str) -> tuple[str, int]:
     lines = lines_of(text)
     if not 0 <= after <= len(lines):
@@ -105,23 +154,23 @@ def _str_replace(path: str, text: str, old: str, new: str) -> tuple[str, int]:
     if not starts:
         raise ToolError(f"old_str does not occur in {path}; {_nearest_lines(text, old)}")
     if len(starts) > 1:
-        shown = ", ".join(map(str, starts[:12])) + (", ..." if len(starts) > 12 else "")
+        places = ", ".join(map(str, starts[:12])) + (", ..." if len(starts) > 12 else "")
         raise ToolError(
-            f"old_str occurs {len(starts)} times in {path}, at lines {shown}; take more lines around it"
+            f"old_str occurs {len(starts)} times in {path}, at lines {places}; take more lines around it"
         )
     return text.replace(old, new), starts[0]
 
 
 def _nearest_lines(text: str, old: str) -> str:
     """Where the text that was meant may stand, so that it can be copied as it is."""
-    lines, wanted = lines_of(text), [line.strip() for line in old.strip().split("\n")]
+    lines, meant = lines_of(text), [line.strip() for line in old.strip().split("\n")]
     stripped = [line.strip() for line in lines]
-    count = len(wanted)
+    count = len(meant)
     for start in range(len(lines) - count + 1):
-        if stripped[start : start + count] == wanted:
-            shown = numbered(lines[start : start + min(count, 12)], start + 1)
-            return f"with other whitespace it does at line {start + 1}:\n{shown}"
-    longest = max(wanted, key=len)
+        if stripped[start : start + count] == meant:
+            excerpt = numbered(lines[start : start + min(count, 12)], start + 1)
+            return f"with other whitespace it does at line {start + 1}:\n{excerpt}"
+    longest = max(meant, key=len)
     close = difflib.get_close_matches(longest, {line for line in stripped if line}, n=1, cutoff=0.6)
     if not close:
         return "nothing in it is like that; view the file and copy the text with its exact whitespace"
@@ -130,13 +179,13 @@ def _nearest_lines(text: str, old: str) -> str:
 
 
 def _written(path: str, text: str, line: int | None = None) -> str:
-    """What an edit led to: the lines around it, and whether the file parses."""
+    """Return what an edit led to: the lines around it, and whether the file parses."""
     lines = lines_of(text)
-    shown = ""
+    excerpt = ""
     if line is not None:
         first = max(1, line - 3)
-        shown = "\n" + numbered(lines[first - 1 : line + 8], first)
-    return f"{path}: {len(lines)} {WRITTEN}{_problem(path, text)}{shown}"
+        excerpt = "\n" + numbered(lines[first - 1 : line + 8], first)
+    return f"{path}: {len(lines)} lines written.{_problem(path, text)}{excerpt}"
 
 
 def _problem(path: str, text: str) -> str:

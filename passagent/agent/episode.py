@@ -11,20 +11,18 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import Any
 
-from passagent.agent.editor import RESTORED, WRITTEN
-from passagent.agent.fold import Sent, fold
-from passagent.agent.observe import read_status, used_evaluation
-from passagent.agent.pending import Late, PendingEvaluations, told
+from passagent.agent.evaluator_tool import Late, PendingEvaluations, answers_data
 from passagent.agent.taskfiles import ToolError
-from passagent.agent.tokens import CHARACTERS
-from passagent.agent.toolbox import EDITOR, EVALUATOR, Tool, check_arguments
+from passagent.agent.tokens import CHARACTERS, Sent, fold
+from passagent.agent.tool_specs import EVALUATOR, Answer, Tool
+from passagent.agent.toolbox import check_arguments
 from passagent.config import AgentConfig
 from passagent.errors import nearest
-from passagent.models.history import meant_tool
 from passagent.models.retry import ContextOverflow
 from passagent.models.types import LENGTH, REFUSAL, Message, Model, Reply, Usage
-from passagent.models.wire import clean
+from passagent.models.wire import clean, meant_tool
 from passagent.system.redaction import redacted
 
 Save = Callable[[Message, Usage | None], None]
@@ -95,19 +93,23 @@ async def run_episode(
         save(message, usage)
         messages.append(message)
 
-    def add_result(message: Message, late: Late | None) -> None:
+    def add_result(message: Message, answer: Answer, late: Late | None) -> None:
+        text, data = answer.text, answer.data
         if late:
-            text = "\n\n".join(part for part in (message["content"], late.text) if part)
-            message |= {"content": text, "late": late.call_id}
-        rest = left(messages, message["content"], limits, pending.used) + more_left()
-        add(message | {"content": f"{message['content']}\nleft: {', '.join(rest)}"})
+            message |= {"late": late.call_id}
+            text = "\n\n".join(part for part in (text, late.answer.text) if part)
+            data = data | late.answer.data
+        rest = left(messages, data, limits, pending.used)
+        most = {"steps": limits.max_steps, "evaluations": limits.max_evaluations}
+        shown = [f"{number} of {most[name]} {name}" for name, number in rest.items()] + more_left()
+        add(message | {"content": f"{text}\nleft: {', '.join(shown)}", "data": data | {"left": rest}})
 
     async def tell_pending(is_last: bool = True) -> bool:
         if is_last:
             await pending.settle()
         count = len(messages)
         while late := pending.take():
-            add_result({"role": "user", "content": ""}, late)
+            add_result({"role": "user"}, Answer(""), late)
         return len(messages) > count
 
     def end(reason: str) -> EpisodeEnd:
@@ -119,15 +121,15 @@ async def run_episode(
         while True:
             try:
                 for call, is_cut in unanswered(messages):
-                    made = evaluations(messages) + pending.used
-                    text = await answer(call, by_name, is_cut, made < limits.max_evaluations)
+                    used = evaluations(messages) + pending.used
+                    result = await answer(call, by_name, is_cut, used < limits.max_evaluations)
                     name = meant_tool(call["name"], list(by_name)) or call["name"]
                     message = {"role": "tool", "tool_call_id": call["id"], "name": name}
                     late = None
                     try:
-                        late = pending.take() if read_status(text) is None else None
+                        late = None if "evaluation" in result.data else pending.take()
                     finally:  # the answer is saved, whatever a pending evaluation raised
-                        add_result(message | {"content": text}, late)
+                        add_result(message, result, late)
                 await tell_pending(is_last=False)
                 check(messages, limits, pending.used)
                 sent = fold(messages, budget, overhead)
@@ -180,24 +182,24 @@ def check(messages: list[Message], limits: AgentConfig, pending: int) -> None:
         raise Remark(CUT_TEXT if is_cut else UNTRIED if last["content"].strip() else EMPTY)
 
 
-def left(messages: list[Message], text: str, limits: AgentConfig, pending: int) -> list[str]:
-    """What is left of the episode's limits after a tool's result `text`."""
-    made = evaluations(messages) + used_evaluation(text) + pending
-    return [
-        f"{limits.max_steps - steps(messages)} of {limits.max_steps} steps",
-        f"{max(0, limits.max_evaluations - made)} of {limits.max_evaluations} evaluations",
-    ]
+def left(messages: list[Message], data: dict[str, Any], limits: AgentConfig, pending: int) -> dict[str, int]:
+    """Return what is left of the episode's limits after a tool's result that carries `data`."""
+    used = evaluations(messages) + data.get("evaluation", {}).get("is_run", False) + pending
+    return {
+        "steps": limits.max_steps - steps(messages),
+        "evaluations": max(0, limits.max_evaluations - used),
+    }
 
 
-async def answer(call: dict[str, str], tools: dict[str, Tool], is_cut: bool, may_evaluate: bool) -> str:
-    """The observation that a tool call leads to; every mistake in the call is one too."""
+async def answer(call: dict[str, str], tools: dict[str, Tool], is_cut: bool, may_evaluate: bool) -> Answer:
+    """Run a tool call; every mistake in the call is an answer, too."""
     try:
         tool, arguments = understand(call, tools, is_cut)
         if tool.spec.name == EVALUATOR and not may_evaluate:
             raise ToolError("no evaluation is left")
         return await tool.run(arguments, call["id"])
     except ToolError as error:
-        return f"error: {error}"
+        return Answer(f"error: {error}", {"error": True})
 
 
 def understand(call: dict[str, str], tools: dict[str, Tool], is_cut: bool) -> tuple[Tool, dict[str, object]]:
@@ -217,7 +219,7 @@ def understand(call: dict[str, str], tools: dict[str, Tool], is_cut: bool) -> tu
 
 def replay(messages: list[Message], tools: dict[str, Tool]) -> None:
     """Bring the workspace to where an interrupted episode left it: do again what answered calls did to it."""
-    results = told(messages)
+    results = answers_data(messages)
     for message in messages:
         for call in message["tool_calls"] if message["role"] == "assistant" else ():
             is_cut = message.get("stop_reason") == LENGTH and call == message["tool_calls"][-1]
@@ -234,41 +236,33 @@ def steps(messages: list[Message]) -> int:
     return sum(message["role"] == "assistant" for message in messages)
 
 
-def is_evaluation(message: Message) -> bool:
-    """Whether a message holds the evaluator's result for a candidate: one that carries a status."""
-    is_result = message["role"] == "tool" and message["name"] == EVALUATOR
-    return (is_result or "late" in message) and read_status(message["content"]) is not None
-
-
 def is_last_seen(messages: list[Message]) -> bool:
-    """Whether the model has replied since the last evaluation's result."""
-    since = takewhile(lambda message: not is_evaluation(message), reversed(messages))
+    """Return whether the model has replied since the last evaluation's result."""
+    since = takewhile(lambda message: "evaluation" not in message.get("data", {}), reversed(messages))
     return any(message["role"] == "assistant" for message in since)
 
 
 def evaluations(messages: list[Message]) -> int:
     """Candidates evaluated so far, those not counted that gave no plan."""
-    return sum(is_evaluation(message) and used_evaluation(message["content"]) for message in messages)
+    results = [message.get("data", {}).get("evaluation") for message in messages]
+    return sum(result is not None and result["is_run"] for result in results)
 
 
 def untried(messages: list[Message]) -> bool:
-    """Whether nothing was handed to the evaluator yet, or something was written since."""
+    """Return whether nothing was handed to the evaluator yet, or something was written since."""
     since = list(takewhile(lambda message: not is_handed(message), reversed(messages)))
-    results = [
-        message["content"] for message in since if message["role"] == "tool" and message["name"] == EDITOR
-    ]
-    written = takewhile(lambda text: not text.startswith(RESTORED), results)
-    return len(since) == len(messages) or any(WRITTEN in text for text in written)
+    edits = [message.get("data", {}).get("edit") for message in since]
+    return len(since) == len(messages) or "wrote" in takewhile(lambda edit: edit != "restored", edits)
 
 
 def is_handed(message: Message) -> bool:
-    """Whether a message answers a call that handed the evaluator a candidate."""
+    """Return whether a message answers a call that handed the evaluator a candidate."""
     is_answer = message["role"] == "tool" and message["name"] == EVALUATOR
-    return is_answer and not message["content"].startswith("error:")
+    return is_answer and not message["data"].get("error")
 
 
 def replies_without_calls(messages: list[Message]) -> int:
-    """How many replies at the end have no tool call."""
+    """Return how many replies at the end have no tool call."""
     replies = [message for message in reversed(messages) if message["role"] == "assistant"]
     return len(list(takewhile(lambda reply: not reply["tool_calls"], replies)))
 

@@ -1,11 +1,22 @@
-"""Why a candidate failed, in one line: the first error, with the candidate's own file and line if known."""
+"""Why a candidate failed: the first error in one line, and the source lines that an error message means.
+
+Such a line is `File.py:12`, `kernel.cpp:3` or `kernel.cu(3)`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+import re
+from collections.abc import Iterator, Mapping
 
-from passagent.agent.excerpt import places
 from passagent.evaluator.result import Evaluation, GraphResult
+
+AROUND = 2
+"""Lines shown before and after the one that is meant."""
+MAX_EXCERPTS = 6
+MAX_WIDTH = 160
+_PYTHON = re.compile(r"(?<![\w/])(?P<name>[\w/]+\.py)(?:\", line |:)(?P<line>\d+)")
+_KERNEL = re.compile(r"\b(?P<name>\w+)\.(?:cpp:|cu[:(])(?P<line>\d+)")
 
 
 def first_error(evaluation: Evaluation, files: Mapping[str, str]) -> str:
@@ -25,8 +36,8 @@ def first_error(evaluation: Evaluation, files: Mapping[str, str]) -> str:
 
 
 def _mismatch(graph: GraphResult, files: Mapping[str, str]) -> str:
-    """How far the pass came that came furthest, and where its pattern is."""
-    best = max(graph.mismatches, key=lambda one: one.matched_nodes / max(one.pattern_nodes, 1))
+    """Return how far the pass came that came furthest, and where its pattern is."""
+    best = max(graph.mismatches, key=lambda mismatch: mismatch.matched_nodes / max(mismatch.pattern_nodes, 1))
     file = f"{best.pass_name}.py"
     lines = files.get(file, "").splitlines()
     line = next((number for number, text in enumerate(lines, 1) if text.startswith("def pattern")), None)
@@ -40,13 +51,65 @@ def _mismatch(graph: GraphResult, files: Mapping[str, str]) -> str:
 def _error(text: str, files: Mapping[str, str]) -> str:
     """The line of a compiler's or an interpreter's message that says what is wrong, after the place meant."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [text]
-    said = next((line for line in lines if "error: " in line), lines[0])
-    if said.endswith(":") and said != lines[-1]:
-        said = f"{said} {lines[-1]}"  # what is between quotes the source
+    message = next((line for line in lines if "error: " in line), lines[0])
+    if message.endswith(":") and message != lines[-1]:
+        message = f"{message} {lines[-1]}"  # what is between quotes the source
     place = next((f"{file}:{line}" for file, line in places(text, files)), None)
-    return _one_line(f"{place}: {said.removesuffix(f' ({place})')}" if place else said)
+    return _one_line(f"{place}: {message.removesuffix(f' ({place})')}" if place else message)
 
 
 def _one_line(text: str, limit: int = 220) -> str:
     text = " ".join(text.split())
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def excerpts(message: str, files: Mapping[str, str]) -> str:
+    """The lines of `files` (name to text) that `message` names, the line meant marked by `>`; "" if none.
+
+    A line of a kernel's C++ or CUDA source is looked up in the Python file that holds it as a literal.
+    """
+    shown: dict[tuple[str, int], str] = {}
+    for name, line in places(message, files):
+        lines = files[name].split("\n")
+        near = any(name == file and abs(line - at) <= AROUND for file, at in shown)
+        if 1 <= line <= len(lines) and not near and len(shown) < MAX_EXCERPTS:
+            shown[(name, line)] = _excerpt(name, lines, line)
+    return "\n".join(shown.values())
+
+
+def places(message: str, files: Mapping[str, str]) -> Iterator[tuple[str, int]]:
+    """`(file, line)` of each line of `files` that `message` means, those inside of kernels first."""
+    for place in _KERNEL.finditer(message):
+        kernel, line = place["name"], int(place["line"])
+        yield from ((name, first + line - 1) for name, first in _literals(kernel, line, files))
+    by_last_part = {name.rpartition("/")[2]: name for name in files}
+    for place in _PYTHON.finditer(message):
+        last_part = place["name"].rpartition("/")[2]
+        file = place["name"] if place["name"] in files else by_last_part.get(last_part)
+        if file:
+            yield file, int(place["line"])
+
+
+def _literals(kernel: str, line: int, files: Mapping[str, str]) -> Iterator[tuple[str, int]]:
+    """`(file, first line)` of string literals that define a function `kernel` and have so many lines."""
+    for name, text in files.items():
+        try:
+            tree = ast.parse(text) if name.endswith(".py") and kernel in text else ast.Module([], [])
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                lines = node.value.count("\n")
+                # lines of the literal are lines of the file only where it spells them out
+                is_plain = node.end_lineno is not None and node.end_lineno - node.lineno == lines
+                if is_plain and lines >= line - 1 and re.search(rf"\b{kernel}\s*\(", node.value):
+                    yield name, node.lineno
+
+
+def _excerpt(name: str, lines: list[str], line: int) -> str:
+    first = max(1, line - AROUND)
+    rows = [
+        f"{'>' if number == line else ' '}{number:>3}  {text[:MAX_WIDTH]}"
+        for number, text in enumerate(lines[first - 1 : line + AROUND], first)
+    ]
+    return "\n".join([f"{name}:", *rows])

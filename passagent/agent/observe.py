@@ -1,18 +1,19 @@
-"""What the model is told of an evaluation: short, exact, and ending in two lines that a program can read.
+"""What the model is told of an evaluation: short, exact, and ending in two lines.
 
 status: wrong_result  (`refused (not run)` where its host code gave no plan, and no evaluation was used)
 AS: 0.4821            (`AS: none` where nothing was scored)
 
-In a conversation the line `left: ...` follows (episode.py).
+In a conversation the line `left: ...` follows (episode.py). Programs read `verdict`, which travels as the
+message's data.
 """
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Mapping
+from typing import Any
 
-from passagent.agent.excerpt import excerpts
+from passagent.agent.failure import excerpts
 from passagent.agent.validator import opinion_line
 from passagent.evaluator.result import Evaluation, GraphResult, Mismatch, Status, Violation
 
@@ -24,8 +25,6 @@ MAX_ROWS = 14
 """Rows of the speedup table (the slowest and the fastest are shown of more) and of wrong results."""
 MAX_FAILURES, MAX_VIOLATIONS = 12, 30
 """Distinct ones shown; equal ones are told once, with their number."""
-NOT_RUN = " (not run)"
-_END = re.compile(rf"^status: (\w+)({re.escape(NOT_RUN)})?\nAS: (\S+)\s*(?:^left: .*\s*)?\Z", re.M)
 
 STAGES: dict[Status, str] = {
     "refused": "integrity rules: refused",
@@ -78,26 +77,23 @@ def observation(
         parts.append(opinion_line(evaluation.validator))
     parts += [_score(evaluation, parent_as, best_as), evaluation.stopped_early or ""]
     score = "none" if evaluation.as_score is None else f"{evaluation.as_score:.4f}"
-    status = evaluation.status + (NOT_RUN if evaluation.unrecorded else "")
+    status = evaluation.status + (" (not run)" if evaluation.unrecorded else "")
     return "\n".join(part for part in parts if part) + f"\n\nstatus: {status}\nAS: {score}"
 
 
-def read_status(text: str) -> str | None:
-    """The status at the end of an observation; None in any other text."""
-    found = _END.search(text)
-    return found.group(1) if found else None
+def verdict(evaluation: Evaluation) -> dict[str, Any]:
+    """Return what programs read of an evaluation, as it stands in the data of the message that tells it.
 
-
-def used_evaluation(text: str) -> bool:
-    """Whether a text is an observation of a candidate that was run: others cost no evaluation."""
-    found = _END.search(text)
-    return found is not None and not found.group(2)
-
-
-def read_as(text: str) -> float | None:
-    """The AS at the end of an observation; None where there is none."""
-    found = _END.search(text)
-    return float(found.group(3)) if found and found.group(3) != "none" else None
+    `is_loose`: a correct graph passes only at a looser tolerance than t = -5. `is_run`: the candidate gave
+    plans and was run, which uses an evaluation.
+    """
+    return {
+        "status": evaluation.status,
+        "as_score": evaluation.as_score,
+        "gmean_speedup": evaluation.gmean_speedup,
+        "is_loose": bool(_loose_graphs(evaluation.graphs)),
+        "is_run": not evaluation.unrecorded,
+    }
 
 
 def _counts(graphs: list[GraphResult]) -> str:
@@ -117,17 +113,17 @@ def _span(graphs: list[GraphResult]) -> str:
     others = [tuple(n for n in g.left if n not in {*g.applied, "getitem"}) for g in graphs]
     pairs = zip(graphs, others, strict=True)
     distinct = sorted({(g.nodes_before, g.nodes_after, names) for g, names in pairs})
-    shown = []
+    spans = []
     for before, after, names in distinct[:4]:
         more = ", ..." if len(names) > MAX_LEFT else ""
         named = f" (left: {', '.join(names[:MAX_LEFT])}{more})" if names else ""
-        shown.append(f"{before} -> {after}{named}")
-    return ", ".join(shown) + (", ..." if len(distinct) > 4 else "")
+        spans.append(f"{before} -> {after}{named}")
+    return ", ".join(spans) + (", ..." if len(distinct) > 4 else "")
 
 
 def _violation_lines(evaluation: Evaluation, sources: Mapping[str, str]) -> str:
-    said = "integrity violations (each scores as a failure at every t):\n"
-    return said + violations_text(evaluation.violations, sources)
+    title = "integrity violations (each scores as a failure at every t):\n"
+    return title + violations_text(evaluation.violations, sources)
 
 
 def why_unrecorded(evaluation: Evaluation, sources: Mapping[str, str]) -> str:
@@ -140,14 +136,14 @@ def why_unrecorded(evaluation: Evaluation, sources: Mapping[str, str]) -> str:
 def violations_text(violations: list[Violation], sources: Mapping[str, str]) -> str:
     """A line for each rule that is broken in one way, with all places; then the `sources`' lines meant."""
     places: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for one in violations:
-        places[(one.rule, one.message)].append(one.place)
+    for violation in violations:
+        places[(violation.rule, violation.message)].append(violation.place)
     lines = []
-    for (rule, message), found in places.items():
-        others = [place for place in dict.fromkeys(found) if place != found[0]]
+    for (rule, message), where in places.items():
+        others = [place for place in dict.fromkeys(where) if place != where[0]]
         also = f": also {', '.join(others)}" if others else ""
-        times = f" (x {len(found)}{also})" if len(found) > 1 else ""
-        lines.append(f"[{rule}] {found[0]}: {message}{times}")
+        times = f" (x {len(where)}{also})" if len(where) > 1 else ""
+        lines.append(f"[{rule}] {where[0]}: {message}{times}")
     more = len(lines) - MAX_VIOLATIONS
     shown = lines[:MAX_VIOLATIONS] + ([f"... {more} more"] if more > 0 else [])
     quoted = excerpts("\n".join(lines), sources)
@@ -161,27 +157,27 @@ def _failures(graphs: list[GraphResult], sources: Mapping[str, str]) -> list[str
         if graph.status != "ok":
             groups[(graph.status, _what(graph))].append(graph)
     limit = max(MAX_ERROR // max(len(groups), 1), MIN_ERROR)
-    shown = [
+    paragraphs = [
         f"{status} {_where(members)}\n"
         + _indent("\n".join(part for part in (_quoted(what, sources, limit), _worst_of(members)) if part))
         for (status, what), members in groups.items()
     ]
-    more = len(shown) - MAX_FAILURES
-    return shown[:MAX_FAILURES] + ([f"... {more} more kinds of failure ..."] if more > 0 else [])
+    more = len(paragraphs) - MAX_FAILURES
+    return paragraphs[:MAX_FAILURES] + ([f"... {more} more kinds of failure ..."] if more > 0 else [])
 
 
 def _worst_of(members: list[GraphResult]) -> str:
     """Wrong results, a line for each graph of which an element is kept."""
-    known = [graph for graph in members if graph.status == "wrong_result" and graph.worst is not None]
+    wrong = [graph for graph in members if graph.status == "wrong_result" and graph.worst is not None]
     if len(members) == 1:
-        return "".join(map(_worst, known))
-    rows = [f"{graph.name} ({graph.dtype}): {_worst(graph)}" for graph in known[:MAX_ROWS]]
-    more = len(known) - len(rows)
+        return "".join(map(_worst, wrong))
+    rows = [f"{graph.name} ({graph.dtype}): {_worst(graph)}" for graph in wrong[:MAX_ROWS]]
+    more = len(wrong) - len(rows)
     return "\n".join(rows) + (f"\n... {more} more graphs" if more else "")
 
 
 def _what(graph: GraphResult) -> str:
-    """What failed, in words that are equal for equal failures; empty for wrong results, which all differ."""
+    """Name what failed, equally for equal failures; empty for wrong results, which all differ."""
     if graph.status in ("mismatch", "refused") and graph.mismatches and not graph.matches:
         return "\n".join([*map(_mismatch, graph.mismatches), *([graph.error] if graph.error else [])])
     if graph.status == "wrong_result" and graph.worst is not None and not graph.error:
@@ -218,10 +214,10 @@ def _worst(graph: GraphResult) -> str:
 
 
 def _against_float64(graph: GraphResult) -> str:
-    own, eager = graph.float64_error, graph.eager_float64_error
-    if own is None or eager is None:
+    error, eager = graph.float64_error, graph.eager_float64_error
+    if error is None or eager is None:
         return ""
-    return f"; relative error against float64 {own:.2g}, eager's own {eager:.2g}"
+    return f"; relative error against float64 {error:.2g}, eager's own {eager:.2g}"
 
 
 def _idle_passes(graphs: list[GraphResult]) -> list[str]:
@@ -236,16 +232,20 @@ def _idle_passes(graphs: list[GraphResult]) -> list[str]:
     return [f"matched in no graph:\n{_indent(_mismatch(mismatch))}" for mismatch in idle.values()]
 
 
+def _loose_graphs(graphs: list[GraphResult]) -> list[GraphResult]:
+    """Return correct graphs that pass only at a loose tolerance: where AS is lost without an error."""
+    return [g for g in graphs if g.status == "ok" and g.passes_from_t is not None and g.passes_from_t > -5]
+
+
 def _loose(graphs: list[GraphResult]) -> list[str]:
-    """Correct graphs that pass only at a loose tolerance: where AS is lost without an error."""
-    loose = [g for g in graphs if g.status == "ok" and g.passes_from_t is not None and g.passes_from_t > -5]
+    loose = _loose_graphs(graphs)
     if not loose:
         return []
     worst = max(loose, key=lambda g: g.passes_from_t or -10)
-    told = f"{worst.name}: {_worst(worst)}"
+    text = f"{worst.name}: {_worst(worst)}"
     if worst.roundings:
-        told += f"\neager's rounding shows after {', '.join(worst.roundings[:3])}: round there, too"
-    return [f"less exact than t = -5 {_where(loose)}\n{_indent(told)}"]
+        text += f"\neager's rounding shows after {', '.join(worst.roundings[:3])}: round there, too"
+    return [f"less exact than t = -5 {_where(loose)}\n{_indent(text)}"]
 
 
 def _speedups(graphs: list[GraphResult]) -> list[str]:
@@ -283,17 +283,17 @@ def _score(evaluation: Evaluation, parent_as: float | None, best_as: float | Non
     score = evaluation.as_score
     if score is None:
         return ""
-    said = f"AS {score:.4f}"
+    text = f"AS {score:.4f}"
     if evaluation.as_low is not None and evaluation.as_high is not None:
-        said += f" [{evaluation.as_low:.4f}, {evaluation.as_high:.4f}]"
+        text += f" [{evaluation.as_low:.4f}, {evaluation.as_high:.4f}]"
     if evaluation.gmean_speedup is not None:
-        said += f"; geometric mean speedup of the correct graphs {evaluation.gmean_speedup:.3f}x"
+        text += f"; geometric mean speedup of the correct graphs {evaluation.gmean_speedup:.3f}x"
     if evaluation.fast_1 is not None:
-        said += f"; {evaluation.fast_1:.0%} of the graphs correct and at least as fast as eager"
+        text += f"; {evaluation.fast_1:.0%} of the graphs correct and at least as fast as eager"
     for who, other in (("the parent's", parent_as), ("the best so far,", best_as)):
         if evaluation.status == "ok" and other:
-            said += f"; {score / other - 1:+.1%} against {who} {other:.4f}"
-    return said
+            text += f"; {score / other - 1:+.1%} against {who} {other:.4f}"
+    return text
 
 
 def _cut(text: str, limit: int) -> str:

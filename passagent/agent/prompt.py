@@ -14,11 +14,10 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from passagent.agent.context import Attempt, EpisodeContext
-from passagent.agent.hardware_facts import figures
-from passagent.agent.source import parsed
-from passagent.agent.taskview import view_task
+from passagent.agent.taskview import figures, view_task
 from passagent.agent.tokens import cut_end, cut_middle, fit, tokens
 from passagent.agent.toolbox import spec_of
+from passagent.agent.workspace import parsed
 from passagent.errors import UsageError, nearest
 from passagent.evaluator.result import MANIFEST
 from passagent.models.types import Message, ToolSpec
@@ -50,13 +49,13 @@ def compose(context: EpisodeContext, served: Sequence[ToolSpec] = ()) -> list[Me
         "tools": [spec.name for spec in specs],
         "parent_files": shown_files(parent.files, budget.parent) if parent else {},
         "parent_observation": cut_middle(parent.observation, budget.evaluation) if parent else "",
-        "attempts": [attempt_line(one) for one in context.attempts[len(context.attempts) - newest :]],
+        "attempts": [attempt_line(attempt) for attempt in context.attempts[len(context.attempts) - newest :]],
         "more_attempts": context.more_attempts + len(context.attempts) - newest,
         "hints": hints,
         "more_hints": len(context.hints) - len(hints),
         "passages": passages,
         "more_passages": len(context.knowledge) - len(passages),
-        "past": [(task, shown_files(task.files, budget.past)) for task in context.past],
+        "past": [(match, shown_files(match.exemplar.files, budget.past)) for match in context.past],
         "manifest": MANIFEST,
     }
     system = environment.get_template("system.j2").render(values).strip()
@@ -66,8 +65,32 @@ def compose(context: EpisodeContext, served: Sequence[ToolSpec] = ()) -> list[Me
             "content": system,
             "tools": [asdict(spec) for spec in specs],
         },
-        {"role": "user", "content": environment.get_template("task.j2").render(values).strip()},
+        {
+            "role": "user",
+            "content": environment.get_template("task.j2").render(values).strip(),
+            "data": task_data(context),
+        },
     ]
+
+
+def task_data(context: EpisodeContext) -> dict[str, Any]:
+    """Return what a program reads of a task message, such as the expert, which needs no words.
+
+    `task`: the task's directory; `parent` and each of `attempts`: its verdict (observe.verdict, of an attempt
+    `status` and `as_score` alone) and its `note`.
+    """
+    parent = context.parent
+    return {
+        "task": str(context.task.path),
+        "target": context.target.name,
+        "seed": context.seed,
+        "role": context.role,
+        "parent": parent.verdict | {"note": note_of(parent.files)} if parent else None,
+        "attempts": [
+            {"status": attempt.status, "as_score": attempt.as_score, "note": attempt.note}
+            for attempt in context.attempts
+        ],
+    }
 
 
 def task_text(context: EpisodeContext) -> str:
@@ -77,7 +100,7 @@ def task_text(context: EpisodeContext) -> str:
 
 
 def _task_values(context: EpisodeContext, is_served: bool) -> dict[str, Any]:
-    """What task_view.j2 shows."""
+    """Return what task_view.j2 shows."""
     is_known = bool(context.device_name)
     return {
         "is_served": is_served,
@@ -133,7 +156,7 @@ def attempt_line(attempt: Attempt) -> str:
 
 
 def shown_files(files: dict[str, str], budget: int) -> dict[str, str]:
-    """What of the files fits into `budget` tokens, the manifest and short ones first, the others cut."""
+    """Cut the files to `budget` tokens, the manifest and short ones first."""
     shown = {}
     for name in sorted(files, key=lambda name: (name != MANIFEST, len(files[name]), name)):
         shown[name] = cut_end(files[name], max(0, budget), "; view the file for the rest")

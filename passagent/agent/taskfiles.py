@@ -70,7 +70,7 @@ class TaskFiles:
         return sorted(names)
 
     def is_directory(self, parts: Parts) -> bool:
-        """Whether there is a directory of this name. Raises ToolError for a path that is not the task's."""
+        """Look for a directory of this name. Raises ToolError for a path that is not the task's."""
         try:
             with self._opened(parts):
                 return True
@@ -106,7 +106,7 @@ def _name(parts: Parts) -> str:
 
 
 def _explained(name: str, error: OSError) -> ToolError:
-    """What an OSError means to a model."""
+    """Return what an OSError means to a model."""
     if isinstance(error, FileNotFoundError):
         return Missing(f"{name}: no such file; view '{TASK}' to list the task's")
     if isinstance(error, NotADirectoryError):

@@ -1,9 +1,14 @@
-"""A task as a model is shown it: each distinct graph once, its variants as differences, shapes in a table."""
+"""A task as a model is shown it, and figures of the target to plan a kernel with.
+
+Each distinct graph is shown once, its variants as differences, shapes in a table. A figure is measured here,
+or a vendor's nominal value; else unknown.
+"""
 
 from __future__ import annotations
 
 import ast
 import functools
+import os
 import re
 import statistics
 import textwrap
@@ -12,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from passagent.agent.tokens import cut_end, fit, tokens
+from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.reference.eager import EagerGraph, Output
 from passagent.tasks import Subgraph, Task
 from passagent.tasks.operator_names import operator_names
@@ -82,8 +88,8 @@ def view_task(task: Task, budget: int, eager: tuple[EagerGraph, ...] = ()) -> Ta
 
 
 @functools.lru_cache(maxsize=16)
-def _view(known: _Known, budget: int, eager: tuple[EagerGraph, ...]) -> TaskView:
-    task, measured = known.task, {one.name: one for one in eager}
+def _view(keyed: _Known, budget: int, eager: tuple[EagerGraph, ...]) -> TaskView:
+    task, measured = keyed.task, {one.name: one for one in eager}
     by_source: dict[str, list[Subgraph]] = defaultdict(list)
     for graph in task.subgraphs:
         by_source[forward_source(graph.source)].append(graph)
@@ -98,11 +104,11 @@ def _view(known: _Known, budget: int, eager: tuple[EagerGraph, ...]) -> TaskView
         text = text if index else cut_end(text, budget * 2 // 3, f"; view {file}")
         operators = _operators(graphs[0], measured.get(graphs[0].name))
         variants.append(Variant(_label(index), text, changed is not None, len(graphs), file, operators))
-    shown = max(1, fit(variants[:MAX_VARIANTS], lambda variant: variant.text, budget * 2 // 3))
-    left = budget - sum(tokens(variant.text) for variant in variants[:shown])
+    count = max(1, fit(variants[:MAX_VARIANTS], lambda variant: variant.text, budget * 2 // 3))
+    rest = budget - sum(tokens(variant.text) for variant in variants[:count])
     rows = _rows(task, labels, measured)
-    shown_rows = fit(rows[:MAX_ROWS], lambda row: row.inputs + row.dtypes + row.outputs + row.eager, left)
-    return TaskView(variants[:shown], len(variants) - shown, rows[:shown_rows], len(rows) - shown_rows)
+    shown_rows = fit(rows[:MAX_ROWS], lambda row: row.inputs + row.dtypes + row.outputs + row.eager, rest)
+    return TaskView(variants[:count], len(variants) - count, rows[:shown_rows], len(rows) - shown_rows)
 
 
 @functools.lru_cache(maxsize=64)
@@ -145,12 +151,12 @@ def _rows(task: Task, labels: dict[str, str], measured: dict[str, EagerGraph]) -
 def _outputs(graph: Subgraph, measured: EagerGraph | None) -> str:
     if measured is None:
         return "not known yet"
-    shown = []
+    texts = []
     for output in measured.outputs:
         dtype = "T" if output.dtype == graph.dtype else output.dtype
         strides = "" if _is_contiguous(output) else f" strides {output.strides}"
-        shown.append(f"{dtype}{list(output.shape)}{strides}")
-    return "; ".join(shown)
+        texts.append(f"{dtype}{list(output.shape)}{strides}")
+    return "; ".join(texts)
 
 
 def _is_contiguous(output: Output) -> bool:
@@ -169,19 +175,19 @@ def _times(graphs: list[Subgraph], measured: dict[str, EagerGraph]) -> str:
         if graph.name in measured:
             by_dtype[graph.dtype].append(measured[graph.name].eager_us)
     medians = {dtype: statistics.median(times) for dtype, times in by_dtype.items()}
-    shown = [f"{dtype} {us:.0f} us" if us >= 100 else f"{dtype} {us:.1f} us" for dtype, us in medians.items()]
-    return ", ".join(shown) or "not measured yet"
+    texts = [f"{dtype} {us:.0f} us" if us >= 100 else f"{dtype} {us:.1f} us" for dtype, us in medians.items()]
+    return ", ".join(texts) or "not measured yet"
 
 
 def _inputs(graph: Subgraph) -> str:
-    shown = []
+    texts = []
     for meta in graph.inputs:
         if meta.is_python_scalar:
-            shown.append(f"{meta.name} = {meta.data} (Python {meta.dtype})")
+            texts.append(f"{meta.name} = {meta.data} (Python {meta.dtype})")
         else:
             dtype = "T" if meta.dtype == graph.dtype else meta.dtype
-            shown.append(f"{meta.name} {dtype}{list(meta.shape)}")
-    return ", ".join(shown)
+            texts.append(f"{meta.name} {dtype}{list(meta.shape)}")
+    return ", ".join(texts)
 
 
 def _count(elements: int) -> str:
@@ -192,3 +198,97 @@ def _count(elements: int) -> str:
 
 def _label(index: int) -> str:
     return chr(ord("A") + index) if index < 26 else f"V{index}"
+
+
+_GPUS = {
+    "B200": (148, 8000, 126, 227, 75, 2250),
+    "H200": (132, 4800, 50, 227, 67, 989),
+    "H100": (132, 3350, 50, 227, 67, 989),
+    "A100": (108, 2039, 40, 163, 19.5, 312),
+    "A30": (56, 933, 24, 163, 10.3, 165),
+    "L40S": (142, 864, 96, 99, 91.6, 362),
+    "RTX 4090": (128, 1008, 72, 99, 82.6, 165),
+}
+"""SMs, memory GB/s, L2 MB, shared memory a block KB, fp32 TFLOP/s, dense bf16 TFLOP/s; largest variant.
+
+NVIDIA's data sheets and architecture white papers; shared memory: CUDA C++ Programming Guide, "Compute
+Capabilities" (maximum per thread block: 227 KB for 9.0 and 10.0, 163 KB for 8.0, 99 KB for 8.9).
+"""
+
+_VECTORS = {
+    "avx512f": "AVX-512",
+    "avx2": "AVX2",
+    "f16c": "F16C",
+    "avx512_bf16": "AVX-512 BF16",
+    "asimd": "NEON",
+}
+
+
+@functools.lru_cache(maxsize=16)
+def figures(
+    target: str, device_name: str, machine: Machine | None = None, threads: int | None = None
+) -> tuple[str, ...]:
+    """The device's name, then a line for each figure: measured (of `machine`), nominal, or unknown.
+
+    `threads`: OpenMP threads of a timed call. Read once a process.
+    """
+    return (device_name, *(_gpu(device_name) if target == "cuda" else _cpu(threads)), *_measured(machine))
+
+
+def _gpu(device_name: str) -> list[str]:
+    name = next((name for name in _GPUS if re.search(rf"\b{name}\b", device_name)), None)
+    if name is None:
+        return ["SMs, peak bandwidth, FLOP/s, L2 and shared memory: unknown (not in passagent's table)"]
+    sms, bandwidth, l2, shared, fp32, bf16 = _GPUS[name]
+    return [
+        f"{sms} SMs; {shared} KB shared memory a block; {l2} MB L2 (nominal)",
+        f"peak memory bandwidth: {bandwidth} GB/s (nominal)",
+        f"peak arithmetic: {fp32} TFLOP/s fp32, {bf16} TFLOP/s bf16 on tensor cores (nominal)",
+    ]
+
+
+def _cpu(threads: int | None) -> list[str]:
+    cores = len(os.sched_getaffinity(0))
+    flags = set(_cpu_flags())
+    vectors = [name for flag, name in _VECTORS.items() if flag in flags]
+    return [
+        f"OpenMP threads in a timed call, eager's and yours: {threads or 'unknown'} (omp_get_max_threads() "
+        f"there; no clause takes more){'; parallel regions gain nothing' if threads == 1 else ''}",
+        f"cores of this machine: {cores}",
+        f"vectors: {', '.join(vectors) or 'unknown'}",
+        f"caches of a core: {_caches() or 'unknown'}",
+        "peak FLOP/s: unknown",
+    ]
+
+
+def _measured(machine: Machine | None) -> list[str]:
+    if machine is None:
+        return ["bandwidth and cost of a launch on this machine: unknown (not measured)"]
+    counts = machine.copy_threads or (0,) * len(machine.bandwidths)
+    rates = ", ".join(
+        f"{rate / 1e9:.3g} GB/s at {_bytes(size)}{f' with threads: {count}' if count else ''}"
+        for (size, rate), count in zip(machine.bandwidths, counts, strict=True)
+    )
+    return [
+        f"bandwidth of a copy, read and written bytes together: {rates} (measured here)",
+        f"issuing one eager operator: {machine.issue_s * 1e6:.2g} us (measured here)",
+    ]
+
+
+def _bytes(size: int) -> str:
+    return f"{size // 2**20} MiB" if size >= 2**20 else f"{size // 2**10} KiB"
+
+
+def _cpu_flags() -> list[str]:
+    info = Path("/proc/cpuinfo")
+    line = re.search(r"^(?:flags|Features)\s*:(.*)$", info.read_text(), re.M) if info.exists() else None
+    return line.group(1).split() if line else []
+
+
+def _caches() -> str:
+    caches = []
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        kind = (index / "type").read_text().strip()
+        if kind != "Instruction":
+            caches.append(f"L{(index / 'level').read_text().strip()} {(index / 'size').read_text().strip()}")
+    return ", ".join(caches)

@@ -1,14 +1,29 @@
-"""Sizes in tokens, by estimate, and cutting a part of a prompt to the tokens it may take.
+"""Sizes in tokens, by estimate: cutting a part of a prompt, and keeping a conversation in a model's window.
 
 Four characters are a token: near the truth for English and code with today's tokenizers (3 to 4.5). What a
-server reports of the calls already made corrects it (fold.py), so no tokenizer is needed for any model.
+server reports of the calls already made corrects it, so no tokenizer is needed for any model.
+
+In a conversation that is too long, what is old is sent in short; what is stored stays whole.
+In this order, each the oldest first, as far as the budget asks:
+1. results of tool calls become a line each;
+2. what old `file_editor` calls wrote becomes a line each;
+3. whole exchanges (a reply, its results, remarks on it) are left out, and a note stands in their place.
+
+The first messages (system, task), the best evaluation, the last error and the newest exchanges are always
+sent in full; what the best version was written with is left alone by step 2. A reply that carries what its
+provider wants back unchanged (`raw`: signed thinking) is never altered, only left out as a whole, and then so
+are replies after it that have none: a turn must begin with its thinking. Every call keeps its result.
+
+Folding comes in strides, down to FOLD_TO of the budget, so that the prefix which a server has cached changes
+seldom. It depends on the messages alone, so a resumed episode sends what it would have sent. Sizes are
+estimates, corrected by `input_tokens` of the replies: what the server counted.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from passagent.models.types import Message
 
@@ -16,6 +31,14 @@ CHARACTERS = 4
 """A token's, by estimate."""
 FRAME = 4
 """Tokens that a message costs beside its content."""
+FOLD_TO = 0.6
+NEWEST = 2
+"""Results, and exchanges, at the end that are never folded."""
+MIN_CHARS = 400
+"""Shorter texts are not worth folding."""
+PLAUSIBLE = (0.4, 3.0)
+"""Tokens counted by the server / estimated; outside of it the server's count is no count."""
+_WRITTEN = ("file_text", "old_str", "new_str")
 
 T = TypeVar("T")
 
@@ -32,7 +55,7 @@ def message_tokens(message: Message) -> int:
 
 
 def fit(items: Sequence[T], text: Callable[[T], str], budget: int) -> int:
-    """How many of `items`, from the first on, fit into `budget` tokens as `text` shows them."""
+    """Return how many of `items`, from the first on, fit into `budget` tokens as `text` shows them."""
     for number, item in enumerate(items):
         budget -= tokens(text(item))
         if budget < 0:
@@ -48,8 +71,8 @@ def cut_end(text: str, budget: int, rest: str) -> str:
     if tokens(text) <= budget:
         return text
     lines = text.split("\n")
-    kept = fit(lines, lambda line: line + "\n", budget)
-    return "\n".join([*lines[:kept], f"... {len(lines) - kept} lines not shown{rest}"])
+    count = fit(lines, lambda line: line + "\n", budget)
+    return "\n".join([*lines[:count], f"... {len(lines) - count} lines not shown{rest}"])
 
 
 def cut_middle(text: str, budget: int) -> str:
@@ -60,3 +83,223 @@ def cut_middle(text: str, budget: int) -> str:
     return (
         f"{text[:half]}\n... {len(text) - 2 * half} characters not shown ...\n{text[-half:] if half else ''}"
     )
+
+
+class Sent(NamedTuple):
+    """A conversation as it is sent."""
+
+    messages: list[Message]
+    tokens: int
+    """Its estimate."""
+
+
+def fold(messages: list[Message], budget: int, overhead: int = 0) -> Sent:
+    """Return what to send of `messages` in at most `budget` tokens, as far as that is possible.
+
+    `overhead`: estimated tokens of what goes with every request (the tools' schemas).
+    """
+    folded = _Folded(messages, overhead)
+    for end, message in enumerate(messages, 1):
+        folded.add(message)
+        if message["role"] == "assistant":
+            folded.correct(message)
+        elif end == len(messages) or messages[end]["role"] == "assistant":  # a request was sent here
+            folded.shrink(end, budget)
+    return folded.sent()
+
+
+class _Folded:
+    """Which messages are sent in which short form; it grows as the conversation is gone through."""
+
+    def __init__(self, messages: list[Message], overhead: int) -> None:
+        self.messages, self.estimate, self.ratio = messages, overhead, 1.0
+        self.short: dict[int, Message] = {}
+        """What is sent in place of a message."""
+        self.dropped = range(0)
+        """Messages that are left out, with `note` in their place."""
+        self.note: Message | None = None
+        self.sizes: list[int] = []
+
+    @property
+    def total(self) -> float:
+        return self.estimate * self.ratio
+
+    def add(self, message: Message) -> None:
+        self.sizes.append(message_tokens(message))
+        self.estimate += self.sizes[-1]
+
+    def correct(self, reply: Message) -> None:
+        """Learn from the server's count of the request that `reply`, the newest message, answered."""
+        counted, estimated = reply.get("input_tokens"), self.estimate - self.sizes[-1]
+        if isinstance(counted, int) and PLAUSIBLE[0] <= counted / max(estimated, 1) <= PLAUSIBLE[1]:
+            self.ratio = counted / estimated
+
+    def shrink(self, end: int, budget: int) -> None:
+        """Fold what may be of the first `end` messages if they are more than `budget`."""
+        if self.total <= budget:
+            return
+        goal, so_far = budget * FOLD_TO, self.messages[:end]
+        spared = _kept(so_far)
+        steps = [(_results(so_far, spared), _short_result), (_writers(so_far, spared), _short_calls)]
+        for index, shorten in ((index, shorten) for indices, shorten in steps for index in indices):
+            if self.total <= goal:
+                return
+            if index not in self.short and index not in self.dropped:
+                self.short[index] = shorten(self.messages[index])
+                self._resize(index, message_tokens(self.short[index]))
+        if self.total > budget:
+            self._drop(so_far, goal)
+
+    def sent(self) -> Sent:
+        messages = [self.short.get(index, message) for index, message in enumerate(self.messages)]
+        if self.note:
+            messages[self.dropped.start : self.dropped.stop] = [self.note]
+        return Sent(messages, int(self.total))
+
+    def _drop(self, so_far: list[Message], goal: float) -> None:
+        """Leave out the oldest exchanges until `goal` is met or only the newest are left."""
+        starts = [index for index, message in enumerate(so_far) if message["role"] == "assistant"]
+        for stop in starts[1 : len(starts) - NEWEST + 1]:
+            needs_raw = any(message.get("raw") for message in so_far[starts[0] : stop])
+            if stop <= self.dropped.stop or (needs_raw and not so_far[stop].get("raw")):
+                continue
+            if self.total <= goal:
+                return
+            for index in range(max(starts[0], self.dropped.stop), stop):
+                self._resize(index, 0)
+            self.estimate -= message_tokens(self.note) if self.note else 0
+            self.dropped = range(starts[0], stop)
+            self.note = _note(self.dropped, so_far)
+            self.estimate += message_tokens(self.note)
+
+    def _resize(self, index: int, size: int) -> None:
+        self.estimate += size - self.sizes[index]
+        self.sizes[index] = size
+
+
+def _kept(messages: list[Message]) -> set[int]:
+    """Results that are never folded, and the calls that wrote the best version."""
+    results = [index for index, message in enumerate(messages) if _is_result(message)]
+    best, error = _best(messages), _last_error(messages)
+    spared = {*results[-NEWEST:], *(index for index in (best, error) if index is not None)}
+    writers: dict[str, set[int]] = {}
+    for index, message in enumerate(messages[: _handed(messages, best)]):
+        for call in message.get("tool_calls", ()) if message["role"] == "assistant" else ():
+            arguments = _object(call["arguments"])
+            path = arguments.get("path")
+            if isinstance(path, str) and "file_editor" in call["name"]:
+                if arguments.get("command") == "create":
+                    writers[path] = set()
+                writers.setdefault(path, set()).add(index)
+    return spared.union(*writers.values())
+
+
+def _best(messages: list[Message]) -> int | None:
+    """The result of the best evaluation: a correct one before any other, then by AS; the newest of equals."""
+    scored = [
+        (evaluation["status"] == "ok", evaluation["as_score"], index)
+        for index, message in enumerate(messages)
+        if (evaluation := _evaluation(message)) and evaluation["as_score"] is not None
+    ]
+    return max(scored)[2] if scored else None
+
+
+def _evaluation(message: Message) -> dict[str, Any] | None:
+    evaluation: dict[str, Any] | None = message.get("data", {}).get("evaluation")
+    return evaluation
+
+
+def _is_result(message: Message) -> bool:
+    """Return whether a message is a call's result, be it a late one (evaluator_tool.py)."""
+    return message["role"] == "tool" or "late" in message
+
+
+def _handed(messages: list[Message], result: int | None) -> int:
+    """Before which message that was written whose evaluation is told at `result`; 0 for None."""
+    late = messages[result].get("late") if result is not None else None
+    calls = (
+        index
+        for index, message in enumerate(messages, 1)
+        if message["role"] == "assistant" and any(call["id"] == late for call in message["tool_calls"])
+    )
+    return next(calls, result or 0)
+
+
+def _last_error(messages: list[Message]) -> int | None:
+    errors = [index for index, message in enumerate(messages) if _is_error(message)]
+    return errors[-1] if errors else None
+
+
+def _is_error(message: Message) -> bool:
+    evaluation = _evaluation(message)
+    return bool(message.get("data", {}).get("error") or (evaluation and evaluation["status"] != "ok"))
+
+
+def _results(messages: list[Message], spared: set[int]) -> list[int]:
+    """Tool results that may be folded, the oldest first."""
+    return [
+        index
+        for index, message in enumerate(messages)
+        if _is_result(message) and index not in spared and len(message["content"]) > MIN_CHARS
+    ]
+
+
+def _writers(messages: list[Message], spared: set[int]) -> list[int]:
+    """Replies whose calls wrote much and may be folded, the oldest first."""
+    replies = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+    return [
+        index
+        for index in replies[:-NEWEST]
+        if index not in spared
+        and not messages[index].get("raw")
+        and _short_calls(messages[index]) != messages[index]
+    ]
+
+
+def _short_result(message: Message) -> Message:
+    content = message["content"]
+    evaluation = _evaluation(message)
+    verdict = f"; status: {evaluation['status']}, AS {evaluation['as_score']}" if evaluation else ""
+    first = content.split("\n", 1)[0][:80]
+    name = message.get("name", "a result")
+    text = f"[folded: {content.count(chr(10)) + 1} lines of {name}, beginning '{first}'{verdict}]"
+    return {**message, "content": text}
+
+
+def _short_calls(message: Message) -> Message:
+    return {**message, "tool_calls": [_short_call(call) for call in message["tool_calls"]]}
+
+
+def _short_call(call: dict[str, str]) -> dict[str, str]:
+    arguments = _object(call["arguments"])
+    long = {
+        key: f"[folded: {value.count(chr(10)) + 1} lines]"
+        for key, value in arguments.items()
+        if key in _WRITTEN and isinstance(value, str) and len(value) > MIN_CHARS
+    }
+    return {**call, "arguments": json.dumps(arguments | long)} if long else call
+
+
+def _note(dropped: range, so_far: list[Message]) -> Message:
+    """Return what stands in place of exchanges: those of their results that must not be lost.
+
+    `replies`, their number, is for models that count replies (replay); no provider is sent it.
+    """
+    replies = sum(so_far[index]["role"] == "assistant" for index in dropped)
+    parts = [
+        f"[{replies} earlier replies and their results are left out here; your files are as you left them.]"
+    ]
+    best, error = _best(so_far), _last_error(so_far)
+    if best is not None and best in dropped:
+        parts.append(f"Of them the best evaluation:\n{so_far[best]['content']}")
+    if error is not None and error in dropped and error != best:
+        parts.append(f"Of them the last error:\n{so_far[error]['content']}")
+    return {"role": "user", "content": "\n\n".join(parts), "replies": replies}
+
+
+def _object(arguments: str) -> dict[str, Any]:
+    try:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

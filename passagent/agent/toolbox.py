@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 from passagent import extend
-from passagent.agent.editor import edit
-from passagent.agent.observe import read_as, read_status, why_unrecorded
-from passagent.agent.pending import PendingEvaluations
-from passagent.agent.source import parsed
+from passagent.agent import editor, evaluator_tool
+from passagent.agent.observe import why_unrecorded
 from passagent.agent.taskfiles import ToolError
-from passagent.agent.tool_specs import CHECK, CODE, EDITOR, EVALUATOR, KNOWLEDGE, PROFILE, SPECS
-from passagent.agent.workspace import Workspace
+from passagent.agent.tool_specs import (
+    CHECK,
+    CODE,
+    CODE_SPEC,
+    DEEP,
+    DOCUMENT,
+    KNOWLEDGE,
+    KNOWS,
+    LIMITS,
+    PROFILE,
+    QUERY,
+    RECORDS,
+    Answer,
+    Tool,
+    schema,
+)
+from passagent.agent.workspace import Workspace, candidate_files, parsed
 from passagent.errors import UsageError, nearest
-from passagent.evaluator.result import MANIFEST, Evaluation
+from passagent.evaluator.result import Evaluation
 from passagent.experience import code_search, knowledge
 from passagent.experience.knowledge import Passage
 from passagent.extend import Target
@@ -33,11 +44,7 @@ MAX_PLANS = 4000
 """Characters of the plans that a check shows."""
 MOST_PROFILES = 3
 """Of an episode: each has the device for itself for seconds."""
-SOUND = "nothing is found wrong; nothing was run"
-"""How the answer of a check begins that found nothing."""
 
-Submit = Callable[[dict[str, str], str], Awaitable[str]]
-"""`await submit(files, call_id)`: evaluate and store a candidate, once for a call_id; the observation."""
 Outline = Callable[[dict[str, str]], Awaitable[Evaluation | list[str]]]
 """`await outline(files)`: a candidate's plans, each in a few lines; its evaluation if there are none."""
 
@@ -45,138 +52,68 @@ Limits = Callable[[dict[str, str], bool], Awaitable[str]]
 """`await limits(files, deep)`: what limits a candidate that was evaluated. Raises ToolError for others."""
 
 
-@dataclass(frozen=True)
-class Tool:
-    """A tool: its schema, and `await run(arguments, call_id)`, which may raise ToolError."""
-
-    spec: ToolSpec
-    run: Callable[[dict[str, Any], str], Awaitable[str]]
-    replay: Callable[[dict[str, Any], str, str], None] | None = None
-    """`replay(arguments, result, call_id)`: do to the workspace what an answered call did; a resume begins
-    with it."""
-    pending: PendingEvaluations | None = None
-    """What its calls began and did not wait for."""
-
-
-def file_editor(workspace: Workspace) -> Tool:
-    """View and edit the candidate's files, confined to the workspace."""
-
-    async def run(arguments: dict[str, Any], call_id: str) -> str:
-        return edit(workspace, arguments)
-
-    def replay(arguments: dict[str, Any], result: str, call_id: str) -> None:
-        edit(workspace, arguments)
-
-    return Tool(SPECS[EDITOR], run, replay)
+CHECK_SPEC = ToolSpec(
+    CHECK,
+    f"Record your pass directory as it is now {RECORDS} Takes no "
+    "arguments and costs no evaluation. pass_evaluator begins with the same.",
+    schema({}, []),
+)
 
 
 def check(workspace: Workspace, outline: Outline) -> Tool:
     """Recording alone: nothing is stored, and no evaluation is used."""
 
-    async def run(arguments: dict[str, Any], call_id: str) -> str:
+    async def run(arguments: dict[str, Any], call_id: str) -> Answer:
         return await checked(candidate_files(workspace, "check"), outline)
 
-    return Tool(SPECS[CHECK], run)
+    return Tool(CHECK_SPEC, run)
 
 
-async def checked(files: dict[str, str], outline: Outline) -> str:
-    """What recording a candidate tells: what is wrong with it, else its plans."""
+async def checked(files: dict[str, str], outline: Outline) -> Answer:
+    """Record a candidate: its plans, else what is wrong with it. The data's `is_sound` says which."""
     problems = {name: parsed(text).problem for name, text in files.items() if name.endswith(".py")}
     lines = [f"{name}: {problem}" for name, problem in problems.items() if problem]
     if lines:
-        return "\n".join(lines)
-    found = await outline(files)
-    if isinstance(found, list):
-        plans = ["what your pass does, in each call:", *found] if found else []
-        return "\n".join([SOUND, *plans])[:MAX_PLANS]
-    return why_unrecorded(found, files)
+        return Answer("\n".join(lines), {"is_sound": False})
+    plans = await outline(files)
+    if isinstance(plans, Evaluation):
+        return Answer(why_unrecorded(plans, files), {"is_sound": False})
+    outline_lines = ["what your pass does, in each call:", *plans] if plans else []
+    text = "\n".join(["nothing is found wrong; nothing was run", *outline_lines])
+    return Answer(text[:MAX_PLANS], {"is_sound": True})
 
 
-def candidate_files(workspace: Workspace, verb: str) -> dict[str, str]:
-    """The workspace's files. Raises ToolError if they are no candidate yet."""
-    files = workspace.files()
-    if MANIFEST not in files:
-        raise ToolError(f'nothing to {verb} yet: create your pass and {MANIFEST}, such as ["FusedAddRelu"]')
-    if not any(name.endswith(".py") for name in files):
-        raise ToolError(f"nothing to {verb} yet: there is no .py file; create your pass with file_editor")
-    return files
-
-
-def pass_evaluator(workspace: Workspace, submit: Submit, start_as: float | None = None) -> Tool:
-    """Evaluate the workspace's files; `start_as`: AS of what the episode began with, None if not correct.
-
-    Each evaluated version is kept in the workspace, and the model is told which is best.
-    """
-    scores: list[float | None] = [start_as]
-    versions: dict[str, int] = {}
-
-    def keep(call_id: str) -> int:
-        versions[call_id] = workspace.keep()
-        scores.append(None)
-        return versions[call_id]
-
-    def word(call_id: str, text: str) -> str:
-        number = versions[call_id]
-        scores[number] = read_as(text) if read_status(text) == "ok" else None
-        return f"{_standing(scores, number)}\n{text}"
-
-    pending = PendingEvaluations(word)
-
-    async def run(arguments: dict[str, Any], call_id: str) -> str:
-        files = candidate_files(workspace, "evaluate")
-        await pending.room()
-        if arguments.get("wait", True):
-            text = await submit(files, call_id)
-            keep(call_id)
-            return word(call_id, text)
-        number = keep(call_id)
-        pending.start(call_id, submit(files, call_id))
-        await asyncio.sleep(0)  # it is stored as proposed, before the reply's next call
-        return f"version {number} is being evaluated; its result is shown when it is there"
-
-    def replay(arguments: dict[str, Any], result: str, call_id: str) -> None:
-        if result.startswith("error:"):
-            return
-        keep(call_id)
-        if read_status(result) is not None:
-            word(call_id, result)
-        else:  # its result was not told: the files are as they were at the call
-            pending.start(call_id, submit(workspace.files(), call_id))
-
-    return Tool(SPECS[EVALUATOR], run, replay, pending)
-
-
-def _standing(scores: list[float | None], last: int) -> str:
-    """How the version `last` compares with the episode's others, as far as they are known."""
-    known = [(score, -number) for number, score in enumerate(scores) if score is not None]
-    if not known:
-        return f"version {last} of this episode; none is correct on every graph yet"
-    score, best = max(known)[0], -max(known)[1]
-    if best == last:
-        return f"version {last} of this episode, its best so far"
-    begun = ", what you began with" if best == 0 else ""
-    return (
-        f"version {last} of this episode; the best is version {best}{begun} (AS {score:.4f}): "
-        f"file_editor's restore takes you back to it"
-    )
+PROFILE_SPEC = ToolSpec(
+    PROFILE,
+    f"What limits your pass directory as it is now, which must have been evaluated: {LIMITS} "
+    "It uses no evaluation; an episode has 3 of them.",
+    schema({"deep": DEEP}, []),
+)
 
 
 def profile(workspace: Workspace, limits: Limits) -> Tool:
     """Say what limits the workspace's files, MOST_PROFILES times."""
     used = [0]
 
-    async def run(arguments: dict[str, Any], call_id: str) -> str:
+    async def run(arguments: dict[str, Any], call_id: str) -> Answer:
         files = candidate_files(workspace, "profile")
         if used[0] >= MOST_PROFILES:
             raise ToolError(f"the {MOST_PROFILES} profiles of this episode are used")
         text = await limits(files, arguments.get("deep", False))
         used[0] += 1
-        return text
+        return Answer(text)
 
-    def replay(arguments: dict[str, Any], result: str, call_id: str) -> None:
-        used[0] += 1
+    def replay(arguments: dict[str, Any], data: dict[str, Any], call_id: str) -> None:
+        used[0] += not data.get("error")
 
-    return Tool(SPECS[PROFILE], run, replay)
+    return Tool(PROFILE_SPEC, run, replay)
+
+
+KNOWLEDGE_SPEC = ToolSpec(
+    KNOWLEDGE,
+    f"Search {KNOWS} by keywords, or read a document by the path that a search named.",
+    schema({"query": QUERY, "path": DOCUMENT}, []),
+)
 
 
 def search_knowledge(
@@ -184,31 +121,31 @@ def search_knowledge(
 ) -> Tool:
     """Search and read the knowledge documents: `search(query, limit=MAX_PASSAGES)` and `read(path)`."""
 
-    async def run(arguments: dict[str, Any], call_id: str) -> str:
+    async def run(arguments: dict[str, Any], call_id: str) -> Answer:
         query, path = arguments.get("query"), arguments.get("path")
         if (query is None) == (path is None):
             raise ToolError("give either query (to search) or path (to read one of the documents found)")
         if path is not None:
             try:
-                return _cut(read(path), MAX_DOCUMENT)
+                return Answer(_cut(read(path), MAX_DOCUMENT))
             except UsageError as error:
                 raise ToolError(str(error)) from error
-        return passages(search(query, limit=MAX_PASSAGES))
+        return Answer(passages(search(query, limit=MAX_PASSAGES)))
 
-    return Tool(SPECS[KNOWLEDGE], run)
+    return Tool(KNOWLEDGE_SPEC, run)
 
 
 def search_code(target: Target | None = None) -> Tool:
     """Search the code that a pass can learn from, as far as a target admits it."""
 
-    async def run(arguments: dict[str, Any], call_id: str) -> str:
+    async def run(arguments: dict[str, Any], call_id: str) -> Answer:
         start = start_of(arguments.get("cursor"))
         rest = (await found_code(target, arguments["query"], arguments.get("kind")))[start:]
-        shown = _cut(rest, MAX_CODE).removesuffix("...")
-        more = f"... cursor: {start + len(shown)}" if len(shown) < len(rest) else ""
-        return shown + more
+        part = _cut(rest, MAX_CODE).removesuffix("...")
+        more = f"... cursor: {start + len(part)}" if len(part) < len(rest) else ""
+        return Answer(part + more)
 
-    return Tool(SPECS[CODE], run)
+    return Tool(CODE_SPEC, run)
 
 
 async def found_code(target: Target | None, query: str, kind: Any = None) -> str:
@@ -229,13 +166,20 @@ def start_of(cursor: str | None) -> int:
 
 
 def passages(found: list[Passage]) -> str:
-    """What a search of the knowledge found."""
+    """Return what a search of the knowledge found."""
     lines = [f"[{p.path}] {p.heading}\n{_cut(p.text, MAX_PASSAGE)}" for p in found]
     return "\n\n".join(lines) or "nothing found; try other words, or read index.md, the map of all documents"
 
 
+SPECS = {
+    spec.name: spec
+    for spec in (editor.SPEC, CHECK_SPEC, evaluator_tool.SPEC, KNOWLEDGE_SPEC, PROFILE_SPEC, CODE_SPEC)
+}
+"""Our agent's tools, as a model is told of them; `agent.tools` chooses."""
+
+
 def spec_of(name: str) -> ToolSpec:
-    """What a model is told of the tool that `agent.tools` names. Raises UsageError, see extend.load."""
+    """Return the schema of the tool that `agent.tools` names. Raises UsageError, see extend.load."""
     if name in SPECS:
         return SPECS[name]
     spec: ToolSpec = extend.load(name, "agent.tools").spec  # type: ignore[attr-defined]
@@ -243,26 +187,30 @@ def spec_of(name: str) -> ToolSpec:
 
 
 def own_tool(path: str, workspace: Workspace) -> Tool:
-    """A tool of the user's own. Raises UsageError, see extend.make."""
-    made = extend.make(path, "agent.tools", workspace)
-    return Tool(made.spec, made.run)
+    """Make a tool of the user's own. Raises UsageError, see extend.make."""
+    tool = extend.make(path, "agent.tools", workspace)
+
+    async def run(arguments: dict[str, Any], call_id: str) -> Answer:
+        return Answer(await tool.run(arguments, call_id))
+
+    return Tool(tool.spec, run)
 
 
 def check_arguments(spec: ToolSpec, arguments: Any) -> dict[str, Any]:
     """The arguments of a call, nulls left out, held against the tool's schema. Raises ToolError."""
     if not isinstance(arguments, dict):
         raise ToolError(f"the arguments of {spec.name} must be a JSON object")
-    given = {key: value for key, value in arguments.items() if value is not None}
+    values = {key: value for key, value in arguments.items() if value is not None}
     properties = spec.parameters["properties"]
-    for key, value in given.items():
+    for key, value in values.items():
         if key not in properties:
-            known = nearest(key, list(properties)) if properties else "; it takes none"
-            raise ToolError(f"{spec.name} has no argument '{key[:80]}'{known}")
+            hint = nearest(key, list(properties)) if properties else "; it takes none"
+            raise ToolError(f"{spec.name} has no argument '{key[:80]}'{hint}")
         _check_value(spec.name, key, value, properties[key])
-    missing = [key for key in spec.parameters["required"] if key not in given]
+    missing = [key for key in spec.parameters["required"] if key not in values]
     if missing:
         raise ToolError(f"{spec.name}: missing argument {', '.join(missing)}")
-    return given
+    return values
 
 
 _KINDS: dict[str, Any] = {"string": str, "integer": int, "boolean": bool, "array": list, "object": dict}

@@ -6,9 +6,12 @@ lead anywhere else. Only `.py` modules and the manifest can be written.
 
 from __future__ import annotations
 
+import ast
+import functools
 import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
+from typing import NamedTuple
 
 from passagent.agent.taskfiles import ANSWERS, MAX_BYTES, TASK, Missing, TaskFiles, ToolError
 from passagent.evaluator.result import MANIFEST
@@ -80,10 +83,10 @@ class Workspace:
         """Go back to a kept version; the files changed, each of which `undo` takes back."""
         if not 0 <= number < len(self.versions):
             raise ToolError(f"version {number}: there are versions 0 to {len(self.versions) - 1}")
-        wanted, now = self.versions[number], self.files()
-        changed = [name for name in sorted(wanted | now) if wanted.get(name) != now.get(name)]
+        version, now = self.versions[number], self.files()
+        changed = [name for name in sorted(version | now) if version.get(name) != now.get(name)]
         for name in changed:
-            self._set(name, wanted.get(name))
+            self._set(name, version.get(name))
             self._history.setdefault(name, []).append(now.get(name))
         return changed
 
@@ -94,11 +97,11 @@ class Workspace:
             return self._task.listing(parts[1:])
         start = "".join(f"{part}/" for part in parts)
         inside = [file.removeprefix(start) for file in self._files if file.startswith(start)]
-        found = {first + slash for first, slash, _ in (file.partition("/") for file in inside)}
-        return sorted(found) + ([f"{TASK}/"] if not parts else [])
+        names = {first + slash for first, slash, _ in (file.partition("/") for file in inside)}
+        return sorted(names) + ([f"{TASK}/"] if not parts else [])
 
     def is_directory(self, name: str) -> bool:
-        """Whether `name` is a directory of the candidate or the task. Raises ToolError for a path outside."""
+        """Look for a directory of the candidate or the task. Raises ToolError for a path outside."""
         parts = _parts(name)
         return self._task.is_directory(parts[1:]) if parts[:1] == (TASK,) else self._holds(parts)
 
@@ -149,3 +152,43 @@ def _writable(name: str) -> str:
     if "__pycache__" in folders:
         raise ToolError(f"{name}: __pycache__ is not part of a candidate")
     return "/".join(parts)
+
+
+def candidate_files(workspace: Workspace, verb: str) -> dict[str, str]:
+    """Return the workspace's files. Raises ToolError if they are no candidate yet."""
+    files = workspace.files()
+    if MANIFEST not in files:
+        raise ToolError(f'nothing to {verb} yet: create your pass and {MANIFEST}, such as ["FusedAddRelu"]')
+    if not any(name.endswith(".py") for name in files):
+        raise ToolError(f"nothing to {verb} yet: there is no .py file; create your pass with file_editor")
+    return files
+
+
+class Parsed(NamedTuple):
+    """Of a Python file."""
+
+    tree: ast.Module | None
+    """Not to be changed: others see it, too."""
+    error: SyntaxError | ValueError | RecursionError | MemoryError | None
+    """Why it does not parse."""
+
+    @property
+    def problem(self) -> str | None:
+        """The error in words."""
+        if isinstance(self.error, SyntaxError):
+            return f"it does not parse: line {self.error.lineno}: {self.error.msg}"
+        return f"it cannot be read: {self.error}" if self.error else None
+
+    @property
+    def docstring(self) -> str:
+        """Empty where there is none."""
+        return (ast.get_docstring(self.tree) or "") if self.tree else ""
+
+
+@functools.lru_cache(maxsize=8)
+def parsed(text: str) -> Parsed:
+    """The file of this text."""
+    try:
+        return Parsed(ast.parse(text), None)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return Parsed(None, error.with_traceback(None))

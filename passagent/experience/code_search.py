@@ -60,14 +60,14 @@ ROOTS = [
 
 def files(target: Target | None = None) -> dict[str, Path]:
     """Name to path of every file; for a `target`, of those that name only what works there."""
-    found = {}
+    paths = {}
     for root in ROOTS:
         for name, path in root.files():
             whole = f"{root.name}/{name}"
             text = path.read_text(encoding="utf-8") if target and root.is_read else ""
             if target is None or target.admits(f"{whole} {text}"):
-                found[whole] = path
-    return found
+                paths[whole] = path
+    return paths
 
 
 async def search(query: str, kind: Kind = "string", target: Target | None = None) -> str:
@@ -78,32 +78,32 @@ async def search(query: str, kind: Kind = "string", target: Target | None = None
     """
     if not query.strip() or len(query) > MAX_QUERY:
         raise UsageError(f"query: 1 to {MAX_QUERY} characters are looked for, not {len(query)}")
-    known = await asyncio.to_thread(files, target)
+    paths = await asyncio.to_thread(files, target)
     if kind == "file":
-        return _file(query.strip(), known)
-    lines = await asyncio.to_thread(_lines_with, query, known)
-    shown = [line for line in lines if target is None or target.admits(line)]
-    return "\n".join(shown) or "nothing found; kind: file, query: / lists the files"
+        return _file(query.strip(), paths)
+    lines = await asyncio.to_thread(_lines_with, query, paths)
+    admitted = [line for line in lines if target is None or target.admits(line)]
+    return "\n".join(admitted) or "nothing found; kind: file, query: / lists the files"
 
 
-def _file(query: str, known: dict[str, Path]) -> str:
+def _file(query: str, paths: dict[str, Path]) -> str:
     """The file that is named, from the line on that is named; else the names that hold the query."""
     name, _, line = query.partition(":")
-    if name in known:
-        lines = known[name].read_text(encoding="utf-8", errors="replace").splitlines()
+    if name in paths:
+        lines = paths[name].read_text(encoding="utf-8", errors="replace").splitlines()
         first = min(int(line), len(lines)) if line.isascii() and line.isdigit() and int(line) else 1
         return "\n".join(f"{number}: {text}" for number, text in enumerate(lines[first - 1 :], first))
-    names = [one for one in known if query in one]
+    names = [path for path in paths if query in path]
     if not names:
-        raise UsageError(f"query: no file's name holds '{query[:80]}'{nearest(query[:80], list(known))}")
+        raise UsageError(f"query: no file's name holds '{query[:80]}'{nearest(query[:80], list(paths))}")
     more = f"\n... and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
     return "\n".join(names[:MAX_NAMES]) + more
 
 
-def _lines_with(query: str, known: dict[str, Path]) -> list[str]:
+def _lines_with(query: str, paths: dict[str, Path]) -> list[str]:
     """The first MAX_HITS lines that hold the query."""
     hits: list[str] = []
-    for name, path in known.items():
+    for name, path in paths.items():
         for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
             if query not in line:
                 continue

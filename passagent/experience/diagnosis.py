@@ -176,7 +176,7 @@ def _inexactness(evaluation: Evaluation, loose: list[GraphResult]) -> str:
 
 
 def _failure(evaluation: Evaluation) -> str:
-    """What went wrong, where first, and how widely."""
+    """Return what went wrong, where first, and how widely."""
     if evaluation.violations:
         first = evaluation.violations[0]
         return f"Refused by rule {first.rule} ({first.place}): {first.message}"

@@ -84,7 +84,7 @@ class Found:
 
 def shape_class(inputs: Iterable[TensorMeta]) -> str:
     """Rank and size of the largest input, such as `3d medium`; `scalar` without tensors."""
-    shapes = [one.shape for one in inputs if not one.is_python_scalar]
+    shapes = [meta.shape for meta in inputs if not meta.is_python_scalar]
     if not shapes:
         return "scalar"
     largest = max(shapes, key=math.prod)
@@ -94,7 +94,7 @@ def shape_class(inputs: Iterable[TensorMeta]) -> str:
 
 def fingerprint(task: Task, structures: Collection[str], instances: Collection[str]) -> Fingerprint:
     """Of a task whose hashes are known."""
-    shapes = frozenset(shape_class(one.inputs) for one in task.subgraphs)
+    shapes = frozenset(shape_class(subgraph.inputs) for subgraph in task.subgraphs)
     return Fingerprint(frozenset(instances), frozenset(structures), tuple(task.operators), shapes)
 
 
@@ -106,7 +106,7 @@ def likeness(one: Sequence[str], other: Sequence[str]) -> float:
 
 
 def retrieve(
-    own: Fingerprint,
+    task: Fingerprint,
     exemplars: Iterable[Exemplar],
     target: str,
     limit: int,
@@ -119,48 +119,48 @@ def retrieve(
     barred = frozenset(without)
     matches = [
         match
-        for one in exemplars
-        if one.target == target and not barred & (one.instances | one.structures)
-        if (match := _match(own, one)) is not None
+        for exemplar in exemplars
+        if exemplar.target == target and not barred & (exemplar.instances | exemplar.structures)
+        if (match := _match(task, exemplar)) is not None
     ]
-    matches.sort(key=lambda match: _rank(own, match))
+    matches.sort(key=lambda match: _rank(task, match))
     seed = matches[0] if matches and matches[0].relation == "instance" else None
     examples: list[Match] = []
-    shown = seed.exemplar.structures if seed else frozenset[str]()
+    shown_structures = seed.exemplar.structures if seed else frozenset[str]()
     for match in matches:
-        if len(examples) < limit and not match.exemplar.structures & shown:
+        if len(examples) < limit and not match.exemplar.structures & shown_structures:
             examples.append(match)
-            shown |= match.exemplar.structures
+            shown_structures |= match.exemplar.structures
     return Found(seed, examples)
 
 
-def _match(own: Fingerprint, one: Exemplar) -> Match | None:
-    if same := own.instances & one.instances:
-        why = f"the same operators, sizes and dtypes in {len(same)} of {len(own.instances)} graphs"
-        return Match(one, "instance", 1.0, why)
-    if same := own.structures & one.structures:
-        why = f"the same structure in {len(same)} of {len(own.structures)} graphs, of other sizes or dtypes"
-        return Match(one, "structure", 1.0, why)
-    alike = likeness(own.operators, one.operators)
-    if alike < LIKENESS or not (classes := own.shapes & one.shapes):
+def _match(task: Fingerprint, exemplar: Exemplar) -> Match | None:
+    if same := task.instances & exemplar.instances:
+        why = f"the same operators, sizes and dtypes in {len(same)} of {len(task.instances)} graphs"
+        return Match(exemplar, "instance", 1.0, why)
+    if same := task.structures & exemplar.structures:
+        why = f"the same structure in {len(same)} of {len(task.structures)} graphs, of other sizes or dtypes"
+        return Match(exemplar, "structure", 1.0, why)
+    alike = likeness(task.operators, exemplar.operators)
+    if alike < LIKENESS or not (classes := task.shapes & exemplar.shapes):
         return None
     why = f"{alike:.0%} of the operators, inputs of the same class ({', '.join(sorted(classes))})"
-    return Match(one, "operators", alike, why)
+    return Match(exemplar, "operators", alike, why)
 
 
-def _rank(own: Fingerprint, match: Match) -> tuple[Any, ...]:
-    one = match.exemplar
+def _rank(task: Fingerprint, match: Match) -> tuple[Any, ...]:
+    exemplar = match.exemplar
     place = ("instance", "structure", "operators").index(match.relation)
-    score = -(one.as_score or 0.0)
-    return place, -len(own.instances & one.instances), -match.likeness, score, one.task
+    score = -(exemplar.as_score or 0.0)
+    return place, -len(task.instances & exemplar.instances), -match.likeness, score, exemplar.task
 
 
 def kept(passes: Iterable[KeptPass]) -> list[Exemplar]:
     """The exemplars of a library's passes that hold: a pass that serves several regions is one."""
     groups: dict[tuple[str, str], list[KeptPass]] = {}
-    for one in passes:
-        if one.status == "ok" and one.as_score > 1:
-            groups.setdefault((one.device, one.files), []).append(one)
+    for kept_pass in passes:
+        if kept_pass.status == "ok" and kept_pass.as_score > 1:
+            groups.setdefault((kept_pass.device, kept_pass.files), []).append(kept_pass)
     return [_kept(group) for group in groups.values()]
 
 
@@ -168,10 +168,10 @@ def _kept(group: list[KeptPass]) -> Exemplar:
     first = group[0]
     return Exemplar(
         task=first.run,
-        instances=frozenset(one.instance for one in group),
-        structures=frozenset(one.structure for one in group),
+        instances=frozenset(kept_pass.instance for kept_pass in group),
+        structures=frozenset(kept_pass.structure for kept_pass in group),
         operators=tuple(first.operators.split(", ")),
-        shapes=frozenset(one.shapes for one in group),
+        shapes=frozenset(kept_pass.shapes for kept_pass in group),
         files=first.sources,
         target=target_of_files(first.sources),
         device=first.device,
@@ -197,11 +197,13 @@ def shipped() -> list[Exemplar]:
 
 @functools.lru_cache(maxsize=4)
 def _read(paths: tuple[Path, ...]) -> list[Exemplar]:
-    found = []
+    exemplars = []
     for path in paths:
         for line in gzip.decompress(path.read_bytes()).decode("utf-8").splitlines():
             fields = json.loads(line)
             for name in ("instances", "structures", "shapes"):
                 fields[name] = frozenset(fields[name])
-            found.append(Exemplar(**fields | {"operators": tuple(fields["operators"]), "source": "shipped"}))
-    return found
+            exemplars.append(
+                Exemplar(**fields | {"operators": tuple(fields["operators"]), "source": "shipped"})
+            )
+    return exemplars

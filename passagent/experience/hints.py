@@ -79,6 +79,17 @@ class LearnedHint(Hint):
         return text
 
 
+class Situation(NamedTuple):
+    """What a hint is to help with."""
+
+    label: str
+    """The diagnosis's (diagnosis.LABELS)."""
+    operators: frozenset[str]
+    target: str
+    """`cpu`, `cuda` or a device such as `cuda:0`."""
+    dtypes: frozenset[str]
+
+
 class Uplift(NamedTuple):
     """The gain that showing learned hints brings: difference of mean log gains with them and without."""
 
@@ -122,24 +133,20 @@ def load_hints(text: str | None = None, where: str | None = None) -> list[Hint]:
 
 def retrieve(
     hints: Iterable[Hint],
-    label: str,
-    operators: Iterable[str],
-    target: str,
-    dtypes: Iterable[str],
+    situation: Situation,
     limit: int,
     rng: random.Random | None = None,
     island: tuple[int, int] | None = None,
 ) -> list[Hint]:
-    """Return the `limit` hints that serve a diagnosis `label` best, best first.
+    """Return the `limit` hints that serve a situation best, best first.
 
     A hint ranks by its fit and by the confidence of its author. `rng` adds noise to the rank, so that every
     hint that fits gets its turn. `island` = (this island, number of islands): hints of other islands count
     less, so that islands differ.
     """
-    used, kinds = set(operators), set(dtypes)
     scores: list[tuple[float, Hint]] = []
     for hint in sorted(hints, key=lambda hint: hint.id):
-        fit = fitness(hint, label, used, target, kinds)
+        fit = fitness(hint, situation)
         if not fit:
             continue
         noise = rng.gauss(0.0, NOISE) if rng else 0.0
@@ -148,19 +155,18 @@ def retrieve(
     return [hint for _, hint in sorted(scores, key=lambda scored: -scored[0])[:limit]]
 
 
-def fitness(hint: Hint, label: str, operators: set[str], target: str, dtypes: set[str]) -> float:
-    """0 where a hint does not apply; more for one that speaks of these operators and dtypes."""
-    context = hint.context
-    device = target.partition(":")[0]
-    if label not in hint.trigger or (context.targets and device not in context.targets):
+def fitness(hint: Hint, situation: Situation) -> float:
+    """Return 0 where a hint does not apply; more for one that names these operators and dtypes."""
+    context, device = hint.context, situation.target.partition(":")[0]
+    if situation.label not in hint.trigger or (context.targets and device not in context.targets):
         return 0.0
     fit = 1.0
-    for asked, present in ((context.operators, operators), (context.dtypes, dtypes)):
-        shared = present.intersection(asked)
-        if asked and not shared:
+    for named, present in ((context.operators, situation.operators), (context.dtypes, situation.dtypes)):
+        shared = present.intersection(named)
+        if named and not shared:
             return 0.0
         # a hint for few operators is more specific than one for many
-        fit += len(shared) / len(asked) if asked else 0.0
+        fit += len(shared) / len(named) if named else 0.0
     return fit + (0.25 if context.targets else 0.0)
 
 

@@ -53,7 +53,7 @@ class _Ranking:
         self._holders = Counter(word for bag in bags for word in bag)
 
     def score(self, place: int, weights: dict[str, float]) -> float:
-        """How well the text at `place` answers words of these weights."""
+        """Return how well the text at `place` answers words of these weights."""
         bag, count, score = self.bags[place], len(self.bags), 0.0
         share = self._sizes[place] * count / max(sum(self._sizes), 1)
         norm = SATURATION * (1 - LENGTH_WEIGHT + LENGTH_WEIGHT * share)
@@ -86,17 +86,19 @@ def documents() -> dict[str, str]:
 
 @functools.lru_cache(maxsize=4)
 def _library(roots: tuple[Path, ...]) -> _Library:
-    found = {}
+    texts = {}
     for name, path in resources.glob(ROOT + "**/*"):
         if path.suffix in SUFFIXES:
-            found[name.removeprefix(ROOT)] = path.read_text(encoding="utf-8")
-    passages = [section for path, text in found.items() if path != INDEX for section in _sections(path, text)]
+            texts[name.removeprefix(ROOT)] = path.read_text(encoding="utf-8")
+    passages = [section for path, text in texts.items() if path != INDEX for section in _sections(path, text)]
     bags = [Counter(_words(p.text) + TITLE_WEIGHT * _words(f"{p.heading} {p.path}")) for p in passages]
-    told = dict(re.findall(r"^- `(.+?)`: (.*)$", found.get(INDEX, ""), re.MULTILINE))
-    whole = {path: Counter(TITLE_WEIGHT * _words(told.get(path, ""))) for path in found if path != INDEX}
+    descriptions = dict(re.findall(r"^- `(.+?)`: (.*)$", texts.get(INDEX, ""), re.MULTILINE))
+    whole = {
+        path: Counter(TITLE_WEIGHT * _words(descriptions.get(path, ""))) for path in texts if path != INDEX
+    }
     for passage, bag in zip(passages, bags, strict=True):
         whole[passage.path] += bag
-    return _Library(found, passages, _Ranking(bags), list(whole), _Ranking(list(whole.values())))
+    return _Library(texts, passages, _Ranking(bags), list(whole), _Ranking(list(whole.values())))
 
 
 def read(path: str = INDEX, target: Target | None = None) -> str:
@@ -104,12 +106,12 @@ def read(path: str = INDEX, target: Target | None = None) -> str:
 
     Raises UsageError, with the nearest path, for anything else.
     """
-    found = documents()
+    texts = documents()
     wanted = path.strip().removeprefix("./").removeprefix(ROOT)
-    text = _for(target, wanted, found.get(wanted, ""))
+    text = _for(target, wanted, texts.get(wanted, ""))
     if not text:
-        known = [name for name, one in found.items() if _for(target, name, one)]
-        raise UsageError(f"knowledge: no document '{path}'{nearest(wanted, known)}")
+        names = [name for name, content in texts.items() if _for(target, name, content)]
+        raise UsageError(f"knowledge: no document '{path}'{nearest(wanted, names)}")
     return text
 
 
@@ -122,12 +124,12 @@ def search(
     than what works there.
     """
     ranked = _ranked(resources.roots(), query, tuple(operators))
-    found = dict[str, Passage]()
-    for one in ranked:
-        if one.path not in found and len(found) < limit:
-            text = _for(target, f"{one.path} {one.heading}", one.text)
-            found.update({one.path: replace(one, text=text)} if text.strip() else {})
-    return list(found.values())
+    passages = dict[str, Passage]()
+    for passage in ranked:
+        if passage.path not in passages and len(passages) < limit:
+            text = _for(target, f"{passage.path} {passage.heading}", passage.text)
+            passages.update({passage.path: replace(passage, text=text)} if text.strip() else {})
+    return list(passages.values())
 
 
 def _for(target: Target | None, title: str, text: str) -> str:
@@ -138,13 +140,13 @@ def _for(target: Target | None, title: str, text: str) -> str:
         return ""
     if ".md" not in title:
         return text if target.admits(text) else ""
-    kept, is_shown = [], True
+    parts, is_shown = [], True
     for part in re.split(r"^(#.*\n|```.*\n(?s:.*?)^```\s*\n?|.*\n)", text, flags=re.MULTILINE):
         if part.startswith("#"):
             is_shown = target.admits(part)
         if is_shown and target.admits(part):
-            kept.append(part)
-    return "".join(kept)
+            parts.append(part)
+    return "".join(parts)
 
 
 @functools.lru_cache(maxsize=256)
@@ -153,18 +155,18 @@ def _ranked(roots: tuple[Path, ...], query: str, operators: tuple[str, ...]) -> 
     library = _library(roots)
     weights = dict.fromkeys(_words(" ".join(operators)), OPERATOR_WEIGHT)
     weights.update(dict.fromkeys(_words(query), 1.0))
-    asked = set(_words(query))
+    words = set(_words(query))
     scores = {
         path: library.whole.score(place, weights)
         for place, path in enumerate(library.paths)
-        if not asked or asked & library.whole.bags[place].keys()
+        if not words or words & library.whole.bags[place].keys()
     }
     scored = [
         (scores[passage.path], replace(passage, score=library.sections.score(place, weights)))
         for place, passage in enumerate(library.passages)
         if scores.get(passage.path, 0.0) > 0
     ]
-    order = sorted(scored, key=lambda one: (-one[0], one[1].path, -one[1].score, one[1].heading))
+    order = sorted(scored, key=lambda pair: (-pair[0], pair[1].path, -pair[1].score, pair[1].heading))
     return [passage for _, passage in order]
 
 

@@ -11,7 +11,6 @@ import asyncio
 import functools
 import itertools
 import json
-import re
 import threading
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,17 +24,6 @@ from passagent.models.types import END, TOOLS, Message, Reply, ToolSpec, Usage, 
 _parsing = threading.Lock()
 EVALUATIONS = 2
 """Candidates in an episode, at most: the second one repairs the first."""
-
-_ROLES = {
-    "fusion": "Your role is fusion",
-    "memory": "Your role is memory",
-    "launch": "Your role is the cost of a call",
-}
-_ROLES |= {
-    "parameters": "Your role is parameters",
-    "numerics": "Your role is numerics",
-    "algorithm": "Your role is the algorithm",
-}
 GAINS = 1.1
 """AS from which on a pass keeps its regions: an operator left to eager costs more than a number gains."""
 INEXACT = "inexact"
@@ -107,25 +95,22 @@ def answer(messages: list[Message]) -> Message:
 
 
 def read(messages: list[Message]) -> Episode:
-    """The episode as the messages tell it. Raises PassagentError without a task directory."""
-    text = next((str(m["content"]) for m in messages if m["role"] == "user"), "")
-    fields_ = dict(re.findall(r"^(Task directory|Target|Episode seed): (.*)$", text, re.M))
-    if "Task directory" not in fields_:
-        raise PassagentError("expert: the message names no task ('Task directory: ...')")
-    role = next((name for name, words in _ROLES.items() if words in text), "general")
-    start_part, _, rest = text.partition("# What was tried before")
-    parents = read_plans(start_part)
-    target = fields_.get("Target", "cpu").strip().partition(":")[0]
-    begun = re.search(r"the files of node .*: status (\w+), AS ([\d.]*\d)?", start_part)
+    """The episode as the messages' data tell it. Raises PassagentError without a task directory."""
+    data: dict[str, Any] = next((m["data"] for m in messages if m["role"] == "user" and "data" in m), {})
+    if "task" not in data:
+        raise PassagentError("expert: the message names no task (the key `task` of its data)")
+    parent, attempts = data["parent"] or {}, data["attempts"]
+    plans = read_plans(parent.get("note", ""))
+    known = [one["as_score"] for one in attempts if one["status"] == "ok"] + [parent.get("as_score")]
     episode = Episode(
-        fields_["Task directory"].strip(),
-        target,
-        int(fields_.get("Episode seed", "0")),
-        role,
-        parents[0] if parents else None,
-        _exactness(begun.group(1), start_part) if begun else "",
-        max(map(float, [*re.findall(r"\bok, AS ([\d.]*\d)", rest), (begun and begun.group(2)) or 0])),
-        {*parents, *read_plans(rest)},
+        data["task"],
+        data["target"].partition(":")[0],
+        data["seed"],
+        data["role"],
+        plans[0] if plans else None,
+        _exactness(parent) if parent else "",
+        max(score or 0.0 for score in known),
+        {*plans, *(plan for one in attempts for plan in read_plans(one["note"]))},
     )
     written: Plan | None = None
     for message in messages:
@@ -134,7 +119,8 @@ def read(messages: list[Message]) -> Episode:
                 found = read_plans(_argument(call, "file_text"))
                 written = found[0] if found else written
         elif message["role"] == "tool" and message.get("name") == "pass_evaluator" and written is not None:
-            episode.outcomes.append((written, *_outcome(str(message["content"]))))
+            evaluation = message["data"].get("evaluation", {"status": "error", "as_score": None})
+            episode.outcomes.append((written, _exactness(evaluation), evaluation["as_score"]))
             episode.tried.add(written)
     return episode
 
@@ -146,22 +132,13 @@ def _argument(call: dict[str, Any], name: str) -> str:
         return ""
 
 
-def _outcome(text: str) -> tuple[str, float | None]:
-    found = re.search(r"^status: (\w+)", text, re.M)
-    score = re.search(r"^AS: ([\d.]+)\s*(?:^left: .*\s*)?\Z", text, re.M)
-    status = found.group(1) if found else "error"
-    return _exactness(status, text), float(score.group(1)) if score else None
-
-
-def _exactness(status: str, text: str) -> str:
+def _exactness(evaluation: dict[str, Any]) -> str:
     """`ok` only if every graph passes at t = -5, or what fails there costs less than to repair it."""
-    if status != "ok" or "less exact than t = -5" not in text:
+    status: str = evaluation["status"]
+    if status != "ok" or not evaluation["is_loose"]:
         return status
-    score = re.search(
-        r"^AS ([\d.]*\d).*; geometric mean speedup of the correct graphs ([\d.]*\d)x", text, re.M
-    )
-    costs = score is None or float(score.group(1)) * GAINS < float(score.group(2))
-    return INEXACT if costs else status
+    score, mean = evaluation["as_score"], evaluation["gmean_speedup"]
+    return INEXACT if score is None or mean is None or score * GAINS < mean else status
 
 
 def choose(episode: Episode) -> Plan | None:

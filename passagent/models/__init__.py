@@ -63,8 +63,8 @@ def provider_of(name: str) -> str:
         return "python"
     if slash and model:
         hint = nearest(provider, ["openai", "anthropic"])
-        own = "; for a compatible server write openai/NAME and give --base-url"
-        raise UsageError(f"--model {name}: unknown provider '{provider}'{hint}{own}")
+        advice = "; for a compatible server write openai/NAME and give --base-url"
+        raise UsageError(f"--model {name}: unknown provider '{provider}'{hint}{advice}")
     for vendor, beginnings in (("openai", ("gpt", "o1", "o3", "o4")), ("anthropic", ("claude",))):
         if name.startswith(beginnings):
             raise UsageError(f"--model {name}: unknown model; did you mean '{vendor}/{name}'?")
@@ -78,16 +78,16 @@ def _open(config: ModelConfig) -> Model:
 
         return ExpertModel(config)
     if provider == "replay":
-        from passagent.models.recorded import ReplayModel
+        from passagent.models.scripted import ReplayModel
 
         return ReplayModel(config.name.removeprefix("replay:"))
     if provider == "python":
-        made: Model = extend.make(extend.model_path(config.name) or config.name, "--model", config)
-        return made
+        model: Model = extend.make(extend.model_path(config.name) or config.name, "--model", config)
+        return model
     if provider == "openai":
-        from passagent.models.providers import open_openai
+        from passagent.models.http import open_openai
 
         return open_openai(config)
-    from passagent.models.providers import open_anthropic
+    from passagent.models.http import open_anthropic
 
     return open_anthropic(config)

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from passagent.config import ModelConfig
-from passagent.models.history import valid_history
 from passagent.models.retry import Transient, one_line
 from passagent.models.types import END, LENGTH, REFUSAL, TOOLS, Message, Reply, ToolSpec, Usage, assistant
-from passagent.models.wire import StreamedError, arguments_object, clean, count, error_of
+from passagent.models.wire import StreamedError, arguments_object, clean, count, error_of, valid_history
 
 _STOP = {"end_turn": END, "stop_sequence": END, "tool_use": TOOLS, "max_tokens": LENGTH, "refusal": REFUSAL}
 _STOP["model_context_window_exceeded"] = LENGTH
@@ -26,7 +25,7 @@ class Messages:
     def request(
         self, config: ModelConfig, messages: list[Message], tools: list[ToolSpec], refused: set[str]
     ) -> dict[str, Any]:
-        """See Wire.request."""
+        """Implement Wire.request."""
         system, turns = to_wire(messages, "thinking" not in refused, tools)
         request: dict[str, Any] = {
             "model": config.name.partition("/")[2],
@@ -52,15 +51,15 @@ class Messages:
         return request
 
     def send(self, client: Any, request: dict[str, Any]) -> Any:
-        """See Wire.send."""
+        """Implement Wire.send."""
         return client.messages.with_streaming_response.create(**request)
 
     def stream(self) -> MessagesStream:
-        """See Wire.stream."""
+        """Implement Wire.stream."""
         return MessagesStream()
 
     def usage(self, data: Any) -> Usage | None:
-        """See Wire.usage."""
+        """Implement Wire.usage."""
         usage = data.get("usage") if isinstance(data, dict) else None
         if not isinstance(usage, dict) or not usage:
             return None
@@ -74,7 +73,7 @@ class Messages:
         )
 
     def parse(self, data: Any, usage: Usage) -> Reply:
-        """See Wire.parse."""
+        """Implement Wire.parse."""
         if not isinstance(data, dict) or not isinstance(data.get("content"), list):
             raise Transient(one_line(f"the reply is no message: {data}", 200))
         stop = data.get("stop_reason")
@@ -104,7 +103,7 @@ class MessagesStream:
         self._usage: dict[str, Any] = {}
 
     def take(self, event: str, data: Any) -> None:
-        """See Stream.take."""
+        """Implement Stream.take."""
         kind = data.get("type") or event
         if kind == "error":
             message, code, _ = error_of(data) or ("an error event", "", "")
@@ -143,7 +142,7 @@ class MessagesStream:
                 block["citations"] = [*(block.get("citations") or []), delta["citation"]]
 
     def whole(self) -> dict[str, Any]:
-        """See Stream.whole; a tool call's broken arguments stay the text that they are."""
+        """Implement Stream.whole; a tool call's broken arguments stay the text that they are."""
         for index, text in self._json.items():
             if text:
                 parsed = arguments_object(text)

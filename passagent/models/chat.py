@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from passagent.config import ModelConfig
-from passagent.models.history import valid_history
 from passagent.models.retry import Transient, one_line
 from passagent.models.types import END, LENGTH, REFUSAL, TOOLS, Message, Reply, ToolSpec, Usage, assistant
-from passagent.models.wire import StreamedError, count, error_of
+from passagent.models.wire import StreamedError, error_of, openai_usage, valid_history
 
 _STOP = {
     "stop": END,
@@ -39,7 +38,7 @@ class Chat:
     def request(
         self, config: ModelConfig, messages: list[Message], tools: list[ToolSpec], refused: set[str]
     ) -> dict[str, Any]:
-        """See Wire.request."""
+        """Implement Wire.request."""
         reasoning = [name for name in _REASONING if name not in refused]
         if "system" in refused:  # it becomes the beginning of the first user turn
             messages = [m | {"role": "user"} if m["role"] == "system" else m for m in messages]
@@ -71,46 +70,36 @@ class Chat:
         return request
 
     def send(self, client: Any, request: dict[str, Any]) -> Any:
-        """See Wire.send."""
+        """Implement Wire.send."""
         return client.chat.completions.with_streaming_response.create(**request)
 
     def stream(self) -> ChatStream:
-        """See Wire.stream."""
+        """Implement Wire.stream."""
         return ChatStream()
 
     def usage(self, data: Any) -> Usage | None:
-        """See Wire.usage."""
-        usage = data.get("usage") if isinstance(data, dict) else None
-        if not isinstance(usage, dict) or not usage:
-            return None
-        details = usage.get("prompt_tokens_details")
-        return Usage(
-            input_tokens=count(usage, "prompt_tokens"),
-            output_tokens=count(usage, "completion_tokens"),
-            cached_tokens=count(details, "cached_tokens"),
-            reasoning_tokens=count(usage.get("completion_tokens_details"), "reasoning_tokens"),
-            cache_write_tokens=count(details, "cache_write_tokens"),
-        )
+        """Implement Wire.usage."""
+        return openai_usage(data, "prompt", "completion")
 
     def parse(self, data: Any, usage: Usage) -> Reply:
-        """See Wire.parse."""
+        """Implement Wire.parse."""
         if not isinstance(data, dict) or not data.get("choices"):
             raise Transient(one_line(f"the reply is no chat completion: {data}", 200))
         choice = data["choices"][0]
-        told, reason = choice.get("message"), choice.get("finish_reason")
-        if not isinstance(told, dict) or not reason:
+        body, reason = choice.get("message"), choice.get("finish_reason")
+        if not isinstance(body, dict) or not reason:
             raise Transient("the reply was cut off: it has no finish_reason")
         if reason == "error":  # what gateways say when their upstream broke
             raise Transient("the reply was cut off: the gateway's upstream failed")
-        calls = [_call(call) for call in told.get("tool_calls") or []]
-        content = told.get("content")
+        calls = [_call(call) for call in body.get("tool_calls") or []]
+        content = body.get("content")
         message = assistant(
-            content if isinstance(content, str) and content else told.get("refusal") or "", calls
+            content if isinstance(content, str) and content else body.get("refusal") or "", calls
         )
-        kept = {name: told[name] for name in _REASONING if told.get(name)}
-        if kept:
-            message["raw"] = {"openai": kept}
-        stop = REFUSAL if told.get("refusal") else _STOP.get(reason, reason)
+        reasoning = {name: body[name] for name in _REASONING if body.get(name)}
+        if reasoning:
+            message["raw"] = {"openai": reasoning}
+        stop = REFUSAL if body.get("refusal") else _STOP.get(reason, reason)
         return Reply(message, usage, TOOLS if stop == END and calls else stop)
 
 
@@ -128,7 +117,7 @@ class ChatStream:
         self._seen = False
 
     def take(self, event: str, data: Any) -> None:
-        """See Stream.take."""
+        """Implement Stream.take."""
         error = error_of(data) if event == "error" or "error" in data else None
         if error:
             raise StreamedError(error[0], error[1])
@@ -165,7 +154,7 @@ class ChatStream:
             )
 
     def whole(self) -> dict[str, Any]:
-        """See Stream.whole."""
+        """Implement Stream.whole."""
         message = self._message | ({"tool_calls": self._calls} if self._calls else {})
         choice = {"index": 0, "message": message, "finish_reason": self._reason}
         return {"choices": [choice] if self._seen else [], "usage": self._usage}
@@ -185,9 +174,9 @@ def to_wire(
 
 
 def _turn(message: Message, reasoning: list[str]) -> dict[str, Any]:
-    kept = message.get("raw", {}).get("openai", {})
+    reasoning_fields = message.get("raw", {}).get("openai", {})
     turn = {"role": "assistant", "content": message["content"] or None}
-    turn |= {name: kept[name] for name in reasoning if name in kept}
+    turn |= {name: reasoning_fields[name] for name in reasoning if name in reasoning_fields}
     calls = [
         {"id": c["id"], "type": "function", "function": {"name": c["name"], "arguments": c["arguments"]}}
         for c in message["tool_calls"]

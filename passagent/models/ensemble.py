@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from passagent.config import ModelConfig
 from passagent.errors import UsageError
-from passagent.models.retry import Retrying, Slots
+from passagent.models.retry import Limiter, Retrying
 from passagent.models.types import Message, Model, Reply, ToolSpec
 
 FULL_REWARD = 0.18
@@ -48,7 +48,7 @@ class Ensemble:
     def of(cls, config: ModelConfig, models: Sequence[Model]) -> Ensemble:
         """The ensemble of `config`'s members, opened. Raises UsageError for two of the same name."""
         weights: dict[str, float] = {}
-        limiters: dict[str, Slots] = {}
+        limiters: dict[str, Limiter] = {}
         for member, model in zip(config.ensemble, models, strict=True):
             if member.name in weights:
                 raise UsageError(f"--model {member.name}: given twice; name each model once")
@@ -59,13 +59,13 @@ class Ensemble:
         return cls(dict(zip(names, models, strict=True)), weights, config.label)
 
     async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
-        """See Model.complete; the heaviest model answers where nobody chose one."""
+        """Implement Model.complete; the heaviest model answers where nobody chose one."""
         return await self.models[max(self.weights, key=lambda name: self.weights[name])].complete(
             messages, tools
         )
 
     async def close(self) -> None:
-        """See Model.close."""
+        """Implement Model.close."""
         for model in self.models.values():
             await model.close()
 
@@ -85,10 +85,10 @@ def shares(weights: Mapping[str, float], outcomes: Sequence[Outcome], rng: rando
     dearest = max((outcome.cost for outcome in outcomes), default=0.0) or 1.0
     posteriors = {}
     for name in weights:
-        own = [outcome for outcome in outcomes if outcome.model == name]
-        reward = sum(min(1.0, max(0.0, outcome.gain / FULL_REWARD)) for outcome in own)
-        cost = sum(outcome.cost / dearest for outcome in own)
-        counts = (reward, len(own) - reward, cost, len(own) - cost)
+        episodes = [outcome for outcome in outcomes if outcome.model == name]
+        reward = sum(min(1.0, max(0.0, outcome.gain / FULL_REWARD)) for outcome in episodes)
+        cost = sum(outcome.cost / dearest for outcome in episodes)
+        counts = (reward, len(episodes) - reward, cost, len(episodes) - cost)
         posteriors[name] = tuple(PRIOR + max(0.0, count) for count in counts)
     wins = dict.fromkeys(weights, 1)  # nobody is given up for good
     for _ in range(DRAWS):

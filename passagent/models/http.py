@@ -17,17 +17,17 @@ import httpx2
 
 from passagent.config import ModelConfig
 from passagent.errors import UsageError
-from passagent.models.history import has_call_as_text
-from passagent.models.retry import NoApi, Transient, one_line
-from passagent.models.sse import events
+from passagent.models.retry import Limiter, NoApi, Retrying, Transient, one_line
 from passagent.models.types import Message, Reply, ToolSpec, Usage
 from passagent.models.wire import (
     Refused,
     Stream,
     StreamedError,
     Wire,
+    api_key,
     clean,
     error_of,
+    has_call_as_text,
     hidden_values,
     judge,
     judge_streamed,
@@ -41,6 +41,7 @@ CALL_AS_TEXT = (
     "(vLLM: --enable-auto-tool-choice --tool-call-parser NAME; SGLang: --tool-call-parser NAME; "
     "llama.cpp: --jinja; Ollama: a model that `ollama show` lists with tools)"
 )
+_LINE_END = re.compile(rb"\r\n|\n|\r")
 _WHY: dict[type[BaseException], str] = {
     ConnectionRefusedError: "connection refused",
     socket.gaierror: "unknown host",
@@ -74,7 +75,7 @@ class HttpModel:
         """Of calls as text."""
 
     async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
-        """See Model.complete; raises Transient, too."""
+        """Implement Model.complete; raises Transient, too."""
         while True:
             request = self.wire.request(self.config, messages, tools, self._refused.parameters)
             try:
@@ -89,7 +90,7 @@ class HttpModel:
                     raise self._judged(error) from None
 
     async def close(self) -> None:
-        """See Model.close."""
+        """Implement Model.close."""
         await self._client.close()
 
     def bound(self, messages: list[Message], tools: list[ToolSpec]) -> tuple[int, int]:
@@ -101,15 +102,15 @@ class HttpModel:
         self._client = self._client.with_options(timeout=seconds)
 
     def _judged(self, error: Exception) -> Exception:
-        """What an SDK's APIError means, with the address."""
+        """Return what an SDK's APIError means, with the address."""
         cause = error.__cause__
         if isinstance(cause, httpx2.ConnectError):
             root: BaseException = cause
             while inner := root.__cause__ or root.__context__:
                 root = inner
-            said = f"it cannot be reached: {_WHY.get(type(root)) or one_line(str(cause))}"
+            text = f"it cannot be reached: {_WHY.get(type(root)) or one_line(str(cause))}"
             is_first = self.is_streamed is None
-            return UsageError(f"{self.name} at {self.endpoint}: {said}") if is_first else NoApi(said)
+            return UsageError(f"{self.name} at {self.endpoint}: {text}") if is_first else NoApi(text)
         if isinstance(cause, httpx2.RemoteProtocolError):
             return Transient(one_line(f"no complete answer in HTTP: {cause}"))
         if isinstance(cause, httpx2.TimeoutException):
@@ -138,16 +139,16 @@ class HttpModel:
                     body.decode("utf-8")
             return self._reply(data, request, may_lack_usage=not self.is_streamed or stream.is_done)
         except Transient as error:
-            said = clean(str(error), self._hidden)
-            raise type(error)(said, usage=self._said(stream, data)) from None
+            text = clean(str(error), self._hidden)
+            raise type(error)(text, usage=self._said(stream, data)) from None
         except StreamedError as error:
             usage = self._said(stream, data)
             raise judge_streamed(error, self.name, self._key_variable, self._hidden, usage) from None
         except _UNREADABLE as error:
             late = isinstance(error, TimeoutError)
             why = f"within {self.config.timeout_s:g} s" if late else f"that can be read: {error}"
-            said = clean(one_line(f"no complete reply {why}"), self._hidden)
-            raise Transient(said, usage=self._said(stream, data)) from None
+            text = clean(one_line(f"no complete reply {why}"), self._hidden)
+            raise Transient(text, usage=self._said(stream, data)) from None
 
     def _reply(self, data: Any, request: dict[str, Any], may_lack_usage: bool) -> Reply:
         """The reply, whole. Raises Transient or StreamedError."""
@@ -172,7 +173,7 @@ class HttpModel:
         return Reply(clean(reply.message, self._hidden), usage, clean(reply.stop_reason, self._hidden))
 
     def _said(self, stream: Stream, data: Any) -> Usage | None:
-        """What the server counted, as far as it came to say."""
+        """Return what the server counted, as far as it came to say."""
         try:
             return self.wire.usage(data if data is not None else stream.whole())
         except _UNREADABLE:
@@ -189,7 +190,7 @@ class HttpModel:
 
 
 def _estimate(reply: Reply, request: dict[str, Any]) -> Usage:
-    """What a server that reports no usage may have counted: four characters a token."""
+    """Return what a server that reports no usage may have counted: four characters a token."""
     out = len(json.dumps(reply.message, ensure_ascii=False)) // 4
     return Usage(len(json.dumps(request, ensure_ascii=False)) // 4, out, is_estimate=True)
 
@@ -213,3 +214,63 @@ async def _collect(stream: Stream, chunks: AsyncIterator[bytes]) -> None:
             break
     if fault:
         raise fault
+
+
+async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[tuple[str, bytes]]:
+    """Yield `(event, data)` of each server-sent event of the body; `event` is empty where none is named.
+
+    The data are bytes: the SDKs' and httpx2's readers put U+FFFD for what is no UTF-8, and a damaged reply
+    would pass for a whole one. Raises what `chunks` raises.
+    """
+    event, data, rest = "", list[bytes](), b""
+    async for chunk in _and_the_end(chunks):
+        rest += chunk
+        if chunk.endswith(b"\r"):  # the first half of an end of line, maybe
+            continue
+        *lines, rest = _LINE_END.split(rest)
+        for line in lines:
+            field, _, value = line.partition(b":")
+            value = value.removeprefix(b" ")
+            if field == b"event":
+                event = value.decode("utf-8", "replace")
+            elif field == b"data":
+                data.append(value)
+            elif not line and data:
+                yield event, b"\n".join(data)
+                event, data = "", []
+
+
+async def _and_the_end(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The chunks and an empty line: servers forget the one after the last event."""
+    async for chunk in chunks:
+        yield chunk
+    yield b"\n\n"
+
+
+def open_openai(config: ModelConfig) -> Retrying:
+    """Open a model behind Chat Completions or Responses. Raises UsageError if the key is missing."""
+    import openai
+
+    from passagent.models.chat import Chat
+    from passagent.models.responses import Responses
+
+    api = config.api or ("chat" if config.is_compatible else "responses")
+    wire: Wire = Chat() if api == "chat" else Responses()
+    return _open(config, wire, openai, openai.AsyncOpenAI, "OPENAI")
+
+
+def open_anthropic(config: ModelConfig) -> Retrying:
+    """Open a model behind the Messages API. Raises UsageError if the key is missing."""
+    import anthropic
+
+    from passagent.models.anthropic import Messages
+
+    return _open(config, Messages(), anthropic, anthropic.AsyncAnthropic, "ANTHROPIC")
+
+
+def _open(config: ModelConfig, wire: Wire, sdk: Any, client: Any, prefix: str) -> Retrying:
+    """Open the SDK's `client`; its key and address stand in variables that begin with `prefix`."""
+    variable = f"{prefix}_API_KEY"
+    key = api_key(variable, config.name, config.base_url, f"{prefix}_BASE_URL")
+    opened = client(api_key=key, base_url=config.base_url, timeout=config.timeout_s, max_retries=0)
+    return Retrying(HttpModel(config, wire, opened, sdk, variable, key), Limiter(), config.max_retries)

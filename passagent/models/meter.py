@@ -58,8 +58,8 @@ class Meter:
             self.price.cost(Usage(input_tokens, output_tokens, cache_write_tokens=tokens))
             for tokens in written
         ]
-        known = [cost for cost in costs if cost is not None]
-        return max(known, default=None)
+        prices = [cost for cost in costs if cost is not None]
+        return max(prices, default=None)
 
 
 @dataclass
@@ -72,11 +72,11 @@ class Metered:
 
     @property
     def name(self) -> str:
-        """See Model.name."""
+        """Implement Model.name."""
         return self.inner.name
 
     async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
-        """See Model.complete; raises Transient and what `admit` raises, too."""
+        """Implement Model.complete; raises Transient and what `admit` raises, too."""
         meter, bound = self.meter, getattr(self.inner, "bound", None)
         most: tuple[int, int] = bound(messages, tools) if bound else (0, 0)
         release = await meter.admit(sum(most), meter.at_most(*most))
@@ -93,7 +93,7 @@ class Metered:
         return reply
 
     async def close(self) -> None:
-        """See Model.close."""
+        """Implement Model.close."""
         await self.inner.close()
 
     def _start(self) -> int:
@@ -115,8 +115,8 @@ class Metered:
         usage: Usage | None = getattr(error, "usage", None)
         tokens: dict[str, Any] | None = asdict(usage) if usage else None
         cost = self.meter.price.cost(usage) if usage and self.meter.price else None
-        said = redact(one_line(str(error)))
-        ledger.broken(self.meter.store, self.meter.episode, call_id, tokens, cost, latency_s, said)
+        text = redact(one_line(str(error)))
+        ledger.broken(self.meter.store, self.meter.episode, call_id, tokens, cost, latency_s, text)
 
 
 def metered(model: Model, meter: Meter) -> Model:

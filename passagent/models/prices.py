@@ -53,7 +53,7 @@ class Price(Rates):
     """Input tokens over which the price is not known."""
 
     def cost(self, usage: Usage) -> float | None:
-        """See Rates.cost."""
+        """Implement Rates.cost."""
         if self.up_to is not None and usage.input_tokens > self.up_to:
             return None
         if self.over is not None and usage.input_tokens > self.over.tokens:
@@ -103,8 +103,8 @@ def price_of(name: str, given: Mapping[str, Sequence[float]], known: Mapping[str
 
 def prices_of(config: ModelConfig, names: Sequence[str]) -> dict[str, Price | None]:
     """The price of each of `names`, under the person's own prices."""
-    known = read_prices()[1] if any(name.startswith(PAID) for name in names) else {}
-    return {name: price_of(name, config.prices, known) for name in names}
+    prices = read_prices()[1] if any(name.startswith(PAID) for name in names) else {}
+    return {name: price_of(name, config.prices, prices) for name in names}
 
 
 def check_budget(prices: Mapping[str, Price | None], max_cost: float | None, max_tokens: int | None) -> None:

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from passagent.config import ModelConfig
-from passagent.models.history import valid_history
 from passagent.models.retry import Transient, one_line
 from passagent.models.types import END, LENGTH, REFUSAL, TOOLS, Message, Reply, ToolSpec, Usage, assistant
-from passagent.models.wire import StreamedError, clean, count, error_of
+from passagent.models.wire import StreamedError, clean, error_of, openai_usage, valid_history
 
 _TERMINAL = {"response.completed", "response.incomplete", "response.failed"}
 _INCOMPLETE = {"max_output_tokens": LENGTH, "content_filter": REFUSAL}
@@ -30,7 +29,7 @@ class Responses:
     def request(
         self, config: ModelConfig, messages: list[Message], tools: list[ToolSpec], refused: set[str]
     ) -> dict[str, Any]:
-        """See Wire.request."""
+        """Implement Wire.request."""
         system = "\n\n".join(clean(m["content"]) for m in messages if m["role"] == "system")
         request: dict[str, Any] = {
             "model": config.name.partition("/")[2],
@@ -57,29 +56,19 @@ class Responses:
         return {name: value for name, value in request.items() if value is not None and name not in refused}
 
     def send(self, client: Any, request: dict[str, Any]) -> Any:
-        """See Wire.send."""
+        """Implement Wire.send."""
         return client.responses.with_streaming_response.create(**request)
 
     def stream(self) -> ResponsesStream:
-        """See Wire.stream."""
+        """Implement Wire.stream."""
         return ResponsesStream()
 
     def usage(self, data: Any) -> Usage | None:
-        """See Wire.usage."""
-        usage = data.get("usage") if isinstance(data, dict) else None
-        if not isinstance(usage, dict) or not usage:
-            return None
-        details = usage.get("input_tokens_details")
-        return Usage(
-            input_tokens=count(usage, "input_tokens"),
-            output_tokens=count(usage, "output_tokens"),
-            cached_tokens=count(details, "cached_tokens"),
-            reasoning_tokens=count(usage.get("output_tokens_details"), "reasoning_tokens"),
-            cache_write_tokens=count(details, "cache_write_tokens"),
-        )
+        """Implement Wire.usage."""
+        return openai_usage(data, "input", "output")
 
     def parse(self, data: Any, usage: Usage) -> Reply:
-        """See Wire.parse."""
+        """Implement Wire.parse."""
         if not isinstance(data, dict) or not isinstance(data.get("output"), list):
             raise Transient(one_line(f"the reply is no response: {data}", 200))
         status = data.get("status")
@@ -116,7 +105,7 @@ class ResponsesStream:
         self._items: list[dict[str, Any]] = []
 
     def take(self, event: str, data: Any) -> None:
-        """See Stream.take."""
+        """Implement Stream.take."""
         kind = data.get("type") or event
         if kind == "error" or (not data.get("type") and "error" in data):
             message, code, _ = error_of(data) or ("an error event", "", "")
@@ -128,7 +117,7 @@ class ResponsesStream:
         self.is_done = self.is_done or kind in _TERMINAL
 
     def whole(self) -> dict[str, Any]:
-        """See Stream.whole."""
+        """Implement Stream.whole."""
         if not self.is_done:  # the last event's status is in_progress at best
             return {**self._response, "output": self._items, "status": "in_progress"}
         return {**self._response, "output": self._response.get("output") or self._items}

@@ -13,10 +13,9 @@ import logging
 import random
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 from tenacity import (
     AsyncRetrying,
@@ -31,6 +30,8 @@ from passagent.models.types import Message, Model, Reply, ToolSpec, Usage
 
 log = logging.getLogger("passagent.models")
 
+START, MOST = 8.0, 64.0
+"""Calls to an endpoint in flight at first and at most."""
 MAX_RETRY_AFTER_S = 600.0
 TRANSIENT_STATUS = {408, 409, 425, 429}
 RATE_LIMIT_STATUS = {429, 529}
@@ -68,12 +69,37 @@ class ContextOverflow(PassagentError):
     """The conversation is longer than the model's window: fold it and ask again."""
 
 
-class Slots(Protocol):
-    """Something that says how many calls may be under way (limiter.Limiter)."""
+class Limiter:
+    """One endpoint's calls in flight: half as many after a rate limit, one more after a round of replies.
 
-    def slot(self) -> AbstractAsyncContextManager[None]:
-        """A place for one call."""
-        ...
+    Additive increase, multiplicative decrease (AIMD; Chiu and Jain, 1989).
+    """
+
+    def __init__(self, start: float = START, most: float = MOST) -> None:
+        self.limit, self.most = start, most
+        self.in_flight = 0
+        self._cuts = 0
+        self._changed = asyncio.Event()
+
+    @asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
+        """Wait for a place, hold it meanwhile, and learn from how the call ends."""
+        while self.in_flight >= int(self.limit):
+            await self._changed.wait()
+        self.in_flight += 1
+        cuts = self._cuts
+        try:
+            yield
+            self.limit = min(self.most, self.limit + 1 / self.limit)
+        except Transient as error:
+            if error.is_rate_limit and cuts == self._cuts:  # calls that were under way together count as one
+                self._cuts += 1
+                self.limit = max(1.0, self.limit / 2)
+            raise
+        finally:
+            self.in_flight -= 1
+            self._changed.set()
+            self._changed = asyncio.Event()
 
 
 @dataclass
@@ -85,7 +111,7 @@ class Retrying:
     """
 
     inner: Model
-    limiter: Slots
+    limiter: Limiter
     max_retries: int
     tell: Callable[[str], None] = log.warning
     """Takes a line before each wait: who waits, why, which try comes, and when."""
@@ -94,7 +120,7 @@ class Retrying:
 
     @property
     def name(self) -> str:
-        """See Model.name."""
+        """Implement Model.name."""
         return self.inner.name
 
     @property
@@ -103,7 +129,7 @@ class Retrying:
         return str(getattr(self.inner, "endpoint", ""))
 
     async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
-        """See Model.complete."""
+        """Implement Model.complete."""
 
         async def attempt() -> Reply:
             async with self.limiter.slot():
@@ -126,7 +152,7 @@ class Retrying:
             ) from None
 
     async def close(self) -> None:
-        """See Model.close."""
+        """Implement Model.close."""
         await self.inner.close()
 
     def _tell(self, state: RetryCallState) -> None:
@@ -138,36 +164,36 @@ class Retrying:
 def _wait(state: RetryCallState) -> float:
     """Seconds to wait before the next try."""
     error = state.outcome.exception() if state.outcome else None
-    asked = error.retry_after if isinstance(error, Transient) else None
-    return BACKOFF(state) if asked is None else min(asked, MAX_RETRY_AFTER_S) + random.uniform(0, 0.25)
+    seconds = error.retry_after if isinstance(error, Transient) else None
+    return BACKOFF(state) if seconds is None else min(seconds, MAX_RETRY_AFTER_S) + random.uniform(0, 0.25)
 
 
 def judge_status(
     name: str, key_variable: str, status: int, *, message: str, code: str, headers: Mapping[str, str]
 ) -> Exception:
-    """What an HTTP error of a model's server means: Transient, ContextOverflow, UsageError or PassagentError.
+    """Read a server's HTTP error as Transient, ContextOverflow, UsageError or PassagentError.
 
     `message` and `code` are the server's, secrets already taken out; `key_variable` names the key's variable.
     """
-    said = one_line(message)
+    text = one_line(message)
     if is_overflow(status, message, code):
-        return ContextOverflow(f"{name}: the conversation is longer than the model's window: {said}")
+        return ContextOverflow(f"{name}: the conversation is longer than the model's window: {text}")
     if code == "insufficient_quota" or status == 402:
-        return UsageError(f"{name}: the account's quota is used up (HTTP {status}): {said}")
+        return UsageError(f"{name}: the account's quota is used up (HTTP {status}): {text}")
     if status in TRANSIENT_STATUS or status >= 500:
         limited = status in RATE_LIMIT_STATUS
-        return Transient(f"HTTP {status}: {said}", retry_after(headers), is_rate_limit=limited)
+        return Transient(f"HTTP {status}: {text}", retry_after(headers), is_rate_limit=limited)
     if status in (401, 403):
-        return UsageError(f"{name}: the server refuses the key (HTTP {status}); check {key_variable}: {said}")
+        return UsageError(f"{name}: the server refuses the key (HTTP {status}); check {key_variable}: {text}")
     if status == 404:
-        return UsageError(f"{name}: no such model or address (HTTP 404): {said}")
-    return PassagentError(f"{name}: the server refuses the request (HTTP {status}): {said}")
+        return UsageError(f"{name}: no such model or address (HTTP 404): {text}")
+    return PassagentError(f"{name}: the server refuses the request (HTTP {status}): {text}")
 
 
 def is_overflow(status: int, message: str, code: str) -> bool:
-    """Whether an error says that the prompt does not fit into the model's window."""
-    said = status == 400 and _OVERFLOW.search(message) is not None
-    return said or status == 413 or code in _OVERFLOW_CODES
+    """Return whether an error says that the prompt does not fit into the model's window."""
+    has_words = status == 400 and _OVERFLOW.search(message) is not None
+    return has_words or status == 413 or code in _OVERFLOW_CODES
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

@@ -8,7 +8,12 @@ Messages are plain JSON-able dicts, stored as they are:
 
 `arguments` is the JSON text that the model sent, valid or not. `raw` is optional: what a provider needs back
 verbatim (thinking blocks, reasoning items), under the API's name. `late`, of a message that ends with the
-result of an evaluation that was not waited for, is that call's id (agent/pending.py).
+result of an evaluation that was not waited for, is that call's id (agent/evaluator_tool.py).
+
+`data` is what programs read of a message that the program wrote; no provider is sent it. Of a task message
+see agent/prompt.py. Of a call's answer: `error` (true: it could not be done as asked), `edit` (`wrote` or
+`restored`), `is_sound` (of a check), `evaluation` (agent/observe.verdict), and `left` of the episode's
+`steps` and `evaluations`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the providers' wires have in common: clean text, tool arguments, refused parameters, errors."""
+"""What the providers' wires have in common: valid history, clean text, refused parameters, errors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -29,6 +29,11 @@ _NO_SYSTEM = re.compile(
     r"\bsystem\b.{0,40}(not |un)support|(not |un)support.{0,30}\bsystem\b|only user and assistant roles", re.I
 )
 """How OpenAI and the chat templates of models refuse the role `system`."""
+_NO_NAME = re.compile(r"[^a-zA-Z0-9_-]+")
+"""Characters that no API takes in a tool's name, though replies hold them."""
+MAX_NAME = 64
+EMPTY = "(empty)"
+"""Sent for a blank text that cannot be left out."""
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _STATUS = {
     "invalid_request_error": 400,
@@ -59,7 +64,7 @@ class Stream(Protocol):
         ...
 
     def whole(self) -> dict[str, Any]:
-        """What came so far, in the form of a reply that is not streamed."""
+        """Return what came so far, in the form of a reply that is not streamed."""
         ...
 
 
@@ -84,7 +89,7 @@ class Wire(Protocol):
         ...
 
     def usage(self, data: Any) -> Usage | None:
-        """What a reply, whole or not, says that it counted."""
+        """Return what a reply, whole or not, says that it counted."""
         ...
 
     def parse(self, data: Any, usage: Usage) -> Reply:
@@ -124,6 +129,60 @@ def arguments_text(text: str) -> str:
     return json.dumps(clean(parsed)) if "invalid_json" in parsed or not text else clean(text)
 
 
+def valid_history(
+    messages: Sequence[Message], tools: Sequence[ToolSpec], plain_ids: bool = False
+) -> list[Message]:
+    """Return `messages` in a form that every API takes.
+
+    Blank replies are left out. User messages in a row become one, as chat templates want turns to alternate.
+    Each call has a name of allowed characters, an object as arguments, and an id of its own, which its result
+    has, too; with `plain_ids` the id has a name's characters. A result of no call becomes a user message.
+    """
+    names = [tool.name for tool in tools]
+    valid, waiting, used = list[Message](), list[tuple[str, str]](), set[str]()
+    for message in messages:
+        role, content = message["role"], clean(message["content"])
+        if role == "assistant":
+            calls, waiting = [], []
+            for call in message["tool_calls"]:
+                id_ = call["id"]
+                if not id_ or id_ in used or (plain_ids and _NO_NAME.search(id_)):
+                    id_ = f"made{len(used):05}"  # nine characters: Mistral takes no others
+                used.add(id_)
+                waiting.append((call["id"], id_))
+                name = (
+                    meant_tool(call["name"], names) or _NO_NAME.sub("_", call["name"]).strip("_")[:MAX_NAME]
+                )
+                arguments = arguments_text(call["arguments"])
+                calls.append({"id": id_, "name": name or "unnamed", "arguments": arguments})
+            if content.strip() or calls:  # a request may not end with a reply that ends with a space
+                valid.append(message | {"content": content.rstrip(), "tool_calls": calls})
+            continue
+        content = content if content.strip() else EMPTY
+        call_ids = next((ids for ids in waiting if ids[0] == message.get("tool_call_id")), None)
+        if call_ids:
+            waiting.remove(call_ids)
+            valid.append(message | {"content": content, "tool_call_id": call_ids[1]})
+        elif role != "system" and valid and valid[-1]["role"] == "user":
+            valid[-1] = valid[-1] | {"content": f"{valid[-1]['content']}\n\n{content}"}
+        else:
+            valid.append({"role": "system" if role == "system" else "user", "content": content})
+    return valid
+
+
+def meant_tool(name: str, tools: Sequence[str]) -> str | None:
+    """Return the one of `tools` that `name` holds as a word, as `functions.check` does; else None."""
+    named = set(re.findall(r"[\w-]+", name)) & set(tools)
+    return named.pop() if len(named) == 1 else None
+
+
+def has_call_as_text(text: str, tools: Sequence[ToolSpec]) -> bool:
+    """Tell whether a text is a call of one of `tools` that the server did not take for one."""
+    names = "|".join(re.escape(tool.name) for tool in tools)
+    call = rf"""<tool_call>|\[TOOL_CALLS\]|\b(name|functions?)["']?\s*[=:.]\s*["']?({names})\b"""
+    return bool(names) and re.search(call, text) is not None
+
+
 def api_key(variable: str, name: str, base_url: str | None, base_url_variable: str) -> str:
     """The key in `variable`, or a placeholder for a server of one's own.
 
@@ -135,8 +194,8 @@ def api_key(variable: str, name: str, base_url: str | None, base_url_variable: s
         if url.scheme not in ("http", "https") or not url.hostname or url.port == 0:
             raise ValueError
     except ValueError:
-        shown = str(address).rpartition("@")[2]
-        raise UsageError(f"--model {name}: {shown} is no address such as http://127.0.0.1:8000/v1") from None
+        host = str(address).rpartition("@")[2]
+        raise UsageError(f"--model {name}: {host} is no address such as http://127.0.0.1:8000/v1") from None
     if base_url and (url.password or url.query):
         raise UsageError(
             f"--model {name}: the address may hold no password or key, it would be stored with the run; "
@@ -153,8 +212,8 @@ def api_key(variable: str, name: str, base_url: str | None, base_url_variable: s
 def hidden_values(key: str, base_url: str | None) -> tuple[str, ...]:
     """Strings that must never be shown or stored: the key, the environment's secrets, a URL's password."""
     password = urlsplit(base_url).password if base_url else None
-    own = [value for value in (key, password) if value and value != PLACEHOLDER_KEY and len(value) >= 4]
-    return tuple(dict.fromkeys([*own, *(value for value in secrets() if value != PLACEHOLDER_KEY)]))
+    values = [value for value in (key, password) if value and value != PLACEHOLDER_KEY and len(value) >= 4]
+    return tuple(dict.fromkeys([*values, *(value for value in secrets() if value != PLACEHOLDER_KEY)]))
 
 
 class Refused:
@@ -164,7 +223,7 @@ class Refused:
         self.name, self.parameters = name, set[str]()
 
     def drops(self, error: Exception, sent: list[str], hidden: tuple[str, ...]) -> bool:
-        """Whether `error` (an SDK's status error) refuses one of the optional parameters `sent`, now dropped.
+        """Drop the optional parameter of those `sent` that `error`, an SDK's status error, refuses, if any.
 
         A limit of tokens is dropped only where its name is unknown, not where its value is too large.
         """
@@ -183,8 +242,8 @@ class Refused:
                 is_new = parameter not in self.parameters  # else another call was refused at the same time
                 self.parameters.add(parameter)
                 if is_new:
-                    said = clean(one_line(message, 120), hidden)
-                    log.warning("%s: refuses '%s', dropped: %s", self.name, parameter, said)
+                    text = clean(one_line(message, 120), hidden)
+                    log.warning("%s: refuses '%s', dropped: %s", self.name, parameter, text)
                 return True
         return False
 
@@ -229,11 +288,11 @@ def judge_streamed(
     """The exception for an error inside a reply: overflow and quota are told, all else is tried again."""
     message, code = error.args
     status = _STATUS.get(code, 500)
-    said = clean(message, hidden)
-    if is_overflow(status, said, code) or code == "insufficient_quota":
-        return judge_status(name, key_variable, status, message=said, code=code, headers={})
+    text = clean(message, hidden)
+    if is_overflow(status, text, code) or code == "insufficient_quota":
+        return judge_status(name, key_variable, status, message=text, code=code, headers={})
     return Transient(
-        f"an error instead of the rest of the reply: {one_line(said)}",
+        f"an error instead of the rest of the reply: {one_line(text)}",
         usage=usage,
         is_rate_limit=status in (429, 529),
     )
@@ -245,3 +304,18 @@ def count(usage: Any, key: str) -> int:
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < MAX_COUNT:
         return int(value)  # some servers write 1000.0
     return 0
+
+
+def openai_usage(data: Any, prompt: str, completion: str) -> Usage | None:
+    """Read the usage of an OpenAI API; `prompt` and `completion` begin the names of its counts."""
+    usage = data.get("usage") if isinstance(data, dict) else None
+    if not isinstance(usage, dict) or not usage:
+        return None
+    details = usage.get(f"{prompt}_tokens_details")
+    return Usage(
+        input_tokens=count(usage, f"{prompt}_tokens"),
+        output_tokens=count(usage, f"{completion}_tokens"),
+        cached_tokens=count(details, "cached_tokens"),
+        reasoning_tokens=count(usage.get(f"{completion}_tokens_details"), "reasoning_tokens"),
+        cache_write_tokens=count(details, "cache_write_tokens"),
+    )

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from passagent.agent import validator
-from passagent.agent.observe import observation
+from passagent.agent.observe import observation, verdict
 from passagent.agent.prompt import note_of
+from passagent.agent.tool_specs import Answer
 from passagent.errors import InfrastructureError
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.service.known import Known, keep, recall
@@ -33,20 +34,21 @@ RETRY_AFTER_S = (1.0, 10.0)
 
 def submitter(
     session: Session, episode: Episode, flush: Callable[[], None]
-) -> Callable[[dict[str, str], str], Awaitable[str]]:
+) -> Callable[[dict[str, str], str], Awaitable[Answer]]:
     """`submit(files, call_id)` of an episode; a call that is repeated after a crash finds its node again.
 
     `flush` stores the conversation so far, the call with it.
     """
 
-    async def submit(files: dict[str, str], call_id: str) -> str:
+    async def submit(files: dict[str, str], call_id: str) -> Answer:
         node, is_begun = propose(session, episode, files, call_id, flush)
         evaluation = None
         if node.state != "done":
             node, evaluation = await judge(session, node, Candidate(files), is_begun)
         with session.store.reading():
+            evaluation = evaluation or evaluation_of(session.store, node)
             said, told = _repeat_line(session.store, node), tell(session.store, node, files, evaluation)
-        return f"{said}\n{told}" if said else told
+        return Answer(f"{said}\n{told}" if said else told, {"evaluation": verdict(evaluation)})
 
     return submit
 

@@ -7,24 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from passagent.agent.editor import file_editor
 from passagent.agent.episode import run_episode
+from passagent.agent.evaluator_tool import pass_evaluator
 from passagent.agent.prompt import compose
-from passagent.agent.toolbox import (
-    CHECK,
-    CODE,
-    EDITOR,
-    EVALUATOR,
-    KNOWLEDGE,
-    PROFILE,
-    Tool,
-    check,
-    file_editor,
-    own_tool,
-    pass_evaluator,
-    profile,
-    search_code,
-    search_knowledge,
-)
+from passagent.agent.tool_specs import CHECK, CODE, EDITOR, EVALUATOR, KNOWLEDGE, PROFILE, Tool
+from passagent.agent.toolbox import check, own_tool, profile, search_code, search_knowledge
 from passagent.agent.workspace import Workspace
 from passagent.evaluator.result import Candidate
 from passagent.evaluator.target import target_of
@@ -49,7 +37,7 @@ from passagent.store import conversations as stored
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
-from passagent.system.redaction import redact
+from passagent.system.redaction import redacted
 
 
 async def run_claimed(session: Session, episode: Episode) -> Episode:
@@ -144,8 +132,7 @@ def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
             model=choose_model(session, episode),
         )
         context = episode_context(session, episode, parent)
-        # what stands beside it, the tools' descriptions, is ours
-        messages = [one | {"content": redact(one["content"])} for one in compose(context)]
+        messages = redacted(compose(context))
         packed = [stored.pack(message) for message in messages]
     with store.transaction():
         episodes.set_parent(store, episode)

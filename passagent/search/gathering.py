@@ -11,8 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from passagent.agent.context import Attempt, EpisodeContext, HintView, ParentView, PastTask
-from passagent.agent.observe import observation
+from passagent.agent.context import Attempt, EpisodeContext, HintView, ParentView
+from passagent.agent.observe import observation, verdict
 from passagent.config import Config, EvaluatorConfig
 from passagent.evaluator.fleet.opening import threads_of
 from passagent.evaluator.hardware.machine import Machine
@@ -21,7 +21,8 @@ from passagent.evaluator.result import Evaluation
 from passagent.evaluator.target import kind_of, target_of
 from passagent.experience import knowledge, retrieve
 from passagent.experience.diagnosis import START, Diagnosis
-from passagent.experience.hints import LEARNED, Hint, LearnedHint, is_held_out
+from passagent.experience.exemplars import Match
+from passagent.experience.hints import LEARNED, Hint, LearnedHint, Situation, is_held_out
 from passagent.experience.knowledge import Passage
 from passagent.search.drafts import is_draft, is_first
 from passagent.search.relatives import Told, attempt, relatives
@@ -110,15 +111,11 @@ def best_known(known: Known, episode: Episode) -> float | None:
     return known.bests[island][1]
 
 
-def past_tasks(known: Known, draft: bool) -> list[PastTask]:
+def past_tasks(known: Known, draft: bool) -> list[Match]:
     """Passes of the tasks most like this one, found in other runs and faster than eager; more for a draft."""
     if known.memory is None or not known.config.experience.examples:
         return []
-    found = known.memory.find(DRAFT_EXAMPLES if draft else 0)
-    return [
-        PastTask(list(one.exemplar.operators), one.exemplar.as_score, one.exemplar.files, one.why)
-        for one in found.examples
-    ]
+    return known.memory.find(DRAFT_EXAMPLES if draft else 0).examples
 
 
 def parent_view(known: Known, parent: Node) -> ParentView:
@@ -142,6 +139,7 @@ def _view(known: Known, parent: Node) -> ParentView:
         files=files,
         diagnosis=diagnosis_of(parent).text,
         observation=observation(evaluation, files=files),
+        verdict=verdict(evaluation),
         is_seed=parent.island == SEEDS,
     )
 
@@ -180,14 +178,13 @@ def hints_for(known: Known, episode: Episode, parent: Node | None) -> tuple[list
     if not config.agent.hints or episode.island == SEEDS:  # the expert reads none
         return [], []
     works = target_of(config.evaluator)
+    dtypes = frozenset(subgraph.dtype for subgraph in task.subgraphs)
+    situation = Situation(diagnosis_of(parent).label, frozenset(task.operators), kind_of(run.device), dtypes)
 
     def draw(hints: Iterable[Hint], limit: int, kind: str) -> list[Hint]:
         return retrieve(
             [hint for hint in hints if works.admits(hint.advice)],
-            diagnosis_of(parent).label,
-            task.operators,
-            kind_of(run.device),
-            {subgraph.dtype for subgraph in task.subgraphs},
+            situation,
             limit,
             random.Random(f"{kind}:{episode.seed}"),
             (episode.island, run.islands),

@@ -68,17 +68,16 @@ class Evaluator:
         return await asyncio.wrap_future(self._thread.start(self._evaluate(task, candidate, fresh)))
 
     async def _evaluate(self, task: Task | str | Path, candidate: CandidateLike, fresh: bool) -> Result:
-        from passagent.agent.judged import judged
+        from passagent.agent.validator import Judges, judged
         from passagent.store import Store
 
         loaded, given = as_task(task), _candidate(candidate)
+        judges = Judges(self._pool.evaluate, self._model)
         if self._runs_dir is None:
-            found = await judged(self._pool.evaluate, None, loaded, given, self._config, self._model, fresh)
+            found = await judged(judges, None, loaded, given, self._config, fresh)
         else:
             with Store.open(self._runs_dir) as store:
-                found = await judged(
-                    self._pool.evaluate, store, loaded, given, self._config, self._model, fresh
-                )
+                found = await judged(judges, store, loaded, given, self._config, fresh)
         return Result(found.evaluation, found.measured_at, found.from_store)
 
     def close(self) -> None:

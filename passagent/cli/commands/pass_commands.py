@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from passagent.agent import validator
-from passagent.agent.judged import judged
+from passagent.agent.validator import Judges, judged
 from passagent.cli.groups import ProfileOptions
 from passagent.config import Config, load_config
 from passagent.errors import PassagentError, UsageError
@@ -106,7 +106,7 @@ async def _evaluate(
 
     pool = open_pool(config.evaluator, tell=lambda text: print(f"passagent: {text}", file=sys.stderr))
     try:
-        return await judged(pool.evaluate, store, task, candidate, config, model, fresh)
+        return await judged(Judges(pool.evaluate, model), store, task, candidate, config, fresh)
     finally:
         await pool.close()
         if model is not None:

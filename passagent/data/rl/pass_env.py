@@ -12,11 +12,13 @@ from typing import Any, Literal
 
 from passagent.agent import toolbox
 from passagent.agent.context import EpisodeContext
+from passagent.agent.editor import file_editor
 from passagent.agent.episode import answer
-from passagent.agent.observe import observation, used_evaluation
+from passagent.agent.evaluator_tool import pass_evaluator
+from passagent.agent.observe import observation, verdict
 from passagent.agent.prompt import compose
 from passagent.agent.taskfiles import TaskFiles
-from passagent.agent.toolbox import CHECK, CODE, EDITOR, EVALUATOR, KNOWLEDGE, PROFILE, Tool
+from passagent.agent.tool_specs import CHECK, CODE, EDITOR, EVALUATOR, KNOWLEDGE, PROFILE, Answer, Tool
 from passagent.agent.workspace import Workspace
 from passagent.config import Config, load_config
 from passagent.data.rl.reward import reward_of
@@ -212,26 +214,26 @@ class PassEnv:
         limit = self._config.agent.max_evaluations
         may_evaluate = self._evaluations < limit
         try:
-            text = self._evaluator.run(answer(call, self._tools, False, may_evaluate))
+            result = self._evaluator.run(answer(call, self._tools, False, may_evaluate))
         except PassagentError as error:
             self.fault = str(error)
             raise
-        if name == EVALUATOR:
-            self._evaluations += used_evaluation(text)
-        return f"{text}\nleft: {limit - self._evaluations} of {limit} evaluations"
+        self._evaluations += result.data.get("evaluation", {}).get("is_run", False)
+        return f"{result.text}\nleft: {limit - self._evaluations} of {limit} evaluations"
 
     def _open_tools(self, task: Task, evaluator: SharedEvaluator) -> dict[str, Tool]:
         """The agent's tools on an empty directory."""
         workspace, config = Workspace(TaskFiles(task.path), {}), self._config.evaluator
         target = target_of(config)
 
-        async def submit(files: dict[str, str], call_id: str) -> str:
+        async def submit(files: dict[str, str], call_id: str) -> Answer:
             candidate = Candidate(files)
             evaluation = self._seen.get(candidate.key) or await evaluator.evaluate(task, candidate)
             self._seen[candidate.key] = evaluation  # measuring the same files until luck helps gains nothing
             before = self.best.as_score if self.best and self.best.status == "ok" else None
             self._take(evaluation, files)
-            return observation(evaluation, best_as=before, files=files)
+            text = observation(evaluation, best_as=before, files=files)
+            return Answer(text, {"evaluation": verdict(evaluation)})
 
         async def outline(files: dict[str, str]) -> Evaluation | list[str]:
             return await evaluator.outline(task, Candidate(files))
@@ -241,9 +243,9 @@ class PassEnv:
             return (await profiled(task, candidate, self._seen.get(candidate.key), config, deep)).text()
 
         opened = [
-            toolbox.file_editor(workspace),
+            file_editor(workspace),
             toolbox.check(workspace, outline),
-            toolbox.pass_evaluator(workspace, submit),
+            pass_evaluator(workspace, submit),
             toolbox.search_knowledge(
                 partial(knowledge.search, operators=task.operators, target=target),
                 partial(knowledge.read, target=target),

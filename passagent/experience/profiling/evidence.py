@@ -5,7 +5,9 @@ A rule whose figure is missing finds nothing, and the figure is named. Nothing i
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
@@ -94,7 +96,7 @@ class Evidence(BaseModel):
 
     @property
     def main(self) -> Limit | None:
-        """What limits most; None: abstained."""
+        """Return what limits most; None: abstained."""
         return self.limits[0].limit if self.limits else None
 
     def text(self, notes: list[str] | None = None) -> str:
@@ -107,61 +109,59 @@ class Evidence(BaseModel):
         return "\n".join([*lines, *(notes or [])][:MOST_LINES])
 
 
+class _Rules:
+    """Findings of the rules so far, and the figures that a rule missed."""
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+        self.missing: list[str] = []
+
+    def add(
+        self, limit: Limit, metric: str, value: float, threshold: float, unit: str = "", **more: Any
+    ) -> None:
+        """Add a finding; `more`: what else it has, such as `graph`, `kernel` and `weight`."""
+        figures = {"limit": limit, "metric": metric, "value": value, "threshold": threshold, "unit": unit}
+        self.findings.append(Finding(**{"advice": _ADVICE[limit], **figures, **more}))
+
+    def figure(self, kernel: KernelProfile, name: str) -> float | None:
+        """Return a counter of the kernel; one that was not read is noted as missing."""
+        if name not in kernel.metrics:
+            self.missing.append(name)
+        return kernel.metrics.get(name)
+
+
 def examine(profile: Profile) -> Evidence:
-    """What the figures of a profile show. A graph's launches come first, then its kernels by their time."""
-    found: list[Finding] = []
-    missing: list[str] = []
+    """Examine the figures of a profile. A graph's launches come first, then its kernels by their time."""
+    rules = _Rules()
     if profile.exactness is not None and profile.exactness <= INEXACT:
-        found.append(
-            Finding(
-                limit="inexact",
-                graph="all",
-                metric="AS over the speedups alone",
-                value=profile.exactness,
-                threshold=INEXACT,
-                advice=_ADVICE["inexact"],
-            )
-        )
+        rules.add("inexact", "AS over the speedups alone", profile.exactness, INEXACT, graph="all")
     for graph in profile.graphs:
-        found += _of_graph(graph, missing)
+        _examine_graph(graph, rules)
         for kernel, weight in _by_time(graph):
-            found += _of_kernel(profile, graph, kernel, weight, missing)
+            _examine_kernel(profile, kernel, rules, {"graph": graph.name, "weight": weight})
     # what is certain of a whole call, then kernels by their share; of one kernel the order of the rules
-    found.sort(key=lambda finding: -finding.weight)
-    return Evidence(limits=found, missing=list(dict.fromkeys(missing)))
+    findings = sorted(rules.findings, key=lambda finding: -finding.weight)
+    return Evidence(limits=findings, missing=list(dict.fromkeys(rules.missing)))
 
 
 def _by_time(graph: GraphProfile) -> list[tuple[KernelProfile, float]]:
-    """Kernels with counters or a compiler's figures, and their share of the time in kernels."""
+    """Return kernels and their share of the time in kernels, the longest first."""
     times = [(kernel.duration_us or 0.0) * kernel.launches for kernel in graph.kernels]
     total = sum(times) or 1.0
     pairs = [(kernel, time / total) for kernel, time in zip(graph.kernels, times, strict=True)]
     return sorted(pairs, key=lambda pair: -pair[1])
 
 
-def _of_graph(graph: GraphProfile, missing: list[str]) -> list[Finding]:
-    found: list[Finding] = []
-
-    def add(limit: Limit, metric: str, value: float, threshold: float, weight: float, unit: str = "") -> None:
-        found.append(
-            Finding(
-                limit=limit,
-                graph=graph.name,
-                metric=metric,
-                value=value,
-                threshold=threshold,
-                unit=unit,
-                advice=_ADVICE[limit],
-                weight=weight,
-            )
-        )
-
-    tiny = _tiny(graph)
+def _examine_graph(graph: GraphProfile, rules: _Rules) -> None:
+    sure: dict[str, Any] = {"graph": graph.name, "weight": _SURE}
+    likely: dict[str, Any] = {"graph": graph.name, "weight": _LIKELY}
+    times = sorted(kernel.duration_us for kernel in graph.kernels if kernel.duration_us is not None)
+    typical_us = times[len(times) // 2] if times and (graph.launches or 0) >= TINY_LAUNCHES else None
     share = max(0.0, 1.0 - graph.busy_us / graph.wall_us) if graph.wall_us and graph.busy_us else None
     if share is not None and share >= LAUNCH_SHARE:
-        add("latency", "share of a call outside kernels", share, LAUNCH_SHARE, _SURE)
-    elif tiny is not None and tiny < TINY_US:
-        add("latency", f"{graph.launches} launches, of typically", tiny, TINY_US, _SURE, "us")
+        rules.add("latency", "share of a call outside kernels", share, LAUNCH_SHARE, **sure)
+    elif typical_us is not None and typical_us < TINY_US:
+        rules.add("latency", f"{graph.launches} launches, of typically", typical_us, TINY_US, "us", **sure)
     if graph.measured_us:
         issuing = (graph.issue_us or 0.0) * max(graph.launches or 0, 1)
         shares: list[tuple[Limit, str, float | None]] = [
@@ -169,100 +169,63 @@ def _of_graph(graph: GraphProfile, missing: list[str]) -> list[Finding]:
             ("compute", "share of the time that the FLOPs take at the peak", graph.compute_us),
             ("latency", "share of the time that issuing takes", issuing),
         ]
-        for limit, metric, us in sorted(shares, key=lambda one: -(one[2] or 0.0)):
+        for limit, metric, us in sorted(shares, key=lambda triple: -(triple[2] or 0.0)):
             if us is not None and us >= SHARE * graph.measured_us:
-                add(limit, metric, us / graph.measured_us, SHARE, _LIKELY)
+                rules.add(limit, metric, us / graph.measured_us, SHARE, **likely)
     if graph.headroom is not None and PLAUSIBLE <= graph.headroom <= ROOFLINE:
-        add("at_the_roofline", "time over the speed of light", graph.headroom, ROOFLINE, _LIKELY)
-    return found
+        rules.add("at_the_roofline", "time over the speed of light", graph.headroom, ROOFLINE, **likely)
 
 
-def _tiny(graph: GraphProfile) -> float | None:
-    """What a launch typically takes where there are many, us."""
-    times = sorted(kernel.duration_us for kernel in graph.kernels if kernel.duration_us is not None)
-    return times[len(times) // 2] if times and (graph.launches or 0) >= TINY_LAUNCHES else None
-
-
-class _Found:
-    """Findings on one kernel, and the figures that were missing."""
-
-    def __init__(self, graph: GraphProfile, kernel: KernelProfile, weight: float, missing: list[str]) -> None:
-        self.graph, self.kernel, self.weight, self.missing = graph, kernel, weight, missing
-        self.findings: list[Finding] = []
-
-    def add(
-        self, limit: Limit, metric: str, value: float, threshold: float, unit: str = "", advice: str = ""
-    ) -> None:
-        self.findings.append(
-            Finding(
-                limit=limit,
-                graph=self.graph.name,
-                kernel=self.kernel.name[:60],
-                metric=metric,
-                value=value,
-                threshold=threshold,
-                unit=unit,
-                advice=advice or _ADVICE[limit],
-                weight=self.weight,
-            )
-        )
-
-    def known(self, name: str) -> float | None:
-        if name not in self.kernel.metrics:
-            self.missing.append(name)
-        return self.kernel.metrics.get(name)
-
-
-def _of_kernel(
-    profile: Profile, graph: GraphProfile, kernel: KernelProfile, weight: float, missing: list[str]
-) -> list[Finding]:
-    found = _Found(graph, kernel, weight, missing)
+def _examine_kernel(profile: Profile, kernel: KernelProfile, rules: _Rules, where: dict[str, Any]) -> None:
+    where = where | {"kernel": kernel.name[:60]}
     if kernel.metrics:
-        _counted(profile, found)
+        _examine_counters(profile, kernel, rules, where)
     elif kernel.stack_bytes:
-        found.add("spill", "local memory of a thread", kernel.stack_bytes, 0, "B")
+        rules.add("spill", "local memory of a thread", kernel.stack_bytes, 0, "B", **where)
     if kernel.scalar_loops and not kernel.vector_loops:
         advice = "; ".join(kernel.missed[:2]) or "no loop became vector code"
-        found.add("compute", "loops without vector code", kernel.scalar_loops, 1, "", advice)
-    return found.findings
+        rules.add("compute", "loops without vector code", kernel.scalar_loops, 1, advice=advice, **where)
 
 
-def _counted(profile: Profile, found: _Found) -> None:
-    """What hardware counters show. The order of the rules counts: the first explains those after it."""
-    local, other = _sectors(found, "local"), _sectors(found, "global")
+def _examine_counters(profile: Profile, kernel: KernelProfile, rules: _Rules, where: dict[str, Any]) -> None:
+    """Examine hardware counters. The order of the rules counts: the first explains those after it."""
+    before = len(rules.findings)
+    add: Callable[..., None] = partial(rules.add, **where)
+    figure = partial(rules.figure, kernel)
+    local, other = _sectors(figure, "local"), _sectors(figure, "global")
     if local is not None and other is not None and local >= SPILL_SHARE * (local + other) > 0:
-        found.add("spill", "share of traffic to local memory", local / (local + other), SPILL_SHARE)
-    grid = found.known("grid")
+        add("spill", "share of traffic to local memory", local / (local + other), SPILL_SHARE)
+    grid = figure("grid")
     if grid is not None and profile.multiprocessors and grid < EMPTY_SHARE * profile.multiprocessors:
-        found.add("occupancy", "blocks for each multiprocessor", grid / profile.multiprocessors, EMPTY_SHARE)
-    tensor = found.known("tensor_percent")
+        add("occupancy", "blocks for each multiprocessor", grid / profile.multiprocessors, EMPTY_SHARE)
+    tensor = figure("tensor_percent")
     if tensor is not None and tensor >= TENSOR_PERCENT:
-        found.add("tensor", "tensor cores busy", tensor, TENSOR_PERCENT, "%")
+        add("tensor", "tensor cores busy", tensor, TENSOR_PERCENT, "%")
     for name in ("load", "store"):
-        sectors, requests = found.known(f"global_{name}_sectors"), found.known(f"global_{name}_requests")
+        sectors, requests = figure(f"global_{name}_sectors"), figure(f"global_{name}_requests")
         if sectors is not None and requests and sectors / requests >= SECTORS:
-            found.add("memory", f"sectors of a {name}", sectors / requests, SECTORS, "", _UNCOALESCED)
-    compute, memory = found.known("compute_percent"), found.known("memory_percent")
+            add("memory", f"sectors of a {name}", sectors / requests, SECTORS, advice=_UNCOALESCED)
+    compute, memory = figure("compute_percent"), figure("memory_percent")
     if compute is not None and memory is not None:
         if memory >= max(BUSY_PERCENT, compute):
-            found.add("memory", "memory busy", memory, BUSY_PERCENT, "%")
+            add("memory", "memory busy", memory, BUSY_PERCENT, "%")
         elif compute >= BUSY_PERCENT:
-            found.add("compute", "compute units busy", compute, BUSY_PERCENT, "%")
-    threads = found.known("threads_an_instruction")
+            add("compute", "compute units busy", compute, BUSY_PERCENT, "%")
+    threads = figure("threads_an_instruction")
     if threads is not None and threads < THREADS:
-        found.add("divergence", "threads in an instruction", threads, THREADS)
+        add("divergence", "threads in an instruction", threads, THREADS)
     if compute is None or memory is None:
         return
-    occupancy, busiest = found.known("occupancy_percent"), max(compute, memory)
-    if not found.findings:
+    occupancy, busiest = figure("occupancy_percent"), max(compute, memory)
+    if len(rules.findings) == before:
         if occupancy is not None and occupancy < OCCUPANCY_PERCENT:
-            found.add("occupancy", "warps at work", occupancy, OCCUPANCY_PERCENT, "%")
+            add("occupancy", "warps at work", occupancy, OCCUPANCY_PERCENT, "%")
         else:
-            found.add("latency", "the busiest unit", busiest, BUSY_PERCENT, "%", _WAITING)
+            add("latency", "the busiest unit", busiest, BUSY_PERCENT, "%", advice=_WAITING)
     if busiest >= ROOFLINE_PERCENT:
-        found.add("at_the_roofline", "the busiest unit", busiest, ROOFLINE_PERCENT, "%")
+        add("at_the_roofline", "the busiest unit", busiest, ROOFLINE_PERCENT, "%")
 
 
-def _sectors(found: _Found, space: str) -> float | None:
-    loads, stores = found.known(f"{space}_load_sectors"), found.known(f"{space}_store_sectors")
+def _sectors(figure: Callable[[str], float | None], space: str) -> float | None:
+    loads, stores = figure(f"{space}_load_sectors"), figure(f"{space}_store_sectors")
     return None if loads is None or stores is None else loads + stores

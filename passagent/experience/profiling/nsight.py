@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from passagent.errors import PassagentError
-from passagent.experience.profiling.profile_record import KernelProfile, Rule
+from passagent.experience.profiling.profile_record import KernelProfile
 
 BUDGET_S = 60.0
 """For one run under ncu, s."""
@@ -59,10 +59,10 @@ class ProfilerUnavailable(PassagentError):
 def find_ncu() -> str:
     """The path of `ncu`. Raises ProfilerUnavailable."""
     toolkit = Path(os.environ.get("CUDA_HOME") or "/usr/local/cuda") / "bin" / "ncu"
-    found = shutil.which("ncu") or (str(toolkit) if toolkit.exists() else None)
-    if found is None:
+    path = shutil.which("ncu") or (str(toolkit) if toolkit.exists() else None)
+    if path is None:
         raise ProfilerUnavailable("ncu is not installed: no hardware counters; install NVIDIA Nsight Compute")
-    return found
+    return path
 
 
 def reader() -> ModuleType:
@@ -103,7 +103,7 @@ def collect(
         start_new_session=True,
     )
     try:
-        said, _ = process.communicate(timeout=budget_s)
+        output, _ = process.communicate(timeout=budget_s)
     except BaseException as error:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -111,20 +111,20 @@ def collect(
         if isinstance(error, subprocess.TimeoutExpired):
             raise ProfilerUnavailable(f"ncu took more than {budget_s:g} s; no hardware counters") from error
         raise
-    if _NO_COUNTERS in said:
+    if _NO_COUNTERS in output:
         raise ProfilerUnavailable(
             f"ncu may not read hardware counters ({_NO_COUNTERS}): load the driver's module with "
             "NVreg_RestrictProfilingToAdminUsers=0, or run as root"
         )
-    if "No kernels were profiled" in said:
+    if "No kernels were profiled" in output:
         raise ProfilerUnavailable("ncu saw no kernel: what was called launches none, or copies by the driver")
     if process.returncode != 0 or not report.exists():
-        raise ProfilerUnavailable(f"ncu failed (exit code {process.returncode}): {_last(said)}")
+        raise ProfilerUnavailable(f"ncu failed (exit code {process.returncode}): {_last(output)}")
 
 
-def _last(said: str) -> str:
+def _last(output: str) -> str:
     """The line that tells most: ncu's first error, else the last one."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("==ERROR==")]
     return (errors or lines or ["it said nothing"])[0 if errors else -1][:300]
 
@@ -138,32 +138,26 @@ def read_report(report: Path) -> list[KernelProfile]:
         raise ProfilerUnavailable(f"{report.name}: is no report that ncu-report reads: {error}") from error
 
 
-def metric_names(report: Path) -> set[str]:
-    """NVIDIA's names of all metrics in a report."""
-    return {name for action in _actions(reader().load_report(str(report))) for name in action.metric_names()}
-
-
 def _actions(context: Any) -> Iterator[Any]:
     for number in range(context.num_ranges()):
-        found = context.range_by_idx(number)
-        yield from (found.action_by_idx(place) for place in range(found.num_actions()))
+        launches = context.range_by_idx(number)
+        yield from (launches.action_by_idx(place) for place in range(launches.num_actions()))
 
 
 def _kernel(action: Any) -> KernelProfile:
     names = list(action.metric_names())
     metrics = {}
-    for own, patterns in METRICS.items():
+    for metric, patterns in METRICS.items():
         values = [_value(action, name) for name in names if any(re.fullmatch(p, name) for p in patterns)]
-        known = [value for value in values if value is not None]
-        if known:
-            metrics[own] = max(known)
+        numbers = [value for value in values if value is not None]
+        if numbers:
+            metrics[metric] = max(numbers)
     duration, registers = metrics.pop("duration_ns", None), metrics.pop("registers", None)
     return KernelProfile(
         name=str(action.name()),
         duration_us=None if duration is None else duration / 1e3,
         registers=None if registers is None else int(registers),
         metrics=metrics,
-        rules=_rules(action),
     )
 
 
@@ -174,15 +168,3 @@ def _value(action: Any, name: str) -> float | None:
     value = float(metric.as_double())
     unit = str(metric.unit())
     return value * {"us": 1e3, "usecond": 1e3, "ms": 1e6, "msecond": 1e6}.get(unit, 1.0)
-
-
-def _rules(action: Any) -> list[Rule]:
-    """What NVIDIA's rules say, with the largest estimated speedup first."""
-    found = []
-    for result in action.rule_results():
-        if not result.has_rule_message():
-            continue
-        message = result.rule_message()
-        speedup = result.speedup_estimation()["speedup"] if result.has_speedup_estimation() else None
-        found.append(Rule(name=str(result.name()), text=str(message["title"]), speedup_percent=speedup))
-    return sorted(found, key=lambda rule: -(rule.speedup_percent or 0.0))

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import json
 import sys
+import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from passagent.errors import PassagentError, UsageError
+from passagent.experience.profiling.profile_record import KernelProfile
+
+WARMUPS, CALLS = 3, 20
 
 
 def prepared_call(plans: dict[str, str], task_path: str, name: str, device: str) -> Callable[[], Any]:
@@ -30,10 +35,10 @@ def prepared_call(plans: dict[str, str], task_path: str, name: str, device: str)
 
     recording = artefact.read(plans).recording
     task = load_task(task_path)
-    subgraph = next(one for one in task.subgraphs if one.name == name)
-    graph = next(one for one in record.subgraphs_of(task, "cuda") if one.name == name)
+    subgraph = next(named for named in task.subgraphs if named.name == name)
+    graph = next(named for named in record.subgraphs_of(task, "cuda") if named.name == name)
     built: dict[str, Built] = {}
-    calls = next(one.calls for one in recording.subgraphs if one.name == name)
+    calls = next(named.calls for named in recording.subgraphs if named.name == name)
     for plan in (recording.passes[call.number].plans[call.plan] for call in calls):
         check(plan)
         if any(kernel.kind == "cpp" for kernel in plan.kernels.values()):
@@ -44,15 +49,59 @@ def prepared_call(plans: dict[str, str], task_path: str, name: str, device: str)
     rewritten = apply_passes(
         load_graph(graph.nodes), planned.passes, check=False, replacement=planned.of(name).again(False).next
     )
-    given = [inputs[position] for position in graph.order]
-    return lambda: rewritten.graph_module(*given)
+    arguments = [inputs[position] for position in graph.order]
+    return lambda: rewritten.graph_module(*arguments)
+
+
+def trace(call: Callable[[], object], calls: int = CALLS) -> tuple[float, float, list[KernelProfile]]:
+    """Microseconds of a call, of them in kernels, and the kernels of one call. Needs a GPU.
+
+    The first figure is of many calls in a row without the tracer; copies and fills count as kernels.
+    """
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    for _ in range(WARMUPS):
+        call()
+    torch.cuda.synchronize()
+    begun = time.perf_counter()
+    for _ in range(calls):
+        call()
+    torch.cuda.synchronize()
+    wall_us = (time.perf_counter() - begun) / calls * 1e6
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for _ in range(calls):
+            call()
+        torch.cuda.synchronize()
+    times: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    for event in profiler.events() or ():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            times[event.name] += event.time_range.elapsed_us()
+            counts[event.name] += 1
+    kernels = [
+        KernelProfile(name=name, launches=max(1, round(counts[name] / calls)), duration_us=us / counts[name])
+        for name, us in times.most_common()
+    ]
+    return wall_us, sum(times.values()) / calls, kernels
+
+
+def mark(call: Callable[[], object]) -> None:
+    """Run the call once for ncu, after calls that are not profiled."""
+    import torch
+
+    for _ in range(WARMUPS):
+        call()
+    torch.cuda.synchronize()
+    torch.cuda.cudart().cudaProfilerStart()
+    call()
+    torch.cuda.synchronize()
+    torch.cuda.cudart().cudaProfilerStop()
 
 
 def main(request_file: str) -> int:
     """Trace the call and print the figures as JSON, or run it marked; exit code 1 and a line if it fails."""
     import torch
-
-    from passagent.experience.profiling import tracing
 
     request = json.loads(Path(request_file).read_text())
     try:
@@ -60,14 +109,14 @@ def main(request_file: str) -> int:
             torch.cuda.set_device(request["device"])
             call = prepared_call(request["plans"], request["task"], request["subgraph"], request["device"])
             if request["mode"] == "mark":
-                tracing.mark(call)
+                mark(call)
                 return 0
-            wall_us, busy_us, kernels = tracing.trace(call)
+            wall_us, busy_us, kernels = trace(call)
     except (PassagentError, RuntimeError) as error:
         print(f"{type(error).__name__}: {str(error).splitlines()[0][:300]}", file=sys.stderr)
         return 1
-    found = {"wall_us": wall_us, "busy_us": busy_us, "kernels": [one.model_dump() for one in kernels]}
-    print(json.dumps(found))
+    figures = {"wall_us": wall_us, "busy_us": busy_us, "kernels": [kernel.model_dump() for kernel in kernels]}
+    print(json.dumps(figures))
     return 0
 
 

@@ -5,24 +5,23 @@ free: what an evaluation and the compilers know. cheap: one traced run of the re
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from passagent.evaluator.hardware.machine import Machine
+from passagent.evaluator.result import Evaluation, GraphResult
+from passagent.kernels.build import Signature
+from passagent.kernels.source_errors import KernelBuildError, KernelRefused
+from passagent.kernels.vector_report import vector_report
+from passagent.plan.model import NativeKernel, Plan
 
 Tier = Literal["free", "cheap", "deep"]
 
 
 class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid")
-
-
-class Rule(_Record):
-    """What a rule of Nsight Compute says of a kernel."""
-
-    name: str
-    text: str
-    speedup_percent: float | None = None
-    """NVIDIA's estimate of what following it gains; None: it gives none."""
 
 
 class KernelProfile(_Record):
@@ -32,7 +31,7 @@ class KernelProfile(_Record):
     launches: int = 1
     """In one call of the subgraph."""
     duration_us: float | None = None
-    """Of one launch, by a tracer or by counters. A profiled time is no measurement of speed."""
+    """Of one launch, by a tracer or by counters. A one_kernel time is no measurement of speed."""
     registers: int | None = None
     """Of a thread, from the compiler."""
     stack_bytes: int | None = None
@@ -46,7 +45,6 @@ class KernelProfile(_Record):
     missed: list[str] = Field(default_factory=list)
     metrics: dict[str, float] = Field(default_factory=dict)
     """Hardware counters, by our names (nsight.METRICS)."""
-    rules: list[Rule] = Field(default_factory=list)
 
 
 class GraphProfile(_Record):
@@ -75,8 +73,6 @@ class GraphProfile(_Record):
     """A call of the replay, many in a row, without a profiler."""
     busy_us: float | None = None
     """Of it the time in kernels."""
-    cache_misses: float | None = None
-    """CPU: misses of the last level in a call."""
     kernels: list[KernelProfile] = Field(default_factory=list)
 
 
@@ -100,3 +96,67 @@ class Profile(_Record):
     notes: list[str] = Field(default_factory=list)
     """What could not be measured, a line each."""
     seconds: float = 0.0
+
+
+def free_profile(evaluation: Evaluation, machine: Machine, device_model: str = "") -> Profile:
+    """The record of an evaluation."""
+    issue_s = 0.0 if evaluation.dispatch == "graph" else machine.issue_s  # issuing is not in the times
+    score, mean = evaluation.as_score, evaluation.gmean_speedup
+    return Profile(
+        tier="free",
+        task=evaluation.task,
+        candidate=evaluation.candidate,
+        device=evaluation.device,
+        device_model=device_model,
+        bandwidth=machine.best_bandwidth,
+        peak_flops=dict(machine.flops),
+        exactness=score / mean if evaluation.status == "ok" and score is not None and mean else None,
+        graphs=[_graph(graph, machine, issue_s) for graph in evaluation.graphs],
+    )
+
+
+def _graph(graph: GraphResult, machine: Machine, issue_s: float) -> GraphProfile:
+    memory_s = machine.light_s(graph.moved_bytes, 0, graph.dtype)
+    compute_s = machine.light_s(0, graph.flops or 0, graph.dtype)
+    light_s = max(memory_s, compute_s)
+    return GraphProfile(
+        name=graph.name,
+        dtype=graph.dtype,
+        moved_bytes=graph.moved_bytes,
+        plan_bytes=graph.plan_bytes,
+        flops=graph.flops or 0,
+        measured_us=graph.compiled_ms and graph.compiled_ms * 1e3,
+        light_us=light_s * 1e6,
+        memory_us=memory_s * 1e6,
+        compute_us=compute_s * 1e6,
+        issue_us=issue_s * 1e6,
+        headroom=graph.compiled_ms * 1e-3 / (light_s + issue_s) if graph.compiled_ms else None,
+        launches=graph.launches,
+        kernels=[
+            KernelProfile(
+                name=kernel.name,
+                launches=kernel.launches,
+                registers=kernel.registers,
+                stack_bytes=kernel.stack_bytes,
+                shared_bytes=kernel.shared_bytes,
+            )
+            for kernel in graph.kernels
+        ],
+    )
+
+
+def add_vector_reports(profile: Profile, plans: Iterable[Plan]) -> None:
+    """Put what GCC says of the loops of the C++ kernels in `plans` beside each kernel of that name."""
+    reports = {}
+    for kernel in (kernel for plan in plans for kernel in plan.kernels.values()):
+        if isinstance(kernel, NativeKernel) and kernel.kind == "cpp" and kernel.entry not in reports:
+            signature = Signature(tuple(parameter.type for parameter in kernel.signature))
+            try:
+                reports[kernel.entry] = vector_report(kernel.text, kernel.entry, signature)
+            except (KernelRefused, KernelBuildError) as error:
+                profile.notes.append(f"{kernel.entry}: no vectorisation report: {str(error).splitlines()[0]}")
+    for graph in profile.graphs:
+        for entry in graph.kernels:
+            if entry.name in reports:
+                entry.vector_loops, entry.scalar_loops, missed = reports[entry.name]
+                entry.missed = missed[:5]

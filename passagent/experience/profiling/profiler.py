@@ -19,8 +19,13 @@ from passagent.evaluator.hardware.machine import measure_machine
 from passagent.evaluator.result import Evaluation
 from passagent.experience.profiling import nsight
 from passagent.experience.profiling.evidence import Evidence, examine
-from passagent.experience.profiling.free_tier import add_vector_reports, free_profile
-from passagent.experience.profiling.profile_record import GraphProfile, KernelProfile, Profile
+from passagent.experience.profiling.profile_record import (
+    GraphProfile,
+    KernelProfile,
+    Profile,
+    add_vector_reports,
+    free_profile,
+)
 from passagent.plan import artefact
 from passagent.plan.facts import device_facts
 from passagent.plan.messages import Recorded
@@ -68,7 +73,7 @@ def profile_evaluated(
         if recording is None:
             profile.notes.append("no plan was recorded: launches and kernels are not known")
         elif leased.name == "cpu":
-            add_vector_reports(profile, [plan for one in recording.passes for plan in one.plans])
+            add_vector_reports(profile, [plan for kind in recording.passes for plan in kind.plans])
             profile.notes.append("no hardware counters are read on a CPU")
         else:
             _measure(profile, task, recording, DeviceLease(leased), leased.name, deep)
@@ -99,15 +104,15 @@ def _measure(
 
     profile.tier = "cheap"
     profile.multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-    called = {one.name for one in recording.subgraphs if one.calls}
+    called = {subgraph.name for subgraph in recording.subgraphs if subgraph.calls}
     order = sorted(profile.graphs, key=lambda graph: -(graph.headroom or 0.0))
     chosen = [graph for graph in order if graph.name in called][:TRACED]
     with tempfile.TemporaryDirectory() as scratch:
         request = Path(scratch) / "request.json"
-        asked = {"plans": artefact.write(recording), "task": str(task.path.resolve()), "device": device}
+        common = {"plans": artefact.write(recording), "task": str(task.path.resolve()), "device": device}
 
         def command(graph: GraphProfile, mode: str) -> list[str]:
-            request.write_text(json.dumps(asked | {"subgraph": graph.name, "mode": mode}))
+            request.write_text(json.dumps(common | {"subgraph": graph.name, "mode": mode}))
             return [sys.executable, "-m", "passagent.experience.profiling.plan_process", str(request)]
 
         for graph in chosen:
@@ -137,22 +142,22 @@ def _trace(profile: Profile, graph: GraphProfile, command: Sequence[str]) -> Non
         profile.notes.append(f"{graph.name}: tracing took more than {TRACE_S:g} s")
         return
     if done.returncode != 0:
-        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        profile.notes.append(f"{graph.name} was not traced: {said[-1][:200]}")
+        errors = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        profile.notes.append(f"{graph.name} was not traced: {errors[-1][:200]}")
         return
-    found = json.loads(done.stdout.strip().splitlines()[-1])
-    graph.wall_us, graph.busy_us = found["wall_us"], found["busy_us"]
-    graph.kernels = _merged(graph.kernels, [KernelProfile(**one) for one in found["kernels"]])
+    figures = json.loads(done.stdout.strip().splitlines()[-1])
+    graph.wall_us, graph.busy_us = figures["wall_us"], figures["busy_us"]
+    graph.kernels = _merged(graph.kernels, [KernelProfile(**kernel) for kernel in figures["kernels"]])
 
 
-def _merged(known: Sequence[KernelProfile], measured: Sequence[KernelProfile]) -> list[KernelProfile]:
+def _merged(earlier: Sequence[KernelProfile], measured: Sequence[KernelProfile]) -> list[KernelProfile]:
     """The measured kernels, with what is known of those of the same name beside it."""
-    by_name = {one.name: one for one in known}
+    by_name = {kernel.name: kernel for kernel in earlier}
     merged = []
-    for one in measured:
-        figures = by_name.pop(one.name, None)
+    for kernel in measured:
+        figures = by_name.pop(kernel.name, None)
         if figures is not None:
-            seen = one.model_dump(exclude_defaults=True)
-            one = KernelProfile(**figures.model_dump(exclude={"metrics"}) | seen)  # noqa: PLW2901
-        merged.append(one)
+            fields = kernel.model_dump(exclude_defaults=True)
+            kernel = KernelProfile(**figures.model_dump(exclude={"metrics"}) | fields)  # noqa: PLW2901
+        merged.append(kernel)
     return [*merged, *by_name.values()]

@@ -11,16 +11,8 @@ from typing import Any, Literal
 
 from passagent.agent.prompt import plain_note, task_text
 from passagent.agent.taskfiles import TaskFiles, ToolError
-from passagent.agent.toolbox import (
-    MAX_PASSAGES,
-    SOUND,
-    candidate_files,
-    checked,
-    found_code,
-    passages,
-    start_of,
-)
-from passagent.agent.workspace import Workspace
+from passagent.agent.toolbox import MAX_PASSAGES, checked, found_code, passages, start_of
+from passagent.agent.workspace import Workspace, candidate_files
 from passagent.evaluator.candidate import Candidate
 from passagent.evaluator.target import target_of
 from passagent.experience import knowledge
@@ -88,10 +80,10 @@ class Tools:
         evaluator = await self.service.evaluator()
         given = _candidate(found, files, "check")
         work = checked(given, lambda one: evaluator.outline(found.path, Candidate(one)))
-        text = await self._soon(work, "the device is busy; call check again, or evaluate")
-        is_sound = text.startswith(SOUND)
+        result = await self._soon(work, "the device is busy; call check again, or evaluate")
+        is_sound = result.data["is_sound"]
         answer = answers.paged(
-            text, cursor, lambda part, more: answers.Checked(ok=is_sound, text=part, cursor=more)
+            result.text, cursor, lambda part, more: answers.Checked(ok=is_sound, text=part, cursor=more)
         )
         self._note(caller, found, "check", answer, task=task, files=files, cursor=cursor)
         return answer

@@ -1,0 +1,18 @@
+"""Answers of the evaluator, as the agent's tools get them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from passagent.agent.tool_specs import Answer
+
+
+def verdict(status: str, as_score: float | None, **more: Any) -> dict[str, Any]:
+    """The data of a message that tells of an evaluation."""
+    known = {"gmean_speedup": as_score, "is_loose": False, "is_run": True}
+    return {"evaluation": {"status": status, "as_score": as_score, **known, **more}}
+
+
+def evaluated(status: str, as_score: float, text: str = "stage reached", **more: Any) -> Answer:
+    """What `submit` gives."""
+    return Answer(f"{text}\n\nstatus: {status}\nAS: {as_score:.4f}", verdict(status, as_score, **more))
