@@ -16,9 +16,8 @@ from passagent.tasks.suites import import_problems as imports
 from passagent.tasks.suites.import_problems import RECORD, How, read_record
 from passagent.tasks.suites.import_problems import import_problems as run_import
 from passagent.tasks.suites.loading_problems import input_bytes, load_problem
-from passagent.tasks.suites.outcomes import Answer, MadeTask, Refused
 from passagent.tasks.suites.problem_child import Request, make_tasks
-from passagent.tasks.suites.problems import find_problems
+from passagent.tasks.suites.problems import Answer, MadeTask, Refused, find_problems
 
 HEAD = "import torch\nimport torch.nn as nn\n\n"
 SCALED = """

@@ -12,8 +12,7 @@ from passagent.errors import PassagentError
 
 def package(sources: Sequence[str], tasks: Sequence[str], out: str, runs_dir: str, as_json: bool) -> None:
     """Write the package `out` of runs' best passes and of directories. Raises PassagentError."""
-    from passagent.deploy.package_writing import pack
-    from passagent.deploy.sources import read_sources
+    from passagent.deploy.package_writing import pack, read_sources
 
     packed = pack(list(read_sources(sources, tasks, runs_dir)), Path(out))
     if as_json:

@@ -77,7 +77,7 @@ def _data(extracted: Extracted) -> dict[str, Any]:
 
 
 def _text(extracted: Extracted) -> str:
-    from passagent.tasks.extract.validation import STAGES
+    from passagent.tasks.extract.extracting import STAGES
     from passagent.view.text import table
 
     rows = []

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from passagent.data.pipeline.assembling import Request
     from passagent.expert.coverage import TaskCoverage
     from passagent.tasks.suites.import_problems import How
-    from passagent.tasks.suites.outcomes import Row
+    from passagent.tasks.suites.problems import Row
 
 
 def list_tasks(as_json: bool) -> None:

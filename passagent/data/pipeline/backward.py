@@ -12,8 +12,8 @@ from torch import fx
 from passagent.data.pipeline.cutting import metas_of, operator_tokens
 from passagent.data.pipeline.units import Refused
 from passagent.tasks.extract.graph_text import clean_graph, model_text
-from passagent.tasks.extract.input_metadata import input_metas
 from passagent.tasks.extract.model_capture import copied, quiet
+from passagent.tasks.extract.sample import input_metas
 from passagent.tasks.extract.structural_hash import structural_hash
 from passagent.tasks.graphio import dump_nodes, load_graph
 from passagent.tasks.inputs import make_inputs

@@ -11,8 +11,8 @@ import torch
 from torch import fx
 
 from passagent.tasks.extract.graph_text import model_text
-from passagent.tasks.extract.input_metadata import input_metas
 from passagent.tasks.extract.regions import Region
+from passagent.tasks.extract.sample import input_metas
 from passagent.tasks.extract.structural_hash import structural_hash
 from passagent.tasks.graphio import dump_nodes, load_graph
 from passagent.tasks.inputs import make_inputs

@@ -12,7 +12,7 @@ from passagent.data.pipeline.partition import Member, keys_of
 from passagent.data.pipeline.task_directories import LISTS, RECORD, record_of
 from passagent.errors import PassagentError
 from passagent.tasks import load_task
-from passagent.tasks.extract.task_hashes import hash_subgraph
+from passagent.tasks.extract.structural_hash import hash_subgraph
 from passagent.tasks.tasklist import find_tasks
 
 EVALUATION = "evaluation_"
