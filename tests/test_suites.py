@@ -210,7 +210,7 @@ def test_what_found_no_memory_is_tried_again(suite, tmp_path, monkeypatch):
     assert (tmp_path / "tasks" / "level1_1_Large" / "problem.py").read_text() == "the text"
 
 
-@pytest.mark.parametrize("stage", ["extraction.validation", "tasks.constraints"])
+@pytest.mark.parametrize("stage", ["tasks.extract.extracting", "tasks.constraints"])
 def test_memory_that_validation_lacks_is_no_fault_of_the_capture(suite, tmp_path, monkeypatch, stage):
     suite("1_Large", HEAD + SCALED)
 
