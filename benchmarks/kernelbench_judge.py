@@ -27,8 +27,8 @@ from evaluator_repeatability import keep
 
 import passagent as pa
 from passagent.data.bench.measure import first_pass
-from passagent.deploy.delivery.kernelbench_module import kernelbench_module, problem_of
 from passagent.deploy.delivery.standalone import standalone
+from passagent.deploy.delivery.suite_modules import kernelbench_module, problem_of
 from passagent.errors import PassagentError
 from passagent.evaluator.candidate import Candidate
 from passagent.plan.facts import device_facts

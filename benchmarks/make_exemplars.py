@@ -22,7 +22,7 @@ from passagent.expert.choices import start
 from passagent.expert.expert_model import candidate
 from passagent.sandbox.environment import device_name
 from passagent.store.pass_library import licence_of
-from passagent.tasks.extract.task_hashes import hash_subgraph
+from passagent.tasks.extract.structural_hash import hash_subgraph
 from passagent.tasks.tasklist import find_tasks
 
 OUT = Path(__file__).resolve().parents[1] / "knowledge" / "exemplars" / "expert-cpu.jsonl.gz"

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from passagent.tasks.meta import TensorMeta
-from passagent.tasks.meta_writer import meta_source
+from passagent.tasks.meta import TensorMeta, meta_source
 
 LAYER = """\
         l{i}_0 = torch._C._nn.linear(x{i}, w{i}, b{i})

@@ -19,8 +19,8 @@ from exported import Judge, as_a_model_writes, by_the_expert, delivered, ran, wr
 from passagent.cli.commands.delivering import Measuring
 from passagent.config import EvaluatorConfig
 from passagent.deploy.delivery.deliver import MeasuredCandidate, deliver
+from passagent.deploy.delivery.oracle import Like, like
 from passagent.deploy.delivery.readme import Origin
-from passagent.deploy.delivery.seen_values import Like, like
 from passagent.evaluator.candidate import MANIFEST, TESTS, Candidate
 from passagent.evaluator.result import Evaluation
 from passagent.store import Store, evaluations

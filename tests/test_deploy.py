@@ -23,8 +23,8 @@ from torch._inductor.utils import fresh_cache
 import passagent as pa
 from passagent.deploy.inductor_pass import PassesInGraph, passagent
 from passagent.deploy.loading import load_package
+from passagent.deploy.package_operators import overload
 from passagent.deploy.package_writing import pack
-from passagent.deploy.registration import overload
 from passagent.errors import PassagentError, UsageError
 from passagent.tasks.extract.factories import Model
 from passagent.tasks.extract.model_capture import capture_model

@@ -17,10 +17,10 @@ from passagent import cli
 from passagent.tasks import load_task
 from passagent.tasks.capture import capture
 from passagent.tasks.constraints import check_task
+from passagent.tasks.extract.extracting import STAGES, validate
 from passagent.tasks.extract.factories import Model, load_model
-from passagent.tasks.extract.input_metadata import laid_out
 from passagent.tasks.extract.model_capture import capture_model
-from passagent.tasks.extract.validation import STAGES, validate
+from passagent.tasks.extract.sample import laid_out
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.module import load_module
 

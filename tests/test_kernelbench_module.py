@@ -8,9 +8,9 @@ import torch
 from closeness import assert_as_exact_as_eager
 from exported import by_the_expert
 
-from passagent.deploy.delivery.kernelbench_module import kernelbench_module, problem_of
 from passagent.deploy.delivery.rewritten_graph import join_files
 from passagent.deploy.delivery.standalone import standalone
+from passagent.deploy.delivery.suite_modules import kernelbench_module, problem_of
 from passagent.errors import UsageError
 from passagent.evaluator.candidate import MANIFEST, Candidate
 from passagent.plan.facts import device_facts

@@ -162,6 +162,14 @@ def test_steps_share_the_device_and_timing_waits_for_them_but_for_no_later_ones(
         assert not would_wait(GPU, "shared")
 
 
+def test_lease_makes_the_directory_that_is_missing(tmp_path, monkeypatch):
+    place = tmp_path / "not" / "there"
+    monkeypatch.setenv("PASSAGENT_LEASES", str(place))
+    with DeviceLease(GPU).exclusive():
+        assert tickets(GPU) == 1
+    assert stat.S_IMODE(place.stat().st_mode) == 0o1777, "other users lease there, too"
+
+
 def test_timing_has_its_own_steps_and_those_of_a_step_are_part_of_it():
     lease = DeviceLease(GPU)
     with lease.exclusive(), lease.shared(), lease.host():

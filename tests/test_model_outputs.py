@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import passagent as pa
-from passagent.deploy.model_outputs import find_difference, outputs_in_float64, read_outputs
+from passagent.deploy.model_timing import find_difference, outputs_in_float64, read_outputs
 from passagent.errors import PassagentError
 from passagent.tasks.extract.factories import Model
 

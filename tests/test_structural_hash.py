@@ -17,8 +17,7 @@ from torch import fx
 from passagent.evaluator import captures
 from passagent.evaluator.matching.effects import Memory, is_pure
 from passagent.tasks import load_task
-from passagent.tasks.extract.structural_hash import structural_hash
-from passagent.tasks.extract.task_hashes import hash_subgraph
+from passagent.tasks.extract.structural_hash import hash_subgraph, structural_hash
 from passagent.tasks.graphio import load_graph
 from passagent.tasks.meta import TensorMeta
 

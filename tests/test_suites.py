@@ -16,9 +16,8 @@ from passagent.tasks.suites import import_problems as imports
 from passagent.tasks.suites.import_problems import RECORD, How, read_record
 from passagent.tasks.suites.import_problems import import_problems as run_import
 from passagent.tasks.suites.loading_problems import input_bytes, load_problem
-from passagent.tasks.suites.outcomes import Answer, MadeTask, Refused
 from passagent.tasks.suites.problem_child import Request, make_tasks
-from passagent.tasks.suites.problems import find_problems
+from passagent.tasks.suites.problems import Answer, MadeTask, Refused, find_problems
 
 HEAD = "import torch\nimport torch.nn as nn\n\n"
 SCALED = """
@@ -211,7 +210,7 @@ def test_what_found_no_memory_is_tried_again(suite, tmp_path, monkeypatch):
     assert (tmp_path / "tasks" / "level1_1_Large" / "problem.py").read_text() == "the text"
 
 
-@pytest.mark.parametrize("stage", ["extraction.validation", "tasks.constraints"])
+@pytest.mark.parametrize("stage", ["tasks.extract.extracting", "tasks.constraints"])
 def test_memory_that_validation_lacks_is_no_fault_of_the_capture(suite, tmp_path, monkeypatch, stage):
     suite("1_Large", HEAD + SCALED)
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from passagent.errors import TaskError, UsageError
 from passagent.tasks import TensorMeta, load_task
-from passagent.tasks.meta import DTYPES, read_meta
-from passagent.tasks.meta_writer import meta_source
+from passagent.tasks.meta import DTYPES, meta_source, read_meta
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "tasks"
 LONG = "graphs/hf_subgraphs_v2/fusible_subgraphs/{}/{}/samples/timm/resnet/_decomposed/resnet_start3_end7_0"

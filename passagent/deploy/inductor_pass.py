@@ -13,7 +13,7 @@ from torch import fx
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from passagent.deploy.loading import Package, Passes, load_packages
-from passagent.deploy.registration import overload
+from passagent.deploy.package_operators import overload
 from passagent.deploy.rewriting import Rewriting, rewrite
 from passagent.errors import UsageError
 
@@ -114,7 +114,7 @@ def _lower(names: set[str]) -> None:
             """Write the call."""
             called = self.op_overload
             if isinstance(called, torch._ops.OpOverload) and not (V.graph.cpp_wrapper or V.graph.fx_wrapper):
-                wrapper.add_import_once("from passagent.deploy import direct_calls")
+                wrapper.add_import_once("from passagent.deploy.package_operators import direct_calls")
                 self.python_kernel_name = f"direct_calls.{called._schema.name.partition('::')[2]}"
             super().codegen(wrapper)
 

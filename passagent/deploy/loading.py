@@ -14,9 +14,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from torch import fx
 
-from passagent.deploy.bindings import Skeleton
-from passagent.deploy.planned_operator import PlannedCall, PlannedOperator
-from passagent.deploy.registration import register
+from passagent.deploy.package_operators import PlannedCall, PlannedOperator, Skeleton, register
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.candidate import PLANS
 from passagent.evaluator.matching.rewrite import PlannedPass
@@ -37,16 +35,16 @@ class DeployedPass:
     operators: dict[str, PlannedOperator]
     """By name."""
     skeletons: list[tuple[Skeleton, str]]
-    """What is bound, but for tensors, and the operator for it."""
+    """Bindings without their tensors, and the operator for them."""
 
     @property
     def name(self) -> str:
-        """As its author called it."""
+        """The name that its author gave."""
         return self.planned.name
 
     @property
     def pattern(self) -> fx.Graph:
-        """What it matches."""
+        """The pattern that it matches."""
         return self.planned.pattern_graph
 
 

@@ -127,8 +127,7 @@ def package(
     sources: runs (their best passes), or directories that `best` wrote, with the task of each directory in
     `tasks`. Raises UsageError, PassagentError.
     """
-    from passagent.deploy.package_writing import pack
-    from passagent.deploy.sources import read_sources
+    from passagent.deploy.package_writing import pack, read_sources
 
     words = [sources] if isinstance(sources, str | Path) else sources
     return pack(

@@ -1,13 +1,14 @@
-"""A whole model, timed in eager, with Inductor, and with Inductor and passes: side by side in one process."""
+"""A whole model, timed in eager, with Inductor, and with Inductor and passes; its outputs held to eager's."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,21 +17,100 @@ import torch.utils._pytree as pytree
 
 from passagent.deploy.inductor_pass import inductor_options
 from passagent.deploy.loading import Package
-from passagent.deploy.model_outputs import find_difference, outputs_in_float64, read_outputs
 from passagent.deploy.rewriting import Rewriting, explain_model
 from passagent.errors import PassagentError
+from passagent.evaluator.correctness.compare import compare
+from passagent.evaluator.correctness.double import in_float64
+from passagent.evaluator.correctness.exactness import Expected, Fact, exactness
+from passagent.evaluator.correctness.settled import first_beyond, room_of
 from passagent.evaluator.hardware.devices import find_device
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.runner import hostless
 from passagent.evaluator.timing import estimate
 from passagent.tasks.extract.factories import Model
 
+Outputs = dict[str, torch.Tensor]
+"""Copies on the CPU, by their place in what a model returns: `output.logits`, `output[1]['key']`."""
+
+
+def read_outputs(returned: Any) -> Outputs:
+    """The tensors in what a model returned: in tuples, dicts, dataclasses and nodes of torch's pytree."""
+    return {place: value.detach().cpu().clone() for place, value in _tensors(returned, "output")}
+
+
+def _tensors(value: Any, place: str) -> Iterator[tuple[str, torch.Tensor]]:
+    inner: list[tuple[str, Any]] = []
+    if isinstance(value, torch.Tensor):
+        yield place, value
+    elif is_dataclass(value) and not isinstance(value, type):
+        inner = [(f".{field.name}", getattr(value, field.name)) for field in fields(value)]
+    elif isinstance(value, Mapping):
+        inner = [(f"[{key!r}]", part) for key, part in value.items()]
+    elif isinstance(value, list | tuple):
+        inner = [(f"[{number}]", part) for number, part in enumerate(value)]
+    elif type(value) in pytree.SUPPORTED_NODES:
+        children = pytree.SUPPORTED_NODES[type(value)].flatten_fn(value)[0]
+        inner = [(f"[{number}]", part) for number, part in enumerate(children)]
+    for where, part in inner:
+        yield from _tensors(part, place + where)
+
+
+def outputs_in_float64(model: Model) -> Outputs:
+    """Return the model's outputs with all its floats carried in float64; nothing where it does not run so."""
+    module, places, state = model.module, list[str](), dict[str, torch.Tensor]()
+    if isinstance(module, torch.nn.Module):
+        state = dict([*module.named_parameters(), *module.named_buffers()])
+    leaves, spec = pytree.tree_flatten((state, model.args, model.kwargs))
+
+    def forward(*values: Any) -> list[torch.Tensor]:
+        state, args, kwargs = pytree.tree_unflatten(values, spec)
+        if isinstance(module, torch.nn.Module):
+            returned = torch.func.functional_call(module, state, args, kwargs)
+        else:
+            returned = module(*args, **kwargs)
+        outputs = read_outputs(returned)
+        places.extend(outputs)
+        return list(outputs.values())
+
+    try:
+        values = in_float64(SimpleNamespace(forward=forward), leaves)  # type: ignore[arg-type]
+    except Exception:  # a model's own code may raise anything where it meets another dtype
+        values = None
+    return dict(zip(places, values or [], strict=bool(values)))
+
+
+def find_difference(eager: Outputs, exact: Outputs, got: Outputs) -> str:
+    """Say where and by how much outputs differ from eager's; empty where they do not.
+
+    As in the evaluator: infinities, NaN, integers and booleans are eager's; the error of floats against
+    float64 is of the size of eager's own. Where float64 is not known, eager's values stand in its place.
+    """
+    if eager.keys() != got.keys():
+        place = min(eager.keys() ^ got.keys())
+        return f"{place} is returned by {'eager' if place in eager else 'it'} alone"
+    for place, want in eager.items():
+        have, compared = got[place], compare([want], [got[place]])
+        if compared.problem:
+            return compared.problem.replace("output 0", place)
+        double = [exact[place]] if place in exact else None
+        expected = Expected([want], [Fact(contiguous=True, device="cpu")], double)
+        error = exactness(expected, [have])
+        is_far = error is not None and (error.reduced or error.far or bool(error.coarse))
+        worst = compared.worst if compared.passes_from_t is None or is_far else None
+        if worst is None and double is not None:  # single values
+            worst = first_beyond(0, want, room_of(want, double), have)
+        if worst is not None:
+            at = f"{place}{worst.index}" if worst.index else place
+            return f"{at} is {worst.got:.6g}, eager's is {worst.expected:.6g}"
+    return ""
+
+
 Call = Callable[[], Any]
 _WARM_UP, _BLOCKS, _BLOCK_S, _MOST_CALLS = 5, 20, 0.02, 50
 """Calls before anything is timed; blocks of each side, and what a block lasts."""
 _GRAPHED = "eager in a CUDA graph"
 _MOST_LINES = 100
-"""Of what the model prints while it is timed."""
+"""Limit on the lines kept of what the model prints while it is timed."""
 
 
 @dataclass(frozen=True)
@@ -54,20 +134,20 @@ class Measurement:
     """Microseconds of a call of each side: the median over the blocks. With passes: that without, divided by
     the gain, which compares blocks that were timed one after the other."""
     gains: dict[str, Ratio]
-    """Of each mode: the faster of Inductor and eager, called in that way, against Inductor with passes."""
+    """Gains by mode: the faster of Inductor and eager, called in that way, over Inductor with passes."""
     passes: dict[str, Ratio]
-    """Of each pass that is used: all passes but this one against all of them; below 1 it does not pay."""
+    """For each pass that is used: all passes but this one against all of them; below 1 it does not pay."""
     unequal: list[str]
     """Sides whose outputs are not eager's, and where."""
     baselines: dict[str, str] = field(default_factory=dict)
-    """Of each mode the side that its gain is over."""
+    """For each mode the side that its gain is over."""
     printed: list[str] = field(default_factory=list)
     """Lines that the model printed, each once."""
     left_out: str = ""
     """A side that is not timed, and why."""
 
     def baseline(self, mode: str) -> str:
-        """What the gain of a mode is over, in words."""
+        """Return the side that the gain of a mode is over, in words."""
         side = self.baselines.get(mode, mode)
         return f"Inductor ({mode})" if side == mode else side
 
@@ -77,7 +157,7 @@ class Measurement:
         return [name for name, found in self.passes.items() if found.high < 1]
 
     def data(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return plain data."""
         return {**asdict(self), "losers": self.losers}
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What `passagent optimize` came to, as data and as a report."""
+"""The result of `passagent optimize`, as data and as a report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RegionOutcome:
     count: int
     """How often one call of the model runs it."""
     eager_us: float
-    """Of its operators in one call of the model, all its runs together."""
+    """Time of its operators in one call of the model, all its runs together."""
     light_us: float
     """The least that the device needs for that."""
     outcome: str = WAITING
@@ -47,7 +47,7 @@ class RegionOutcome:
 
 @dataclass
 class Optimized:
-    """What came of a model."""
+    """The result for a model."""
 
     model: str
     device: str
@@ -60,7 +60,7 @@ class Optimized:
     why_not: str = ""
     """Why there is no package."""
     mode: str = "default"
-    """Of Inductor, in which `gain` was measured."""
+    """Inductor's mode in which `gain` was measured."""
     left_out: list[str] = field(default_factory=list)
     """Operators that are in no region, and passes that cannot be deployed, with the reason."""
     stopped: str | None = None
@@ -73,7 +73,7 @@ class Optimized:
 
     @property
     def is_judged(self) -> bool:
-        """Whether any region was."""
+        """True if any region was judged."""
         return any(one.outcome not in (WAITING, FAILED) for one in self.regions)
 
     def headline(self) -> str:
@@ -90,7 +90,7 @@ class Optimized:
         return f"no gain shown yet: {of_all}{f' ({why})' if why else ''}; the same command goes on"
 
     def data(self) -> dict[str, Any]:
-        """As plain data: the content of report.json."""
+        """Return plain data: the content of report.json."""
         found = asdict(self) | {"headline": self.headline()}
         found |= {"state": str(self.state), "package": str(self.package) if self.package else None}
         for region, one in zip(found["regions"], self.regions, strict=True):

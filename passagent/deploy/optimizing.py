@@ -25,9 +25,8 @@ from passagent.config import load_config
 from passagent.deploy.loading import load_package
 from passagent.deploy.model_timing import Measurement, Ratio, measure_model
 from passagent.deploy.optimized import DROPPED, FAILED, KEPT, LEFT, NOTHING, Optimized, RegionOutcome
-from passagent.deploy.package_writing import check_name, drop, pack
+from passagent.deploy.package_writing import check_name, drop, pack, read_sources
 from passagent.deploy.region_searches import RegionSearches, Wanted, best_run, finished_run
-from passagent.deploy.sources import read_sources
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.hardware.machine import Machine, measure_machine
 from passagent.evaluator.result import Evaluation
@@ -49,7 +48,7 @@ from passagent.tasks.extract.extracting import device_of
 from passagent.tasks.extract.factories import Model
 from passagent.tasks.extract.model_capture import capture_model
 from passagent.tasks.extract.region_tasks import Regions, extract_regions, model_hash
-from passagent.tasks.extract.task_hashes import hash_subgraph
+from passagent.tasks.extract.structural_hash import hash_subgraph
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.module import load_module
 from passagent.tasks.reader import Subgraph
@@ -63,7 +62,7 @@ SETTINGS: dict[str, Any] = {
     "evaluator.dispatch": "graph", "evaluator.reference": "inductor", "search.iters": ITERS,
     "search.islands": 2,
 }  # fmt: skip
-"""Of each search, unless others are given: without the host's share, beside Inductor."""
+"""Settings of each search, unless others are given: without the host's share, beside Inductor."""
 
 Begun = Callable[[Stoppable], object]
 
@@ -78,7 +77,7 @@ class Conducts(Protocol):
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for."""
+    """A request of `passagent optimize`."""
 
     out: Path
     """The package to write."""
@@ -87,7 +86,7 @@ class Request:
     state: Path | None = None
     """The directory of what is made; None: `OUT.state`."""
     max_time_s: float | None = None
-    """Of this call, s."""
+    """Time limit of this call, s."""
     library: str | Path | None = None
     """A file, or `off`; None: the user's own."""
 
@@ -234,7 +233,7 @@ def _light_s(machine: Machine, subgraph: Subgraph, device: str) -> float:
 
 
 def _wanted(path: Path, one: RegionOutcome, library: PassLibrary | None, device: str) -> Wanted:
-    """What is to be searched; from the library the pass that is known for the most of its instances."""
+    """Return the region to search; with the library's pass for the most of its instances."""
     known: dict[str, tuple[int, KeptPass]] = {}
     for subgraph in load_task(path).subgraphs:
         instance = hash_subgraph(subgraph).instance

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,18 +14,31 @@ from torch import fx
 from torch._subclasses import FakeTensorMode
 
 from passagent import __version__
-from passagent.deploy.bindings import Skeleton, pattern_module, split
 from passagent.deploy.loading import FORMAT, MANIFEST, Package, entry_pattern, operator_name
-from passagent.deploy.planned_operator import PlannedCall, PlannedOperator, owned
+from passagent.deploy.package_operators import (
+    PlannedCall,
+    PlannedOperator,
+    Skeleton,
+    layout_of,
+    owned,
+    pattern_module,
+    planned_layout,
+    split,
+)
 from passagent.errors import PassagentError, UsageError
-from passagent.evaluator.candidate import PLANS
+from passagent.evaluator.candidate import PLAN, PLANS, Candidate
 from passagent.evaluator.matching.effects import Memory
 from passagent.evaluator.matching.rewrite import PlannedPass, apply_passes
 from passagent.plan import artefact
 from passagent.plan.arguments import ValueArg, leaves
-from passagent.plan.model import Call, Plan, Recording
+from passagent.plan.model import Call, Recording
 from passagent.plan.record import check_fits, subgraphs_of
 from passagent.plan.recorded_pattern import pattern_graph
+from passagent.search.pairing import confirmed_evaluation
+from passagent.search.planting import author_of
+from passagent.search.setup import stored_task
+from passagent.store import Store, confirmations, nodes, runs
+from passagent.tasks import load_task
 from passagent.tasks.extract.sample import whole_directory
 from passagent.tasks.graphio import load_graph
 from passagent.tasks.reader import Task
@@ -39,7 +52,7 @@ class Source:
     files: dict[str, str]
     """The passes' text."""
     plans: dict[str, str]
-    """Of plan/artefact.py."""
+    """Files in the form of plan/artefact.py."""
     task: Task
     facts: dict[str, Any] = field(default_factory=dict)
     """Where it comes from and what was measured, for the manifest."""
@@ -47,7 +60,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Packed:
-    """What was written."""
+    """A written package."""
 
     path: Path
     operators: dict[str, str]
@@ -171,7 +184,7 @@ def _operator(recorded: Any, graph: fx.Graph, skeleton: Skeleton, calls: list[Pl
 
 
 def _bound(recording: Recording, source: Source) -> list[tuple[Call, Skeleton]]:
-    """What each recorded call's pattern is bound to, found by matching again on the task's own graphs."""
+    """Return what each recorded call's pattern is bound to, by matching again on the task's own graphs."""
     seen = subgraphs_of(source.task, recording.device)
     try:
         check_fits(recording, seen, recording.device)
@@ -212,22 +225,9 @@ def _undeployable(graph: fx.Graph, skeleton: Skeleton, call: PlannedCall, device
         return f"its pattern does not run on shapes alone: {type(error).__name__}: {error}"
     results = [leaf.value for leaf in leaves(call.plan.result) if isinstance(leaf, ValueArg)]
     for number, (value, result) in enumerate(zip(outputs, results, strict=True)):
-        if _layout(call.plan, result) != (
-            tuple(value.shape),
-            _strides(value.shape, value.stride()),
-            value.dtype,
-        ):
+        if planned_layout(call.plan, result) != layout_of(value):
             return f"output {number} has other strides, shape or dtype than the pattern's"
     return ""
-
-
-def _layout(plan: Plan, number: int) -> tuple[Any, ...]:
-    value = plan.values[number]
-    return tuple(value.shape), _strides(value.shape, value.stride), getattr(torch, value.dtype)
-
-
-def _strides(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
-    return tuple(s if n != 1 else 1 for n, s in zip(shape, stride, strict=True))
 
 
 def _nothing(*_: Any) -> None:
@@ -259,3 +259,58 @@ bypass-selection = true
 "manifest.json" = "{name}/manifest.json"
 "passes" = "{name}/passes"
 """
+
+
+def read_sources(sources: Sequence[str], tasks: Sequence[str], runs_dir: str) -> Iterator[Source]:
+    """The candidates that the words name: a run's best, or a directory with its task among `tasks`.
+
+    Raises UsageError, PassagentError.
+    """
+    directories = [word for word in sources if Path(word).is_dir()]
+    if len(directories) != len(tasks):
+        raise UsageError(
+            f"{len(directories)} directories, {len(tasks)} tasks: give --task TASK for each directory"
+        )
+    given = iter(tasks)
+    for word in sources:
+        yield _directory(word, next(given)) if word in directories else _run(word, runs_dir)
+
+
+def _directory(word: str, task: str) -> Source:
+    files = Candidate.from_dir(word).files
+    plans = files if PLAN in files else Candidate.from_dir(Path(word) / PLANS).files
+    name = Path(word).resolve().name
+    return Source(name, {} if plans is files else files, plans, load_task(task))
+
+
+def _run(word: str, runs_dir: str) -> Source:
+    with Store.open(runs_dir, create=False) as store:
+        run = runs.find_run(store, word)
+        node = confirmations.winner(store, run.id)
+        if node is None or node.evaluation_id is None:
+            raise UsageError(f"run {run.id} has no correct pass yet; nothing to package")
+        plans = nodes.get_plans(store, node)
+        if not plans:
+            raise UsageError(f"run {run.id} was measured with --dispatch python: its best pass has no plan")
+        evaluation = confirmed_evaluation(store, node)
+        facts = {
+            "source": {"run": run.id, "node": node.id, "model": author_of(store, run, node)},
+            "measured": _measured(evaluation),
+        }
+        return Source(run.id, nodes.get_files(store, node), plans, stored_task(run), facts)
+
+
+def _measured(evaluation: Any) -> dict[str, Any]:
+    """Return the manifest's facts of an evaluation."""
+    speedups = {
+        graph.name: graph.speedup.model_dump() for graph in evaluation.graphs if graph.speedup is not None
+    }
+    return {
+        "as_score": evaluation.as_score,
+        "as_interval": [evaluation.as_low, evaluation.as_high],
+        "device": evaluation.device,
+        "dispatch": evaluation.dispatch,
+        "reference": evaluation.reference,
+        "speedups": speedups,
+        "environment": evaluation.environment,
+    }

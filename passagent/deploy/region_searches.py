@@ -36,7 +36,7 @@ class Wanted:
 
     name: str
     path: Path
-    """Of its task."""
+    """Path of its task."""
     known: dict[str, str] | None = None
     """Files of a pass of the library: they are measured first."""
 
@@ -56,7 +56,7 @@ class RegionSearches:
     failed: dict[str, str] = field(default_factory=dict)
     """Regions that could not be judged, and why."""
     _sessions: dict[str, Stoppable] = field(default_factory=dict)
-    """Of the regions that are searched now."""
+    """Sessions of the regions that are searched now."""
 
     def stop(self, reason: str, interrupted: bool = False) -> None:
         """Begin no more, and stop those under way: they can be gone on with. The first reason counts."""
@@ -163,7 +163,7 @@ def at_once(config: Config) -> int:
 
 
 def has_runs(runs_dir: Path) -> bool:
-    """Whether there is a database of runs."""
+    """Return whether there is a database of runs."""
     return (runs_dir / DATABASE).exists()
 
 
@@ -173,7 +173,7 @@ def finished_run(runs_dir: Path, task: Task) -> Run | None:
 
 
 def best_run(runs_dir: Path, task: Task) -> Run | None:
-    """That one, or one that was stopped before its end."""
+    """Return the newest finished run, else the newest that was stopped before its end."""
     return finished_run(runs_dir, task) or next(iter(_runs_of(runs_dir, task)), None)
 
 

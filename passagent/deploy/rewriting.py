@@ -10,10 +10,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from passagent.deploy.bindings import split
 from passagent.deploy.loading import DeployedPass, Package
-from passagent.deploy.planned_operator import Key, PlannedOperator, layout_of
-from passagent.deploy.registration import overload
+from passagent.deploy.package_operators import Key, PlannedOperator, layout_of, overload, split
 from passagent.evaluator.matching.effects import Memory
 from passagent.evaluator.matching.matcher import Match, explain, match
 from passagent.evaluator.matching.rewrite import replace_match
@@ -22,7 +20,7 @@ from passagent.tasks.extract.factories import Model
 from passagent.tasks.extract.model_capture import capture_model
 
 Copies = dict[int, tuple[torch.Tensor, list[int], list[int]]]
-"""Of outputs, by number: what the operator gives, the order of dimensions in eager's memory, the inverse."""
+"""Outputs by number: the operator's own, the order of dimensions in eager's memory, the inverse."""
 _AUTOCAST = "autocast is on, under which the pattern means something else"
 
 
@@ -31,7 +29,7 @@ class Replaced:
     """A match that is now a call."""
 
     name: str
-    """Of the pass."""
+    """Name of the pass."""
     operator: str
     nodes: tuple[str, ...]
     laid_out: tuple[str, ...] = ()
@@ -49,7 +47,7 @@ class Refused:
 
 @dataclass
 class Rewriting:
-    """What was done to a graph, or to those of a model."""
+    """The changes to a graph, or to those of a model."""
 
     replaced: list[Replaced] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
@@ -255,7 +253,7 @@ def _strided(operator: PlannedOperator, values: Sequence[Any]) -> list[int]:
 
 
 def _are_written(nodes: Sequence[fx.Node]) -> bool:
-    """Whether anything in the graph writes into the memory of one of them."""
+    """Return whether anything in the graph writes into the memory of one of the nodes."""
     graph = nodes[0].graph
     memory = Memory(graph)
     written = memory.writes(graph.nodes)

@@ -111,10 +111,10 @@ def known_hashes(path: Path, task: Task) -> tuple[tuple[str, str] | None, ...]:
 def _hashed(task: Task) -> list[tuple[str, str] | None]:
     """The hashes, computed here if torch is there already, else in a process that imports it."""
     if "torch" in sys.modules:
-        from passagent.tasks.extract.task_hashes import hashes_of
+        from passagent.tasks.extract.structural_hash import hashes_of
 
         return hashes_of(task)
-    words = [sys.executable, "-m", "passagent.tasks.extract.task_hashes", str(task.path)]
+    words = [sys.executable, "-m", "passagent.tasks.extract.structural_hash", str(task.path)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         why = (done.stderr.strip() or "its process ended").splitlines()[-1]

@@ -25,7 +25,7 @@ class Captured:
 
 
 def capture(module: torch.nn.Module, inputs: list[Any]) -> Captured:
-    """What Dynamo captures of `module(*inputs)` as one graph, static shapes, without gradients.
+    """Capture `module(*inputs)` with Dynamo as one graph, static shapes, without gradients.
 
     `inputs` are not changed. Data-dependent sizes and scalars are captured if the graph has any. Raises
     TaskError with Dynamo's reason if the module breaks into several graphs or does not run.

@@ -1,4 +1,8 @@
-"""`passagent tasks check`: is each subgraph runnable, serialisable, analysable (GraphNet 4.1), or why not."""
+"""`passagent tasks check`: is each subgraph runnable, serialisable, analysable (GraphNet 4.1), or why not.
+
+A kernel that writes constants passes where outputs are constant, or do not depend on the inputs. Such a task
+is in order, and may be meant so; robust-kbench's filters on outputs mark it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,8 @@ import operator
 import os
 import signal
 import sys
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,17 +28,85 @@ from passagent.system.faults import machine_fault
 from passagent.tasks.capture import capture
 from passagent.tasks.examples import locate
 from passagent.tasks.inputs import make_inputs
-from passagent.tasks.large_tensors import close, set_aside
-from passagent.tasks.meta import read_meta
-from passagent.tasks.meta_writer import meta_source
+from passagent.tasks.large_tensors import close, equal, set_aside, slices
+from passagent.tasks.meta import meta_source, read_meta
 from passagent.tasks.module import load_module, source_name
-from passagent.tasks.quality import dependence, spread
 from passagent.tasks.reader import Subgraph, find_forward, parameters, read_subgraph, subgraph_places
 from passagent.tasks.room import check_room
 
+TINY = 0.01
+"""robust-kbench's least range, standard deviation, and change from inputs to inputs, of outputs."""
+_MOST_INPUTS = 16
+"""Limit on the inputs of which each is changed alone."""
+
+
+def spread(outputs: Sequence[Any]) -> list[str]:
+    """Name each way in which the outputs of one call are alike."""
+    found = []
+    for one in outputs:
+        if not _counts(one):
+            continue
+        values = one.detach().float()
+        low, high = values.aminmax()
+        if low == high:
+            found.append("constant output")
+        elif float(high - low) < TINY or float(values.std()) < TINY:
+            found.append("outputs close to each other")
+    return list(dict.fromkeys(found))
+
+
+def dependence(
+    call: Callable[[list[Any]], list[Any]],
+    inputs: Sequence[Any],
+    others: Sequence[Any],
+    outputs: Sequence[Any],
+) -> list[str]:
+    """Name the inputs that no output depends on, by calls with other inputs.
+
+    `call`: the outputs for inputs, which it does not change. `others`: the same inputs with other values.
+    """
+    places = [place for place, value in enumerate(inputs) if _differs(value, others[place])]
+    if not places or not any(map(_counts, outputs)):
+        return []
+    if not _changed(outputs, call(list(others))):
+        return ["outputs hardly depend on the inputs"]
+    found = []
+    for place in places[:_MOST_INPUTS]:
+        given = [others[place] if at == place else value for at, value in enumerate(inputs)]
+        if not _differ(outputs, call(given)):
+            found.append(f"no output depends on input {place}")
+    return found
+
+
+def _counts(value: Any) -> bool:
+    """Return whether there is something to compare: more than one number."""
+    return isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel() > 1
+
+
+def _differs(value: Any, other: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point() and not equal(value, other)
+
+
+def _changed(outputs: Sequence[Any], others: Sequence[Any]) -> bool:
+    pairs = [(a, b) for a, b in zip(outputs, others, strict=True) if _counts(a)]
+    return any(
+        a.shape != b.shape
+        or any(float((c.float() - d.float()).nan_to_num_().abs_().max()) >= TINY for c, d in slices(a, b))
+        for a, b in pairs
+    )
+
+
+def _differ(outputs: Sequence[Any], others: Sequence[Any]) -> bool:
+    tensors = [(a, b) for a, b in zip(outputs, others, strict=True) if isinstance(a, torch.Tensor)]
+    return any(
+        a.shape != b.shape or any(not torch.equal(c.nan_to_num(), d.nan_to_num()) for c, d in slices(a, b))
+        for a, b in tensors
+    )
+
+
 SEED = 0
 _COPIES = 2
-"""Of the inputs at a time: each run has its own."""
+"""Copies of the inputs at a time: each run has its own."""
 KNOWN_MODULES = ("torch", "math", "operator", "_operator", "builtins")
 """Where a captured operator may come from; anything else is a custom operator that nobody can analyse."""
 
@@ -50,7 +124,7 @@ class CheckResult:
     """Dynamo captures it as one graph of known operators, which computes what the module computes."""
     problems: list[str] = field(default_factory=list)
     weak: list[str] = field(default_factory=list)
-    """Why a result on it is worth little (quality.py). It may be in order all the same."""
+    """Why a result on it is worth little. It may be in order all the same."""
 
     @property
     def ok(self) -> bool:
@@ -202,12 +276,8 @@ def _not_finite(outputs: list[Any]) -> list[str]:
 
 def _line(error: BaseException, file: Path) -> int:
     """The innermost line of the subgraph's `file` in the error's traceback."""
-    line, trace = 1, error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == source_name(file.parent):
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return line
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    return next((frame.lineno or 1 for frame in frames if frame.filename == source_name(file.parent)), 1)
 
 
 def _first_line(error: BaseException) -> str:

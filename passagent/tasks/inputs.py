@@ -34,7 +34,7 @@ BEYOND = 6
 """The variant in which floats go beyond every recorded range: without its limits, on both sides of 0, around
 another mean."""
 OUTSIDE = 16
-"""Of so many neighbouring elements one is below the recorded minimum and one above the maximum, for sure."""
+"""Neighbouring elements of which one is below the recorded minimum and one above the maximum, for sure."""
 _OVERFLOWS = 1e30
 """From this size on a value is a limit, such as a mask adds, and stays."""
 SPREADS = (1.0, 0.5, 2.0, LARGE, 1.0)
@@ -48,7 +48,7 @@ FAR, FAR_GAIN, FAR_MOST = 2.6, 2.0, 16.0
 more as makes them Pareto distributed with the index 2, FAR_MOST at most: however long a row is, the few
 largest make a good part of its sum of squares, so that no sample of the row stands for it."""
 RELATIVE_SPREAD = 0.1
-"""Of |mean| (or of 1 for small means): the std given to what was recorded as constant."""
+"""Share of abs(mean) (or of 1 for small means): the std given to what was recorded as constant."""
 PART = 1 << 22
 """Elements that one generator draws: parts of a larger tensor are drawn at once, one on each core."""
 
@@ -95,7 +95,7 @@ def _draw(meta: TensorMeta, seed: int, variant: int) -> torch.Tensor:
 
 
 def generator_of(seed: int, variant: int | str, name: str) -> torch.Generator:
-    """What an input is drawn by in a set."""
+    """Return the generator that an input is drawn by in a set."""
     digest = hashlib.sha256(f"{seed}:{variant}:{name}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
 
@@ -177,7 +177,7 @@ def _varied_floats(meta: TensorMeta, noise: torch.Tensor, scale: float) -> torch
 
 
 def _beyond(meta: TensorMeta, noise: torch.Tensor, shift: float) -> torch.Tensor:
-    """See BEYOND; `shift`: of the mean, in spreads."""
+    """Draw values as BEYOND says; `shift`: of the mean, in spreads."""
     if meta.data is not None:
         base = torch.tensor(_flat(meta.data), dtype=noise.dtype).reshape(meta.shape)
     else:
@@ -206,7 +206,7 @@ def _outside(meta: TensorMeta, values: torch.Tensor, spread: torch.Tensor) -> to
 
 
 def _with_few_far(drawn: torch.Tensor, meta: TensorMeta, generator: torch.Generator) -> torch.Tensor:
-    """See RARE; of a tensor of few elements fewer, as most are to be ordinary."""
+    """Put far values in, as RARE says; in a tensor of few elements fewer, as most are to be ordinary."""
     count = min(max(FEW, meta.numel // RARELY), meta.numel // 8)
     if count and meta.is_floating and meta.data is None and not (meta.is_parameter or meta.is_variance):
         places = torch.randint(meta.numel, (count,), generator=generator)
@@ -268,7 +268,7 @@ def recorded_range(meta: TensorMeta) -> tuple[int, int]:
 
 
 def _is_bits(meta: TensorMeta) -> bool:
-    """Of bools, or a mask."""
+    """Return whether an input is of bools, or a mask."""
     return meta.dtype == "bool" or (meta.is_integer and is_mask(meta))
 
 

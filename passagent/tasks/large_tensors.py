@@ -19,7 +19,7 @@ CROWDED = ("cuda",)
 
 
 def crowds(value: Any) -> bool:
-    """Whether it is a large tensor on a GPU."""
+    """Return whether a value is a large tensor on a GPU."""
     is_plain = type(value) is torch.Tensor and value.layout == torch.strided
     return is_plain and value.device.type in CROWDED and _is_large(value)
 
@@ -41,12 +41,12 @@ def host_memory(value: torch.Tensor) -> torch.Tensor:
 
 
 def equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """As torch.equal; one of large tensors may wait in host memory."""
+    """Compare like torch.equal; one of large tensors may wait in host memory."""
     return all(torch.equal(a, b) for a, b in slices(one, other))
 
 
 def close(one: torch.Tensor, other: torch.Tensor, rtol: float = 1e-5, atol: float = 1e-8) -> bool:
-    """As torch.allclose, where NaN equals NaN; one of large tensors may wait in host memory."""
+    """Compare like torch.allclose, where NaN equals NaN; one of large tensors may wait in host memory."""
     return all(
         torch.equal(a, b) or torch.allclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
         for a, b in slices(one, other)

@@ -1,4 +1,4 @@
-"""Whether a task's inputs fit into memory, by arithmetic on its metadata: nothing is allocated."""
+"""Memory that a task's inputs need, by arithmetic on its metadata: nothing is allocated."""
 
 from __future__ import annotations
 

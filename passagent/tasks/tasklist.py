@@ -1,4 +1,4 @@
-"""Which tasks are meant: task directories, directories of tasks, globs, and PassBench's sample lists.
+"""Tasks by their words: task directories, directories of tasks, globs, and PassBench's sample lists.
 
 A sample list is a text file with one task's path a line (blank lines and lines that begin with `#` are
 skipped), or a CSV file with a column `sample_path`. `example:NAME`, in a list too, is a shipped task. Torch
@@ -33,7 +33,7 @@ def find_tasks(words: Iterable[str], root: str | None = None) -> list[Path]:
 
 
 def is_task(path: Path) -> bool:
-    """Whether `path` is a task or a single subgraph."""
+    """Return whether `path` is a task or a single subgraph."""
     return (path / GRAPH_LIST).is_file() or (path / "model.py").is_file()
 
 

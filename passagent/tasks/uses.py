@@ -1,4 +1,4 @@
-"""What a graph uses its inputs for, and so how far their values may go beyond what was recorded.
+"""The uses of a graph's inputs, and so how far their values may go beyond what was recorded.
 
 Recorded statistics are no promise: token types that were all 0 index a table of two rows. The graph is
 followed with the values of its integers, on the CPU, and with the shapes of all else. What indexes a table
@@ -33,7 +33,7 @@ _INDEXING = {
 }
 """Operators that take indices: name and position of these, and of the table."""
 _WRITING = dict.fromkeys(("scatter", "scatter_add", "index_add", "index_copy"), _INDEXING["gather"])
-"""The same of those that write at them."""
+"""Operators that write at indices, in the same form."""
 _ELEMENTWISE = {
     "add", "sub", "rsub", "mul", "div", "truediv", "floordiv", "maximum", "minimum", "where", "masked_fill",
     "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "logical_and", "logical_or", "cat", "stack", "type_as",
@@ -248,10 +248,10 @@ class _Following(fx.Interpreter):
         self._expected = shapes
         self._places = dict(zip(graph_module.graph.find_nodes(op="placeholder"), order, strict=True))
         self.sources: dict[fx.Node, frozenset[int]] = {}
-        """Of values that are followed: the inputs that they come of."""
+        """For each value that is followed the inputs that it comes of."""
         self.shapes: _Shapes = {}
         self.limits: dict[int, int] = {}
-        """Of inputs that index something themselves: the largest index."""
+        """The largest index of each input that indexes something itself."""
         self.fixed: dict[int, str] = {}
         """Inputs that must not vary, and why."""
         self._direct: dict[fx.Node, int] = {}

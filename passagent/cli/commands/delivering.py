@@ -89,8 +89,12 @@ def _best_for_suite(name: str, options: BestOptions, as_json: bool) -> None:
     `kernelbench`: the problem as a `ModelNew`; `flashinfer`: a Solution. Raises UsageError where the task was
     not imported from there, or the file is there and not `force`.
     """
-    from passagent.deploy.delivery.flashinfer_solution import definition_of, solution
-    from passagent.deploy.delivery.kernelbench_module import kernelbench_module, problem_of
+    from passagent.deploy.delivery.suite_modules import (
+        definition_of,
+        kernelbench_module,
+        problem_of,
+        solution,
+    )
 
     suite = options["format"]
     with Store.open(options["runs_dir"], create=False) as store:

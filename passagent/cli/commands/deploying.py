@@ -133,7 +133,7 @@ def _extracted_data(extracted: Extracted) -> dict[str, Any]:
 
 
 def _extracted_text(extracted: Extracted) -> str:
-    from passagent.tasks.extract.validation import STAGES
+    from passagent.tasks.extract.extracting import STAGES
 
     rows = []
     for graph in extracted.graphs:
@@ -150,8 +150,7 @@ def _extracted_text(extracted: Extracted) -> str:
 
 def package(sources: Sequence[str], tasks: Sequence[str], out: str, runs_dir: str, as_json: bool) -> None:
     """Write the package `out` of runs' best passes and of directories. Raises PassagentError."""
-    from passagent.deploy.package_writing import pack
-    from passagent.deploy.sources import read_sources
+    from passagent.deploy.package_writing import pack, read_sources
 
     packed = pack(list(read_sources(sources, tasks, runs_dir)), Path(out))
     if as_json:

@@ -24,7 +24,7 @@ from passagent.view.text import counted, table
 
 if TYPE_CHECKING:
     from passagent.expert.coverage import TaskCoverage
-    from passagent.tasks.suites.outcomes import Row
+    from passagent.tasks.suites.problems import Row
 
 
 def list_tasks(as_json: bool) -> None:

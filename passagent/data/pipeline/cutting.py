@@ -20,9 +20,9 @@ from passagent.data.pipeline.units import Refused
 from passagent.errors import PassagentError
 from passagent.tasks.extract.graph_text import clean_graph, model_text
 from passagent.tasks.extract.inductor_schedule import scheduled_kernels
-from passagent.tasks.extract.input_metadata import input_metas
 from passagent.tasks.extract.model_capture import copied, quiet
 from passagent.tasks.extract.regions import Region
+from passagent.tasks.extract.sample import input_metas
 from passagent.tasks.extract.structural_hash import structural_hash
 from passagent.tasks.graphio import dump_nodes, load_graph
 from passagent.tasks.inputs import make_inputs

@@ -31,7 +31,7 @@ def read_record(out: Path) -> dict[str, Any]:
 
 def member_of(path: Path) -> Member:
     """Read a task on disk, and hash its subgraphs. Raises TaskError."""
-    from passagent.tasks.extract.task_hashes import hash_subgraph  # imports torch
+    from passagent.tasks.extract.structural_hash import hash_subgraph  # imports torch
 
     task = load_task(path)
     hashes = {text for subgraph in task.subgraphs for text in hash_subgraph(subgraph)}

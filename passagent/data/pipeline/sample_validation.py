@@ -19,12 +19,11 @@ from passagent.data.pipeline.units import Refused
 from passagent.errors import TaskError
 from passagent.tasks.capture import capture
 from passagent.tasks.extract.graph_text import CleanGraph, clean_graph, model_text
-from passagent.tasks.extract.input_metadata import input_metas
 from passagent.tasks.extract.model_capture import quiet
+from passagent.tasks.extract.sample import input_metas
 from passagent.tasks.extract.structural_hash import structural_hash
 from passagent.tasks.inputs import make_inputs
-from passagent.tasks.meta import TensorMeta
-from passagent.tasks.meta_writer import meta_source
+from passagent.tasks.meta import TensorMeta, meta_source
 from passagent.tasks.module import load_module
 from passagent.tasks.reader import Subgraph, find_forward, parameters, read_subgraph
 from passagent.tasks.room import check_room

@@ -10,8 +10,8 @@ import torch
 
 from passagent.config import EvaluatorConfig
 from passagent.deploy.delivery import oracle
+from passagent.deploy.delivery.oracle import samples
 from passagent.deploy.delivery.readme import Origin, Story, figures, listed, measurement, needs, readme
-from passagent.deploy.delivery.seen_values import samples
 from passagent.evaluator.candidate import HELPER, PLANS, Candidate
 from passagent.evaluator.result import Evaluation
 from passagent.evaluator.target import uses_triton
@@ -27,7 +27,7 @@ from passagent.tasks.reader import Task
 Measure = Callable[[Candidate], Awaitable[Evaluation]]
 """Evaluates a candidate as the run did. Raises PassagentError."""
 Programs = dict[str, tuple[str, ...]]
-"""What runs in each subgraph: the plans of its calls, by their digests."""
+"""The program of each subgraph: the plans of its calls, by their digests."""
 
 
 @dataclass(frozen=True)

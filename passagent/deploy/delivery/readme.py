@@ -21,7 +21,7 @@ class Origin:
     run: str
     node: int
     model: str
-    """Who wrote it, or where the seed is from."""
+    """The author, or where the seed is from."""
     task: str
     """Its name."""
     written: str
@@ -30,7 +30,7 @@ class Origin:
 
 @dataclass
 class Story:
-    """What was done with a candidate before it was written out, for people."""
+    """The history of a candidate before it was written out, for people."""
 
     evaluation: Evaluation
     """Its candidate is what is written, or the text that it was made from: see `is_own`."""
@@ -162,7 +162,7 @@ def _interval(value: float | None, low: float | None, high: float | None) -> str
 
 
 def _operators(one: Pass) -> list[str]:
-    """What the pattern computes, in order; views and what does nothing in inference not."""
+    """Return the pattern's operators in order, without views and what does nothing in inference."""
     names = [node.target.split(":")[-1].split(".")[-1] for node in one.pattern if node.op.startswith("call")]
     spoken = [name for name in names if name not in _QUIET]
     return list(dict.fromkeys(spoken or names))

@@ -209,11 +209,14 @@ def _lock(fd: int, operation: int, kind: int, start: int, length: int) -> tuple[
 
 
 def _open(path: Path) -> int:
-    """The file, made if need be for all users. Raises InfrastructureError."""
+    """The file, made if need be for all users, with its directory. Raises InfrastructureError."""
     try:
         try:
             return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
+            if not path.parent.is_dir():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.parent.chmod(0o1777)  # as /tmp is
             # O_CREAT only here: it may not open another user's file in a sticky directory
             fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CREAT | os.O_CLOEXEC, 0o666)
             os.fchmod(fd, 0o666)  # whatever the umask

@@ -1,22 +1,127 @@
-"""Extract a model: capture it, write each of its graphs, validate what was written."""
+"""Extract a model: capture it, write each of its graphs, validate what was written.
+
+The four stages of validation (GraphNet 4.1) read, run, extract again and compare outputs and nodes. They use
+the inputs and weights of the model's own call.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 
 from passagent.errors import TaskError
+from passagent.tasks.capture import capture
+from passagent.tasks.constraints import check_subgraph
 from passagent.tasks.extract.factories import Model
-from passagent.tasks.extract.graph_text import clean_graph
-from passagent.tasks.extract.model_capture import Capture, capture_model, restored_transforms
-from passagent.tasks.extract.sample import whole_directory, write_list, write_sample
-from passagent.tasks.extract.structural_hash import StructuralHash
-from passagent.tasks.extract.validation import Validation, validate
+from passagent.tasks.extract.graph_text import CleanGraph, clean_graph, specialised
+from passagent.tasks.extract.model_capture import Capture, capture_model, copied, quiet, restored_transforms
+from passagent.tasks.extract.sample import input_metas, whole_directory, write_list, write_sample
+from passagent.tasks.extract.structural_hash import StructuralHash, structural_hash
+from passagent.tasks.large_tensors import close, equal
+from passagent.tasks.module import load_module
+from passagent.tasks.reader import read_subgraph
+
+STAGES = ("read", "run", "extract", "compare")
+_RTOL, _ATOL = 1.3e-6, 1e-5
+"""Where outputs are not equal bit for bit; times the precision of the dtype over that of float32."""
+
+
+@dataclass(frozen=True)
+class Validation:
+    """How far a directory came."""
+
+    passed: tuple[str, ...]
+    """The stages of STAGES that it passed."""
+    problems: tuple[str, ...]
+    is_exact: bool
+    """The outputs are those of the model, bit for bit."""
+
+    @property
+    def ok(self) -> bool:
+        """All stages."""
+        return not self.problems
+
+
+def validate(
+    path: Path, clean: CleanGraph, expected: Sequence[Any], device: str, is_training: bool = False
+) -> Validation:
+    """Validate the subgraph directory `path`, written of `clean`, whose outputs are `expected`."""
+    passed: list[str] = []
+    is_exact = False
+
+    def ended(*problems: str) -> Validation:
+        return Validation(tuple(passed), tuple(problems), is_exact)
+
+    try:
+        subgraph = read_subgraph(path, path.name)
+        module = load_module(subgraph, device)
+    except TaskError as error:
+        return ended(str(error))
+    passed.append("read")
+    try:
+        with torch.set_grad_enabled(is_training):
+            outputs = pytree.tree_leaves(module(*copied(clean.values)))
+    except Exception as error:
+        return ended(f"does not run: {type(error).__name__}: {str(error).splitlines()[0]}")
+    differing, is_exact = _difference(outputs, expected)
+    del outputs  # their memory is needed
+    if differing:
+        return ended(differing)
+    passed.append("run")
+    with quiet():
+        checked = check_subgraph(subgraph, device)
+    if not checked.ok:
+        return ended(*checked.problems)
+    passed.append("extract")
+    try:
+        problem = _other_nodes(clean, module)
+    except TaskError as error:
+        problem = f"captured again: {error}"
+    if problem:
+        return ended(problem)
+    passed.append("compare")
+    return ended()
+
+
+def _difference(outputs: Sequence[Any], expected: Sequence[Any]) -> tuple[str, bool]:
+    """In what the outputs differ from the model's, if they do; whether they are equal bit for bit."""
+    if len(outputs) != len(expected):
+        return f"gives {len(outputs)} outputs, the model {len(expected)}", False
+    is_exact = True
+    for number, (one, other) in enumerate(zip(outputs, expected, strict=True)):
+        if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+            if one != other:
+                return f"output {number} is {one!r}, of the model {other!r}", False
+            continue
+        if (one.shape, one.dtype) != (other.shape, other.dtype):
+            return f"output {number} is of another shape or dtype than the model's", False
+        if equal(one, other):
+            continue
+        is_exact = False
+        scale = torch.finfo(one.dtype).eps / torch.finfo(torch.float32).eps if one.is_floating_point() else 0
+        if not close(one, other, _RTOL * scale, _ATOL * scale):
+            return f"output {number} differs from the model's", False
+    return "", is_exact
+
+
+def _other_nodes(clean: CleanGraph, module: torch.nn.Module) -> str:
+    """In what a graph that is captured again differs; empty if it does not."""
+    own = specialised(clean)
+    with quiet():
+        again = capture(module, clean.values)
+    other = clean_graph(again.graph_module, [clean.values[position] for position in again.order])
+    first = structural_hash(own.graph, input_metas(own.names, own.values)).instance
+    second = structural_hash(other.graph, input_metas(other.names, other.values)).instance
+    if first == second:
+        return ""
+    counts = [sum(node.op.startswith("call") for node in graph.nodes) for graph in (own.graph, other.graph)]
+    return f"captured again it is another graph: {counts[1]} operators, the model's {counts[0]}"
 
 
 @dataclass(frozen=True)
@@ -33,7 +138,7 @@ class ExtractedGraph:
 
 @dataclass(frozen=True)
 class Extracted:
-    """What came of a model."""
+    """The result for a model."""
 
     path: Path
     graphs: list[ExtractedGraph]
@@ -41,7 +146,7 @@ class Extracted:
     breaks: list[str]
     """Where Dynamo broke the graph, and why: `FILE:LINE: reason`."""
     result: Any
-    """What the model's call returned."""
+    """The value that the model's call returned."""
 
     @property
     def ok(self) -> bool:
@@ -50,7 +155,7 @@ class Extracted:
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong with graphs, a line each."""
+        """Faults of the graphs, a line each."""
         return [f"{graph.name}: {problem}" for graph in self.graphs for problem in graph.validation.problems]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +31,7 @@ class Model:
 
     @property
     def is_training(self) -> bool:
-        """Whether a call is one of training: it keeps gradients."""
+        """True if a call is one of training: it keeps gradients."""
         return isinstance(self.module, torch.nn.Module) and self.module.training
 
 
@@ -93,9 +94,6 @@ def _function(spec: str) -> Callable[[], Any]:
 def _place(error: BaseException, spec: str) -> str:
     """`FILE.py:LINE` of the innermost line of the user's file in the error's traceback."""
     file = Path(spec.partition(".py:")[0].removesuffix(".py") + ".py").resolve()
-    line, trace = None, error.__traceback__
-    while trace is not None:
-        if Path(trace.tb_frame.f_code.co_filename).resolve() == file:
-            line = trace.tb_lineno
-        trace = trace.tb_next
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    line = next((frame.lineno for frame in frames if Path(frame.filename).resolve() == file), None)
     return f"{file.name}:{line}" if line else spec

@@ -24,9 +24,9 @@ class CleanGraph:
 
     graph: fx.Graph
     names: list[str]
-    """Of each placeholder in the model: `L_self_modules_0_parameters_weight_`."""
+    """Name of each placeholder in the model: `L_self_modules_0_parameters_weight_`."""
     values: list[Any]
-    """Of each placeholder, from a real call."""
+    """Value of each placeholder, from a real call."""
 
     @property
     def graph_module(self) -> fx.GraphModule:

@@ -1,4 +1,4 @@
-"""What Inductor would fuse: one scheduling of a whole graph, without code generation and without a run."""
+"""Inductor's fusions: one scheduling of a whole graph, without code generation and without a run."""
 
 from __future__ import annotations
 

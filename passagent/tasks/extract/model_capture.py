@@ -29,22 +29,22 @@ class Piece:
 
     graph_module: fx.GraphModule
     inputs: list[Any]
-    """Of its first call, before the call: one for each placeholder."""
+    """Inputs of its first call, before the call: one for each placeholder."""
     outputs: list[Any]
-    """Of that call. Large tensors of a GPU are in host memory here."""
+    """Outputs of that call. Large tensors of a GPU are in host memory here."""
     runs: int = 1
     """How often one call of the model runs it."""
     constraints: list[str] = field(default_factory=list)
-    """Of symbolic sizes, as Dynamo's guards have them."""
+    """Constraints of symbolic sizes, as Dynamo's guards have them."""
 
 
 @dataclass
 class Capture:
-    """What Dynamo made of one call of a model."""
+    """A capture by Dynamo of one call of a model."""
 
     pieces: list[Piece]
     result: Any
-    """What the call returned."""
+    """The value that the call returned."""
     breaks: list[str]
     """Why there are several pieces: `FILE:LINE: reason`."""
 
@@ -141,7 +141,7 @@ def quiet() -> Iterator[None]:
 
 
 def _differs_in_training(piece: Piece) -> bool:
-    """Whether it has dropout, or a norm that updates its running statistics."""
+    """Return whether a graph has dropout, or a norm that updates its running statistics."""
     nodes = piece.graph_module.graph.nodes
     return any(is_random(node) or (name_of(node).endswith("_norm") and written(node)) for node in nodes)
 
@@ -169,7 +169,7 @@ def _explained(text: str) -> str:
 
 
 Storages = dict[int, torch.UntypedStorage]
-"""What stands for a storage, by its address."""
+"""Stand-ins for storages, by their addresses."""
 
 
 def copied(values: Sequence[Any], known: Storages | None = None) -> list[Any]:
@@ -236,7 +236,7 @@ def _mark(value: Any) -> None:
 
 
 def _constraints(graph_module: fx.GraphModule) -> list[str]:
-    """What the guards say of symbolic sizes."""
+    """Return the guards' constraints of symbolic sizes."""
     fake = next(
         (value for node in graph_module.graph.nodes
          if isinstance(value := node.meta.get("example_value"), torch._subclasses.FakeTensor)),

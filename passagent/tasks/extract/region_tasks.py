@@ -4,28 +4,103 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.matching.effects import name_of
-from passagent.tasks.extract.extracting import device_of
+from passagent.tasks.extract.extracting import device_of, validate
 from passagent.tasks.extract.factories import Model
 from passagent.tasks.extract.graph_text import CleanGraph
 from passagent.tasks.extract.inductor_schedule import scheduled_kernels
-from passagent.tasks.extract.model_capture import Capture, capture_model, restored_transforms
-from passagent.tasks.extract.operator_times import operator_times, values_of
+from passagent.tasks.extract.model_capture import Capture, capture_model, copied, restored_transforms
 from passagent.tasks.extract.regions import Region, cut
 from passagent.tasks.extract.sample import whole_directory, write_list, write_sample
 from passagent.tasks.extract.structural_hash import StructuralHash, structural_hash
-from passagent.tasks.extract.validation import validate
 from passagent.tasks.meta import TensorMeta
+
+_MARK = "passagent operator "
+_ROUNDS, _WARM_UP = 7, 2
+
+
+def operator_times(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> dict[str, float]:
+    """Seconds of each operator in one call, by the names of nodes.
+
+    On a GPU those of its kernels, by the profiler; on the CPU the fastest of a few calls.
+    """
+    is_cuda = any(isinstance(value, torch.Tensor) and value.is_cuda for value in inputs)
+    timed = _Profiled(graph_module) if is_cuda else _Timed(graph_module)
+    for _ in range(_WARM_UP):
+        timed.run(*copied(inputs))
+    if isinstance(timed, _Timed):
+        timed.times.clear()
+        for _ in range(_ROUNDS):
+            timed.run(*copied(inputs))
+        return {name: min(times) for name, times in timed.times.items()}
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
+        for _ in range(_ROUNDS):
+            timed.run(*copied(inputs))
+        torch.cuda.synchronize()
+    seconds: dict[str, float] = defaultdict(float)
+    for event in profiled.events():
+        if event.name.startswith(_MARK):
+            seconds[event.name.removeprefix(_MARK)] += event.device_time_total / _ROUNDS / 1e6
+    return dict(seconds)
+
+
+def values_of(graph_module: fx.GraphModule, inputs: Sequence[Any], nodes: Collection[str]) -> dict[str, Any]:
+    """The values of some nodes in one run, as they were when they were made."""
+    kept = _Keeping(graph_module, nodes)
+    kept.run(*copied(inputs))
+    return kept.values
+
+
+class _Profiled(fx.Interpreter):
+    def run_node(self, n: fx.Node) -> Any:
+        """The node's value; the profiler sees its name."""
+        if not n.op.startswith("call"):
+            return super().run_node(n)
+        with record_function(_MARK + n.name):
+            return super().run_node(n)
+
+
+class _Timed(fx.Interpreter):
+    def __init__(self, graph_module: fx.GraphModule) -> None:
+        super().__init__(graph_module)
+        self.times: dict[str, list[float]] = defaultdict(list)
+
+    def run_node(self, n: fx.Node) -> Any:
+        """The node's value; the time of its call is kept."""
+        begun = time.perf_counter()
+        value = super().run_node(n)
+        if n.op.startswith("call"):
+            self.times[n.name].append(time.perf_counter() - begun)
+        return value
+
+
+class _Keeping(fx.Interpreter):
+    def __init__(self, graph_module: fx.GraphModule, nodes: Collection[str]) -> None:
+        super().__init__(graph_module)
+        self._nodes = nodes
+        self.values: dict[str, Any] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        """The node's value; what later operators write does not change what is kept."""
+        value = super().run_node(n)
+        if n.name in self._nodes:
+            with temporarily_clear_interpreter_stack():  # what leaves vmap is kept as outside of it
+                self.values[n.name] = copied([value])[0]
+        return value
+
 
 FILE = "regions.json"
 
@@ -39,7 +114,7 @@ class RegionTask:
     count: int
     """How often one call of the model runs a region of it."""
     share: float
-    """Of the time of all operators, all its runs together."""
+    """Share of the time of all operators, all its runs together."""
     seconds: float
     instances: dict[str, int]
     """Subgraph to count."""
@@ -56,7 +131,7 @@ class Regions:
     path: Path
     tasks: list[RegionTask]
     seconds: float
-    """Of all operators of one call."""
+    """Time of all operators of one call."""
     refused: list[str]
     """Operators that are fused but are no region, and why."""
     breaks: list[str]
@@ -64,7 +139,7 @@ class Regions:
     """A hash of the model's graphs and inputs: whether these are the regions of a model."""
 
     def data(self) -> dict[str, Any]:
-        """As plain data: the content of regions.json."""
+        """Return plain data: the content of regions.json."""
         return {
             "seconds": self.seconds,
             "tasks": [asdict(task) for task in self.tasks],
@@ -75,7 +150,7 @@ class Regions:
 
     @classmethod
     def read(cls, path: Path) -> Regions:
-        """What `extract_regions` wrote to `path`. Raises UsageError."""
+        """Read what `extract_regions` wrote to `path`. Raises UsageError."""
         try:
             data = json.loads((path / FILE).read_text(encoding="utf-8"))
             tasks = [

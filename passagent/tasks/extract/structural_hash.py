@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from torch import fx
 
+from passagent.errors import TaskError
+from passagent.evaluator.captures import graph_of
 from passagent.evaluator.matching.effects import Memory, is_pure, name_of
-from passagent.tasks.graphio import plain_value, target_name
+from passagent.tasks.graphio import load_graph, plain_value, target_name
 from passagent.tasks.meta import TensorMeta
+from passagent.tasks.reader import Subgraph, Task, load_task
 
 VERSION = 1
 Level = Literal["structure", "instance"]
@@ -44,7 +48,7 @@ def structural_hash(graph: fx.Graph, inputs: Sequence[TensorMeta]) -> Structural
 
 
 def is_sized(node: fx.Node) -> bool:
-    """Whether integers among a node's arguments are sizes."""
+    """Return whether integers among a node's arguments are sizes."""
     return name_of(node).strip("_") in _SIZED
 
 
@@ -147,3 +151,26 @@ def _plain(value: Any, name: Callable[[fx.Node], str], sized: bool) -> Any:
 
 def _sha(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def hash_subgraph(subgraph: Subgraph) -> StructuralHash:
+    """The hash of the graph that passes are matched against. Raises TaskError where it is not one graph."""
+    captured = graph_of(subgraph, "cpu")
+    inputs = [subgraph.inputs[position] for position in captured.order]
+    return structural_hash(load_graph(captured.nodes).graph, inputs)
+
+
+def hashes_of(task: Task) -> list[tuple[str, str] | None]:
+    """Structure and instance of each subgraph, in order; None for one that is not one graph."""
+    found: list[tuple[str, str] | None] = []
+    for subgraph in task.subgraphs:
+        try:
+            hashes = hash_subgraph(subgraph)
+            found.append((hashes.structure, hashes.instance))
+        except TaskError:
+            found.append(None)
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(hashes_of(load_task(sys.argv[1]))))

@@ -29,9 +29,8 @@ from passagent.system.faults import os_fault
 from passagent.system.machine_memory import memory_bytes, memory_kills
 from passagent.system.resumable import append_row, read_rows
 from passagent.tasks.reader import ALLOWED, FILES, GRAPH_LIST, ComputeOps
-from passagent.tasks.suites.outcomes import Answer, Reason, Row
 from passagent.tasks.suites.problem_child import Request
-from passagent.tasks.suites.problems import PROBLEM, Problem
+from passagent.tasks.suites.problems import PROBLEM, Answer, Problem, Reason, Row
 
 RECORD = "import.jsonl"
 _MOST_ANSWER = 256 << 20
@@ -46,11 +45,11 @@ class How:
 
     device: str = "cpu"
     most_bytes: int | None = None
-    """Of a call's inputs; what is larger is cut, or left out."""
+    """Limit on a call's inputs, bytes; what is larger is cut, or left out."""
     timeout_s: float = 600.0
     jobs: int = 1
     compute_ops: ComputeOps = ALLOWED
-    """Whether passes may replace matrix products and convolutions; kept in the tasks."""
+    """A word on whether passes may replace matrix products and convolutions; kept in the tasks."""
 
     @property
     def is_cuda(self) -> bool:
@@ -166,7 +165,7 @@ def _import(problem: Problem, out: Path, how: How, workers: _Workers) -> Row:
 
 
 def _ask(problem: Problem, how: How, workers: _Workers) -> Answer:
-    """What a fork makes of the problem; what it says is data, and is checked as such."""
+    """Return what a fork makes of the problem; its answer is data, and is checked as such."""
     most_bytes = how.most_bytes
     answer = _ask_once(problem, how, workers, most_bytes)
     while answer.reason == "memory" and most_bytes is not None and most_bytes > _LEAST:

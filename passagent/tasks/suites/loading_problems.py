@@ -17,14 +17,13 @@ import torch
 import torch.utils._pytree as pytree
 
 from passagent.tasks.extract.factories import Model
-from passagent.tasks.suites.outcomes import Refused
-from passagent.tasks.suites.problems import Problem
+from passagent.tasks.suites.problems import Problem, Refused
 
 SEED = 0
 FREE_AXIS = (1, 16, 128)
 """Sizes of an axis that a definition leaves open and no workload gives."""
 MOST_SAMPLES = 24
-"""Of one operator."""
+"""Limit on the samples of one operator."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Loaded:
 
     model: Model
     cut: dict[str, list[int]] = field(default_factory=dict)
-    """What was made smaller: `{"batch_size": [4096, 64]}`, as written and as it is here."""
+    """Sizes that were made smaller: `{"batch_size": [4096, 64]}`, as written and as it is here."""
     source: str = ""
     """The text that was run, with what was cut (kernelbench, flashinfer)."""
 
@@ -51,7 +50,7 @@ def load_problem(problem: Problem, place: Path, device: str, most_bytes: int | N
 
 
 def input_bytes(inputs: Any) -> int:
-    """What the tensors in it take, bytes."""
+    """Return the bytes of the tensors in `inputs`."""
     leaves = pytree.tree_leaves(inputs)
     return sum(one.numel() * one.element_size() for one in leaves if isinstance(one, torch.Tensor))
 
@@ -115,7 +114,7 @@ def _module(path: Path, text: str) -> ModuleType:
 
 
 def _size_of(module: ModuleType) -> int | None:
-    """What the inputs take, bytes, without making them; None where only making them tells."""
+    """Return the bytes of the inputs without making them; None where only making them shows it."""
     try:
         with torch.device("meta"):
             return input_bytes(module.get_inputs())

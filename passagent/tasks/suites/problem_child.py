@@ -17,8 +17,7 @@ from passagent.errors import MachineFault
 from passagent.sandbox.channel import Channel
 from passagent.sandbox.forking import serve
 from passagent.tasks.reader import ComputeOps
-from passagent.tasks.suites.outcomes import Answer, MadeTask, Reason, Refused
-from passagent.tasks.suites.problems import Problem
+from passagent.tasks.suites.problems import Answer, MadeTask, Problem, Reason, Refused
 
 _PRELOADED = (
     "torch._dynamo",
@@ -32,7 +31,7 @@ _TOLERANCE = 1e-5
 
 
 class Request(BaseModel):
-    """What a fork is asked."""
+    """A problem and how a fork is to run it."""
 
     problem: Problem
     device: str
@@ -66,8 +65,8 @@ def make_tasks(request: Request, scratch: Path) -> Answer:
     """The tasks of a problem, by one capture of each of its calls. Raises Refused, and what its code does."""
     import torch
 
+    from passagent.tasks.constraints import spread
     from passagent.tasks.extract.extracting import extract_model
-    from passagent.tasks.quality import spread
     from passagent.tasks.suites.loading_problems import load_problem
 
     torch.set_num_threads(request.threads)
@@ -179,7 +178,7 @@ def _refusal(error: BaseException, scratch: Path, problem: Problem) -> Answer:
 
 
 def _lacks_memory(text: str) -> bool:
-    """Whether an error's text is torch's on the CPU, its allocator's on a GPU, or a library's of NVIDIA."""
+    """Find the words of torch on the CPU, of its allocator on a GPU, or of a library of NVIDIA."""
     return any(said in text for said in ("can't allocate memory", "out of memory", "_ALLOC_FAILED"))
 
 

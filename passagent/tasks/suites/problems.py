@@ -1,4 +1,4 @@
-"""What a problem of a suite is, and where each suite keeps its problems. Nothing of a problem is run here."""
+"""Problems of suites: where each suite keeps them, and what comes of one. Nothing of them is run here."""
 
 from __future__ import annotations
 
@@ -7,13 +7,94 @@ import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict
 
 from passagent.errors import UsageError, closest
 from passagent.system.faults import os_fault
+
+Reason = Literal[
+    "fails",
+    "missing_package",
+    "needs_gpu",
+    "memory",
+    "too_large",
+    "timeout",
+    "random",
+    "no_tensor",
+    "no_model",
+    "not_captured",
+    "differs",
+]
+"""fails: its code raises an error. too_large: its inputs do not get small enough. random: two calls with the
+same inputs differ. no_tensor: a call returns none. no_model: it does not define what its suite asks for.
+not_captured: Dynamo or the layout of a task cannot hold it. differs: what was written does not compute what
+the problem does."""
+
+
+class Refused(Exception):
+    """A problem that becomes no task."""
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason: Reason = reason
+
+
+class MadeTask(BaseModel):
+    """A task, as text: what the process that ran the problem hands over."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    suffix: str
+    """After the problem's name; empty for the only one."""
+    subgraphs: dict[str, dict[str, str]]
+    """Files of each subgraph."""
+
+
+class Outcome(BaseModel):
+    """The outcome of a problem."""
+
+    reason: Reason | None = None
+    message: str = ""
+    """One line: the file and line, what is wrong."""
+    is_exact: bool = False
+    """Outputs are equal bit for bit."""
+    operators: int = 0
+    cut: dict[str, list[int]] = {}
+    left_out: int = 0
+    """Calls that became no subgraph, where others did."""
+    weak: list[str] = []
+    """Reasons why a result on it is worth little: outputs that are constant, or close to each other."""
+
+
+class Answer(Outcome):
+    """The outcome of a problem, from the process that ran it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    tasks: list[MadeTask] = []
+    source: str = ""
+    """The problem's text as it was run; kept beside its task's subgraphs."""
+
+
+class Row(Outcome):
+    """A problem in the record of an import."""
+
+    name: str
+    group: str
+    file: str
+    source: str
+    """sha256 of the problem and of how it was asked for."""
+    tasks: list[str] = []
+    seconds: float = 0.0
+
+    @property
+    def stands(self) -> bool:
+        """False if the problem must run again: memory that was short may be there now."""
+        return self.reason != "memory"
+
 
 PROBLEM = "problem.py"
 """In a task's directory: the text of the problem that it was made of (kernelbench, flashinfer)."""
@@ -28,7 +109,7 @@ class Origin(BaseModel):
     file: str
     """Relative to the path that was given; an operator's name for `opinfo`."""
     commit: str = ""
-    """Of the repository that the file is in; empty where there is none."""
+    """Commit of the repository that the file is in; empty where there is none."""
     licence: str = ""
     """By its usual short name, where a LICENSE lies there."""
 
@@ -39,14 +120,14 @@ class Problem(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     name: str
-    """Of its task's directory."""
+    """Name of its task's directory."""
     group: str
     """Under which the table counts it: `level2`."""
     origin: Origin
     files: dict[str, str] = {}
     """Its sources by file name; the first one is the problem."""
     arguments: list[dict[str, Any]] = []
-    """What its inputs are made of, once for each subgraph: sizes, seeds."""
+    """Arguments that its inputs are made of, once for each subgraph: sizes, seeds."""
 
 
 def find_problems(suite: str, place: str, levels: Sequence[int]) -> list[Problem]:

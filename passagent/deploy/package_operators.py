@@ -1,34 +1,100 @@
-"""What an operator of a package does at a call: a plan for these shapes, or what its pattern says."""
+"""The operators of packages: what a match binds to them, a plan for each layout, and their names in torch."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import fx
+from torch.library import Library
 
-from passagent.deploy.bindings import Skeleton, join, pattern_module, tensor_count
 from passagent.errors import PassagentError
+from passagent.evaluator.matching.pattern import PassLoadError
 from passagent.kernels import driver
 from passagent.plan import memory
 from passagent.plan.arguments import Argument, ValueArg, leaves
 from passagent.plan.choosing import fastest_choices
 from passagent.plan.compile import compile_plan
 from passagent.plan.convert import bound_argument, flattened, parts
-from passagent.plan.model import InputValue, Plan
+from passagent.plan.model import Plan
 from passagent.plan.replay import Replay, choices_of
+from passagent.tasks.graphio import load_value, plain_value
+
+Skeleton = dict[str, Any]
+"""For each parameter `{"tensor": N}`, `{"value": literal}`, or of a list with tensors `{"items": [...]}`."""
+
+
+def split(bindings: Mapping[str, Any]) -> tuple[Skeleton, list[fx.Node]]:
+    """The skeleton of a match's bindings, and the nodes at its tensors."""
+    tensors: list[fx.Node] = []
+
+    def shape(value: Any) -> Any:
+        if isinstance(value, fx.Node):
+            tensors.append(value)
+            return {"tensor": len(tensors) - 1}
+        if isinstance(value, tuple | list) and any(isinstance(one, fx.Node) for one in value):
+            return {"items": [shape(one) for one in value], "is_list": isinstance(value, list)}
+        return {"value": plain_value(value)}
+
+    return {name: shape(bindings[name]) for name in sorted(bindings)}, tensors
+
+
+def join(skeleton: Skeleton, tensors: Sequence[Any]) -> dict[str, Any]:
+    """Bindings with these tensors, or nodes, in their places."""
+
+    def value(part: Any) -> Any:
+        if "tensor" in part:
+            return tensors[part["tensor"]]
+        if "items" in part:
+            return (list if part["is_list"] else tuple)(value(one) for one in part["items"])
+        return load_value(part["value"], {})
+
+    return {name: value(part) for name, part in skeleton.items()}
+
+
+def tensor_count(skeleton: Skeleton) -> int:
+    """How many tensors a call is given."""
+
+    def count(part: Any) -> int:
+        return 1 if "tensor" in part else sum(map(count, part.get("items", ())))
+
+    return sum(map(count, skeleton.values()))
+
+
+def pattern_module(pattern: fx.Graph, skeleton: Skeleton) -> fx.GraphModule:
+    """Return the pattern as a function of a call's tensors alone, which returns a tuple."""
+    graph = fx.Graph()
+    given = [graph.placeholder(f"a{number}") for number in range(tensor_count(skeleton))]
+    bound = join(skeleton, given)
+    known: dict[fx.Node, Any] = {}
+    for node in pattern.nodes:
+        if node.op == "placeholder":
+            if str(node.target) not in bound:
+                raise PassLoadError(f"the pattern's parameter {node.target} is bound to nothing")
+            known[node] = bound[str(node.target)]
+        elif node.op != "output":
+            args, kwargs = fx.node.map_aggregate(
+                (node.args, node.kwargs), lambda one: known[one] if isinstance(one, fx.Node) else one
+            )
+            known[node] = graph.create_node(node.op, node.target, args, kwargs)
+    returned = next(node for node in reversed(pattern.nodes) if node.op == "output").args[0]
+    outputs = returned if isinstance(returned, tuple | list) else (returned,)
+    graph.output(tuple(known[node] for node in outputs))  # type: ignore[index]
+    return fx.GraphModule(torch.nn.Module(), graph)
+
 
 log = logging.getLogger("passagent")
 
 Layout = tuple[tuple[int, ...], tuple[int, ...], str]
 """Shape, strides (1 where the size is 1) and dtype of a tensor."""
 Key = tuple[Layout | None, ...]
-"""Of each tensor of a call; None where a plan does not look at it."""
+"""The layout of each tensor of a call; None where a plan does not look at it."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +106,19 @@ class PlannedCall:
 
 
 def layout_of(value: torch.Tensor) -> Layout:
-    """The layout of a tensor."""
-    shape, stride = tuple(value.shape), value.stride()
-    return shape, tuple(s if n != 1 else 1 for n, s in zip(shape, stride, strict=True)), str(value.dtype)[6:]
+    """Return the layout of a tensor."""
+    return _layout(value.shape, value.stride(), str(value.dtype)[6:])
+
+
+def planned_layout(plan: Plan, number: int) -> Layout:
+    """Return the layout of a plan's value."""
+    value = plan.values[number]
+    return _layout(value.shape, value.stride, value.dtype)
+
+
+def _layout(shape: Sequence[int], stride: Sequence[int], dtype: str) -> Layout:
+    strides = (s if size != 1 else 1 for size, s in zip(shape, stride, strict=True))
+    return tuple(shape), tuple(strides), dtype
 
 
 class PlannedOperator:
@@ -93,7 +169,7 @@ class PlannedOperator:
         return self.by_pattern(*tensors)
 
     def by_pattern(self, *tensors: torch.Tensor) -> Any:
-        """What the pattern computes."""
+        """Compute what the pattern says."""
         result = self.pattern(*tensors)
         return owned(result if len(result) > 1 else result[0], tensors)
 
@@ -109,7 +185,7 @@ class PlannedOperator:
             return None
 
     def _lasting(self, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
-        """What `make` returns, whose memory outlives this call.
+        """Return what `make` returns, with memory that outlives this call.
 
         While Inductor warms up for a CUDA graph, a thread's memory comes from that graph's pool and must be
         gone after the call. Memory of other threads does not.
@@ -163,22 +239,19 @@ def owned(result: Any, tensors: Sequence[Any]) -> Any:
 
 
 def _are_owned(plan: Plan) -> bool:
-    """Whether each result of a plan has memory of its own."""
+    """Return whether each result of a plan has memory of its own."""
     results = [leaf.value for leaf in leaves(plan.result) if isinstance(leaf, ValueArg)]
     bases = [memory.place(plan, number).base for number in results]
     return len(set(bases)) == len(bases) and all(plan.values[base].kind == "made" for base in bases)
 
 
 def _key(call: PlannedCall, skeleton: Skeleton) -> Key:
-    """What tensors a plan is for."""
+    """Return the layouts of the tensors that a plan is for."""
     found: dict[int, Layout] = {}
     given = parts(_given(call, skeleton))
     for place, argument in zip(given, flattened(call.plan.inputs), strict=True):
         if isinstance(place, _Place) and isinstance(argument, ValueArg):
-            value = call.plan.values[argument.value]
-            assert isinstance(value, InputValue)
-            stride = tuple(s if n != 1 else 1 for n, s in zip(value.shape, value.stride, strict=True))
-            found[place.number] = (tuple(value.shape), stride, value.dtype)
+            found[place.number] = planned_layout(call.plan, argument.value)
     return tuple(found.get(number) for number in range(tensor_count(skeleton)))
 
 
@@ -188,7 +261,7 @@ class _Place:
 
 
 def _given(call: PlannedCall, skeleton: Skeleton) -> list[Any]:
-    """What a plan is given: places of tensors, constants, tuples of these."""
+    """Return a plan's arguments: places of tensors, constants, tuples of these."""
     bindings = join(skeleton, [_Place(number) for number in range(tensor_count(skeleton))])
     return [bound_argument(argument, bindings) for argument in call.arguments]
 
@@ -205,3 +278,76 @@ def _arranger(given: list[Any]) -> Callable[[Sequence[Any]], list[Any]]:
         return lambda tensors: [put(part, tensors) for part in given]
     pairs = [(part.number, None) if isinstance(part, _Place) else (-1, part) for part in given]
     return lambda tensors: [tensors[at] if at >= 0 else constant for at, constant in pairs]
+
+
+NAMESPACE = "passagent"
+_library: list[Library] = []
+_registered: dict[str, PlannedOperator] = {}
+direct_calls = SimpleNamespace()
+"""The operators as functions, by name, for code that Inductor generates.
+
+A call of `torch.ops.passagent.p_...` goes through torch's dispatcher and twice through Python. Generated code
+is below autograd and autocast: there the implementation for its device can be called itself.
+"""
+
+
+def operator(name: str) -> PlannedOperator | None:
+    """The operator of that name, if it is registered."""
+    return _registered.get(name)
+
+
+def overload(name: str) -> torch._ops.OpOverload:
+    """The operator as a graph calls it."""
+    return getattr(getattr(torch.ops, NAMESPACE), name).default  # type: ignore[no-any-return]
+
+
+def register(name: str, made: PlannedOperator, outputs: int) -> PlannedOperator:
+    """Register an operator with so many outputs, unless it is registered. The one that is.
+
+    On the device of its plans it replays them; anywhere else, for gradients, under autocast and for shapes
+    alone it is its pattern.
+    """
+    if name in _registered:
+        return _registered[name]
+    if not _library:
+        _library.append(Library(NAMESPACE, "FRAGMENT"))
+    library = _library[0]
+    given = ", ".join(f"Tensor a{number}" for number in range(made.count))
+    result = "Tensor" if outputs == 1 else f"({', '.join(['Tensor'] * outputs)})"
+    tags = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
+    library.define(f"{name}({given}) -> {result}", tags=tags)
+    library.impl(name, made, made.device.upper())
+    library.impl(name, made.by_pattern, "CompositeExplicitAutograd")
+    for device in ("CPU", "CUDA"):
+        library.impl(name, made.by_pattern, f"Autocast{device}")
+    qualified = f"{NAMESPACE}::{name}"
+    torch.library.register_fake(qualified, made.by_pattern, lib=library)
+    torch.library.register_autograd(qualified, _backward(made), setup_context=_keep, lib=library)
+    _registered[name] = made
+    setattr(direct_calls, name, made)
+    return made
+
+
+def _keep(ctx: Any, inputs: tuple[torch.Tensor, ...], output: Any) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _backward(made: PlannedOperator) -> Any:
+    """The pattern's gradients: it is computed again. A pass for them could take this place."""
+
+    def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        inputs = ctx.saved_tensors
+        wanted = [number for number, needs in enumerate(ctx.needs_input_grad) if needs]
+
+        def pattern(*some: torch.Tensor) -> Any:
+            given = list(inputs)
+            for number, value in zip(wanted, some, strict=True):
+                given[number] = value
+            found = made.pattern(*given)
+            return found if len(found) > 1 else found[0]
+
+        pulled = torch.func.vjp(pattern, *(inputs[number] for number in wanted))[1]
+        found = dict(zip(wanted, pulled(grads if len(grads) > 1 else grads[0]), strict=True))
+        return tuple(found.get(number) for number in range(len(inputs)))
+
+    return backward
