@@ -117,7 +117,7 @@ def lower_node(
             result = lowering(call, *args, **kwargs)
     except Unsupported as error:
         raise Unsupported(name, error.reason) from error
-    except (TypeError, AttributeError, KeyError, IndexError, ValueError) as error:
+    except (TypeError, AttributeError, KeyError, IndexError, ValueError, OverflowError) as error:
         raise Unsupported(name, f"these arguments are not lowered ({error})") from error
     check_shape(trace, name, result, out)
     return result

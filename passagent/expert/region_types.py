@@ -46,4 +46,5 @@ def named_types(region: Region, half: Region | None) -> list[Types]:
         or any(isinstance(v, torch.dtype) for _, v in arguments(n))
         for n in region.nodes
     )
-    return [none if converts else single] * len(nodes)
+    named = any(_dtype(n) is torch.float32 for n in region.inputs)  # else nothing says which type it is
+    return [single if named and not converts else none] * len(nodes)
