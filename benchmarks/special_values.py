@@ -16,7 +16,10 @@ from __future__ import annotations
 import argparse
 import copy
 import math
+import multiprocessing
+import os
 import tempfile
+import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +47,8 @@ CONSTANTS = (0.1, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 6.0, 20.0, 86.6, 88.0, 88.8
 """Numbers that the cases compare with, clamp to or multiply by, and where exponentials end."""
 IN_A_KERNEL = 24
 """Cases of a graph: a kernel of more takes its compiler too long."""
+SILENT_S = 240
+"""Seconds without any result after which those that are missing count as failed."""
 
 
 def floats(dtype: torch.dtype) -> torch.Tensor:
@@ -380,6 +385,8 @@ class Outcome:
     left: bool = False
     """Eager computes it."""
     operators: tuple[str, ...] = ()
+    failure: str = ""
+    """Why there is no result of the expert's code."""
 
 
 def lowered(
@@ -437,14 +444,22 @@ def in_float64(function: Function, inputs: list[Any], like: torch.Tensor) -> tor
     return result.to(like.dtype) if result.shape == like.shape else None
 
 
-def by_inductor(function: Function, inputs: list[Any]) -> Any:
-    """Inductor's result; None where it has none."""
+def by_inductor(functions: list[Function], inputs: list[Any]) -> list[Any]:
+    """Inductor's results of functions, compiled together, or one by one where that fails; None for none."""
     torch._dynamo.reset()
     try:
-        return torch.compile(Several([function]))(*[x.clone() for x in inputs])[0]
+        return list(torch.compile(Several(functions))(*[x.clone() for x in inputs]))
     except Exception as error:  # a compiler of its own: whatever it raises, it has no result
-        print(f"Inductor: {type(error).__name__}: {str(error).splitlines()[0][:80]}")
-        return None
+        if len(functions) > 1:
+            return [by_inductor([function], inputs)[0] for function in functions]
+        print(f"Inductor: {type(error).__name__}: {last_line(error)}", flush=True)
+        return [None]
+
+
+def last_line(error: Exception) -> str:
+    """The last line of an error that says something, which is where compilers say what is wrong."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip(" ^")]
+    return (lines or [""])[-1][:100]
 
 
 def beside(x: torch.Tensor, up: bool) -> torch.Tensor:
@@ -465,53 +480,148 @@ def runs(function: Function, inputs: list[Any]) -> bool:
     return True
 
 
+@dataclass(frozen=True)
+class Share:
+    """Cases of a group that one kernel computes, in one dtype."""
+
+    group: str
+    dtype: torch.dtype
+    names: tuple[str, ...]
+
+    @property
+    def pointwise(self) -> bool:
+        """Elements are computed one by one: elsewhere the sign of a zero hangs on the order of a sum."""
+        return self.group in {"one", "casts", "scalar", "two", "three"}
+
+
+def shares(group: str, dtype: torch.dtype, device: str, names: Collection[str] = ()) -> list[Share]:
+    """The cases of a group that eager takes, in shares of a kernel; of `names` only, if there are any."""
+    functions, make = GROUPS[group]
+    inputs = [x.to(device) for x in make(dtype)]
+    able = [n for n, f in functions.items() if (not names or n in names) and runs(f, inputs)]
+    step = 1 if group == "casts" else IN_A_KERNEL  # where one cannot be lowered, others are left with it
+    return [Share(group, dtype, tuple(able[k : k + step])) for k in range(0, len(able), step)]
+
+
 def swept(
     group: str, dtype: torch.dtype, device: str, names: Collection[str] = (), inductor: bool = True
 ) -> list[Outcome]:
     """A group's operators in one dtype; of `names` only, if there are any."""
-    functions, make = GROUPS[group]
-    inputs = [x.to(device) for x in make(dtype)]
-    able = [n for n, f in functions.items() if (not names or n in names) and runs(f, inputs)]
-    found = []
-    step = 1 if group == "casts" else IN_A_KERNEL  # where one cannot be lowered, others are left with it
-    for first in range(0, len(able), step):
-        part = able[first : first + step]
-        chosen = [functions[n] for n in part]
-        results, wanted, graph, rewritten = lowered(chosen, inputs, device)
-        (before,), (after,) = ([n for n in g.graph.nodes if n.op == "output"] for g in (graph, rewritten))
-        kept = {n.name for n in rewritten.graph.nodes}
-        for k, (name, function) in enumerate(zip(part, chosen, strict=True)):
-            eager = wanted[k]
-            outcome = Outcome(group, name, str(dtype).removeprefix("torch."), eager.numel())
-            made = calls(before.args[0][k])
-            outcome.operators = tuple(sorted({op_name(n) for n in made}))
-            outcome.left = before.args[0][k].name in kept and after.args[0][k].name == before.args[0][k].name
-            hold(outcome, function, inputs, results[k], eager, inductor)
-            found.append(outcome)
-    return found
+    return [o for share in shares(group, dtype, device, names) for o in swept_share(share, device, inductor)]
 
 
-def hold(
-    outcome: Outcome, function: Function, inputs: list[Any], ours: Any, eager: Any, inductor: bool
-) -> None:
-    """Count where a result differs from the others'."""
-    pointwise = outcome.group in {"one", "casts", "scalar", "two", "three"}
-    signs = pointwise  # where many are added, that of a zero hangs on their order
-    wrong = differs(ours, eager, signs)
-    outcome.from_eager = int(wrong.sum())
-    if outcome.from_eager and (wide := in_float64(function, inputs, eager)) is not None:
-        wrong &= differs(ours, wide, signs)
-    if wrong.any() and inductor and (other := by_inductor(function, inputs)) is not None:
-        wrong &= differs(ours, other, signs)
-    if wrong.any() and not pointwise:
-        for up in (True, False):
-            moved = function(*[beside(x, up) for x in inputs])
-            wrong &= ~differs(moved, eager, signs)
-    outcome.from_all = int(wrong.sum())
-    if outcome.from_all:
-        place = tuple(wrong.nonzero()[0].tolist())
-        given = [x[place].item() for x in inputs if x.shape == eager.shape]
-        outcome.example = f"{given} at {place}: {ours[place].item()}, eager {eager[place].item()}"
+def swept_share(share: Share, device: str, inductor: bool) -> list[Outcome]:
+    """A share's outcomes. Cases that fail together, or are left to eager together, are tried apart."""
+    try:
+        outcomes = held(share, device, inductor)
+    except Exception as error:  # the expert's failure, whatever its text makes a compiler raise
+        if len(share.names) > 1:
+            return swept_apart([(name,) for name in share.names], share, device, inductor)
+        failure = f"{type(error).__name__}: {last_line(error)}"
+        return [Outcome(share.group, share.names[0], dtype_text(share.dtype), failure=failure)]
+    left = tuple(o.name for o in outcomes if o.left)
+    if not left or len(share.names) == 1:
+        return outcomes
+    half = len(left) // 2
+    again = [left] if len(left) < len(share.names) else [left[:half], left[half:]]
+    return [o for o in outcomes if not o.left] + swept_apart(again, share, device, inductor)
+
+
+def swept_apart(parts: list[tuple[str, ...]], share: Share, device: str, inductor: bool) -> list[Outcome]:
+    """Outcomes of parts of a share."""
+    alone = [Share(share.group, share.dtype, names) for names in parts]
+    return [outcome for part in alone for outcome in swept_share(part, device, inductor)]
+
+
+def held(share: Share, device: str, inductor: bool) -> list[Outcome]:
+    """A share's outcomes: where its results differ from eager's, float64's and Inductor's."""
+    functions, make = GROUPS[share.group]
+    inputs = [x.to(device) for x in make(share.dtype)]
+    chosen = [functions[name] for name in share.names]
+    results, wanted, graph, rewritten = lowered(chosen, inputs, device)
+    (before,), (after,) = ([n for n in g.graph.nodes if n.op == "output"] for g in (graph, rewritten))
+    kept = {n.name for n in rewritten.graph.nodes}
+    outcomes, wrong = [], []
+    for k, name in enumerate(share.names):
+        outcome = Outcome(share.group, name, dtype_text(share.dtype), wanted[k].numel())
+        outcome.operators = tuple(sorted({op_name(n) for n in calls(before.args[0][k])}))
+        outcome.left = before.args[0][k].name in kept and after.args[0][k].name == before.args[0][k].name
+        outcomes.append(outcome)
+        wrong.append(differs(results[k], wanted[k], share.pointwise))
+        outcome.from_eager = int(wrong[k].sum())
+    differing = [k for k, outcome in enumerate(outcomes) if outcome.from_eager]
+    for k in differing:
+        wide = in_float64(chosen[k], inputs, wanted[k])
+        if wide is not None:
+            wrong[k] &= differs(results[k], wide, share.pointwise)
+    differing = [k for k in differing if wrong[k].any()]
+    others = by_inductor([chosen[k] for k in differing], inputs) if inductor and differing else []
+    for k, other in zip(differing, others, strict=False):
+        if other is not None:
+            wrong[k] &= differs(results[k], other, share.pointwise)
+    for k in differing:
+        for up in () if share.pointwise or not wrong[k].any() else (True, False):
+            moved = chosen[k](*[beside(x, up) for x in inputs])
+            wrong[k] &= ~differs(moved, wanted[k], share.pointwise)
+        outcomes[k].from_all = int(wrong[k].sum())
+        if outcomes[k].from_all:
+            place = tuple(wrong[k].nonzero()[0].tolist())
+            values = [x[place].item() for x in inputs if x.shape == wanted[k].shape]
+            both = f"{results[k][place].item()}, eager {wanted[k][place].item()}"
+            outcomes[k].example = f"{values} at {place}: {both}"
+    return outcomes
+
+
+def dtype_text(dtype: torch.dtype) -> str:
+    """`float32` for torch.float32."""
+    return str(dtype).removeprefix("torch.")
+
+
+def in_turn(lists: list[list[Share]]) -> list[Share]:
+    """The first share of each list, then the second of each: a run that is cut has seen all kinds."""
+    longest = max(map(len, lists), default=0)
+    return [shares[k] for k in range(longest) for shares in lists if k < len(shares)]
+
+
+def start_worker() -> None:
+    """One thread a process; compilers start no processes of their own."""
+    torch.set_num_threads(1)
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+
+
+def sweep(work: list[Share], asked: argparse.Namespace) -> tuple[list[Outcome], int]:
+    """All shares' outcomes, in processes side by side; and how many shares the time did not reach.
+
+    A share whose process dies is counted as a failure of each of its cases, once nothing else is under way.
+    """
+    outcomes, began = list[Outcome](), time.monotonic()
+    with multiprocessing.get_context("spawn").Pool(asked.jobs, start_worker) as pool:
+        inductor = not asked.no_inductor
+        waiting = [(share, pool.apply_async(swept_share, (share, asked.device, inductor))) for share in work]
+        heard = began
+        while waiting and time.monotonic() - began < asked.most_s and time.monotonic() - heard < SILENT_S:
+            ready = [(share, result) for share, result in waiting if result.ready()]
+            waiting = [(share, result) for share, result in waiting if not result.ready()]
+            for _, result in ready:
+                heard = time.monotonic()
+                for outcome in result.get():
+                    outcomes.append(outcome)
+                    report(outcome)
+            time.sleep(0.1)
+        silent = time.monotonic() - heard >= SILENT_S
+    if not silent:
+        return outcomes, len(waiting)
+    for share, _ in waiting:
+        failure = f"no answer in {SILENT_S} s: the process died, or hangs"
+        outcomes += [Outcome(share.group, n, dtype_text(share.dtype), failure=failure) for n in share.names]
+    return outcomes, 0
+
+
+def report(o: Outcome) -> None:
+    """A line for a case that differs from eager's result or fails."""
+    if o.from_eager or o.failure:
+        counts = "fails" if o.failure else f"{o.from_eager:5} {o.from_all:5}"
+        print(f"{o.group:10} {o.name:20} {o.dtype:8} {counts} {o.failure or o.example}", flush=True)
 
 
 def main() -> None:
@@ -521,26 +631,19 @@ def main() -> None:
     )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--groups", default=",".join(GROUPS), help="of cases, separated by commas")
-    parser.add_argument("--dtypes", default=",".join(str(d).removeprefix("torch.") for d in DTYPES))
+    parser.add_argument("--dtypes", default=",".join(map(dtype_text, DTYPES)))
     parser.add_argument("--only", default="", help="cases whose name holds this text")
     parser.add_argument("--no-inductor", action="store_true", help="hold against eager and float64 only")
+    parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
+    parser.add_argument("--most-s", type=float, default=math.inf, help="seconds after which it ends")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
-    outcomes = list[Outcome]()
-    for group in asked.groups.split(","):
-        for name in asked.dtypes.split(","):
-            names = [n for n in GROUPS[group][0] if asked.only in n]
-            for o in (
-                swept(group, getattr(torch, name), asked.device, names, not asked.no_inductor)
-                if names
-                else ()
-            ):
-                outcomes.append(o)
-                if o.from_eager:
-                    print(
-                        f"{o.group:10} {o.name:20} {o.dtype:8} {o.from_eager:5} {o.from_all:5} {o.example}",
-                        flush=True,
-                    )
+    names = {g: [n for n in GROUPS[g][0] if asked.only in n] for g in asked.groups.split(",")}
+    dtypes = [getattr(torch, name) for name in asked.dtypes.split(",")]
+    lists = [
+        shares(g, dtype, asked.device, chosen) for g, chosen in names.items() if chosen for dtype in dtypes
+    ]
+    outcomes, unreached = sweep(in_turn(lists), asked)
     called = {op for o in outcomes if not o.left for op in o.operators}
     data: dict[str, Any] = {
         "environment": describe(asked.device, 1),
@@ -548,16 +651,17 @@ def main() -> None:
         "cases": len(outcomes),
         "from_eager": sum(o.from_eager for o in outcomes),
         "from_all": sum(o.from_all for o in outcomes),
-        "differences": [o.__dict__ for o in outcomes if o.from_eager],
+        "failed": sum(bool(o.failure) for o in outcomes),
+        "kernels_not_reached": unreached,
+        "differences": [o.__dict__ for o in outcomes if o.from_eager or o.failure],
         "left_to_eager": sorted({f"{o.name} {o.dtype}" for o in outcomes if o.left}),
         "not_called": sorted(name for name in OPS if name not in called and name + "_" not in called),
     }
-    print(f"left to eager: {', '.join(data['left_to_eager'])}")
+    print(f"left to eager: {len(data['left_to_eager'])} cases")
     print(f"not called: {', '.join(data['not_called'])}")
     print(
-        "{cases} cases, {elements} elements: {from_eager} differ from eager's, {from_all} from all".format(
-            **data
-        )
+        "{cases} cases, {elements} elements: {from_eager} differ from eager's, {from_all} from all; "
+        "{failed} cases fail, {kernels_not_reached} kernels were not reached".format(**data)
     )
     if not asked.only:
         print(f"wrote {keep('special-values', asked.device, asked.out, data)}")

@@ -11,6 +11,17 @@ import torch.nn.functional as F
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 import special_values
+import triton.language as tl
+from triton._C.libtriton import ir
+from triton._utils import type_canonicalisation_dict
+from triton.backends.compiler import GPUTarget
+from triton.compiler.compiler import ASTSource, make_backend
+
+import passagent.kernels
+from passagent.expert.author import author
+from passagent.expert.choices import default
+
+GPU = GPUTarget("cuda", 90, 32)
 
 ONE = {
     "exp",
@@ -23,10 +34,11 @@ ONE = {
     "selu",
     "clamp between",
 }
-ONE |= {"logsigmoid", "masked_fill", "sign", "abs", "trunc", "relu", "pow 2"}
+ONE |= {"logsigmoid", "masked_fill", "sign", "abs", "trunc", "relu", "pow 2", "pow -0.5"}
 COMPARED = {"lt", "le", "gt", "ge", "eq", "ne", "clamp", "clamp_min", "hardshrink", "tensor gt"}
 SCALARS = {f"{name} {number}" for name in COMPARED for number in (0.3, "nan")}
-SCALARS |= {"add 0.3", "rsub 0.3", "mul 0.3", "rdiv 0.3", "tensor mul 0.3", "elu -0.7"}
+SCALARS |= {"add 0.3", "rsub 0.3", "mul 0.3", "rdiv 0.3", "tensor mul 0.3", "elu -0.7", "pow -0.7"}
+SCALARS |= {"lerp True", "clamp_max 1e-30"}
 ENDS = {
     f"{name} {number}" for name in ("clamp", "clamp_min", "masked_fill", "threshold") for number in (-1, 2)
 }
@@ -34,13 +46,14 @@ REDUCED = {"amax", "amin", "amax 0", "max", "max index", "min", "norm inf", "any
 REDUCED |= {"logsumexp", "softmin", "norm"}
 CLASSES = [
     ("one", ONE, special_values.FLOATS[:3]),
-    ("one", {"abs", "neg", "square", "sign", "relu"}, special_values.INTEGERS),
-    ("scalar", SCALARS, special_values.FLOATS[:3]),
+    ("one", {"abs", "neg", "square", "sign", "relu", "softsign"}, special_values.INTEGERS),
+    ("scalar", SCALARS, special_values.FLOATS),
     ("scalar", ENDS, special_values.INTEGERS[:2]),
     ("two", {"maximum", "minimum", "add alpha", "lerp", "where"}, special_values.FLOATS[:2]),
     ("two", {"add", "sub", "mul", "maximum"}, special_values.INTEGERS),
     ("three", {"clamp", "addcmul", "lerp"}, special_values.FLOATS[:1]),
     ("rows", REDUCED, special_values.FLOATS[:2]),
+    ("rows", {"logsumexp"}, [torch.int8, torch.int64]),
 ]
 """Cases of the benchmark that share a mechanism, and dtypes: a kernel each."""
 KINDS = [
@@ -53,7 +66,7 @@ KINDS = [
 def check(group: str, names: set[str], dtype: torch.dtype, device: str) -> None:
     """On a GPU Inductor's results count, too: functions that Triton calls know no subnormal numbers."""
     outcomes = special_values.swept(group, dtype, device, names, inductor=device == "cuda")
-    assert outcomes and any(not o.left for o in outcomes)
+    assert outcomes and not [(o.name, o.failure) for o in outcomes if o.left or o.failure]
     assert [(o.name, o.from_all, o.example) for o in outcomes if o.from_all] == []
 
 
@@ -87,3 +100,65 @@ def test_normalised_rows_of_one_value_are_zero(normalise):
     x = torch.tensor([3.3e7, -1.0, 1e4, 0.0])[:, None].expand(4, 128).contiguous()
     (ours,), *_ = special_values.lowered([normalise], [x], "cpu")
     assert ours.eq(1.0).all()
+
+
+def test_number_beside_float64_and_integers_is_no_16_bit_type():
+    for dtype in (torch.float64, torch.int32):
+        (outcome,) = special_values.swept("scalar", dtype, "cpu", ["tensor gt 0.3"], inductor=False)
+        assert not outcome.left and outcome.from_eager == 0
+
+
+def built(kernel, plan):
+    """In place of `triton_kernel`: a call builds the kernel's IR for a GPU and returns zeros."""
+
+    def call(*args):
+        _, outputs, constants = plan(*args)
+        results = [
+            torch.zeros_like(o) if isinstance(o, torch.Tensor) else torch.zeros(o[0], dtype=o[1])
+            for o in outputs.values()
+        ]
+        values = dict(zip(kernel.arg_names, args, strict=False)) | dict(zip(outputs, results, strict=True))
+        values |= constants
+        signature, known = {}, {}
+        for place, name in enumerate(kernel.arg_names):
+            value = values[name]
+            if isinstance(value, torch.Tensor):
+                dtype = special_values.dtype_text(value.dtype)
+                signature[name] = f"*{type_canonicalisation_dict[dtype]}"
+            elif isinstance(value, tl.constexpr) or name.startswith(("BLOCK", "ROWS")):
+                signature[name], known[(place,)] = "constexpr", getattr(value, "value", value)
+            else:
+                signature[name] = "i32"
+        backend, context = make_backend(GPU), ir.context()
+        options = backend.parse_options({})
+        ir.load_dialects(context)
+        backend.load_dialects(context)
+        functions, modules = backend.get_codegen_implementation(options), backend.get_module_map()
+        ASTSource(kernel, signature, known).make_ir(GPU, options, functions, modules, context)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    return call
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int32])
+def test_gpu_kernel_with_numbers_builds_in_every_dtype(monkeypatch, dtype):
+    """Triton's functions of two operands take no two dtypes, and it reads a number as float32."""
+    monkeypatch.setattr(
+        passagent.kernels, "triton_kernel", lambda plan, **_: lambda kernel: built(kernel, plan)
+    )
+    monkeypatch.setattr(special_values, "author", lambda graphs, *_: author(graphs, "cuda", default("cuda")))
+    for group, names in (("scalar", None), ("one", {"pow -0.5", "pow 0.5", "softsign"}), ("two", {"pow"})):
+        outcomes = special_values.swept(group, dtype, "cpu", names or (), inductor=False)
+        assert outcomes and [(o.name, o.failure) for o in outcomes if o.failure] == []
+
+
+def test_case_that_does_not_build_is_counted_and_others_are_held(monkeypatch):
+    def lowered(functions, inputs, device):
+        if special_values.ONE["exp"] in functions:
+            raise KeyError("no such function")
+        return actual(functions, inputs, device)
+
+    actual = special_values.lowered
+    monkeypatch.setattr(special_values, "lowered", lowered)
+    outcomes = special_values.swept("one", torch.float32, "cpu", ["exp", "neg"], inductor=False)
+    assert [(o.name, o.failure) for o in outcomes] == [("neg", ""), ("exp", "KeyError: 'no such function'")]

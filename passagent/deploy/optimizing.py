@@ -30,7 +30,7 @@ from passagent.deploy.region_searches import RegionSearches, Wanted, best_run, f
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.hardware.machine import Machine, measure_machine
 from passagent.evaluator.result import Evaluation
-from passagent.expert.attention_regions import attentions
+from passagent.expert.region import attentions
 from passagent.kernels.toolchain import compiler
 from passagent.sandbox.environment import device_name
 from passagent.search import planting

@@ -10,8 +10,7 @@ from torch import fx
 
 from passagent.evaluator.result import MANIFEST
 from passagent.expert import (
-    attention_variant,
-    cpp_host,
+    attention_text,
     cpp_product,
     cpp_text,
     cuda_grid,
@@ -24,19 +23,27 @@ from passagent.expert.arithmetic import decides_later
 from passagent.expert.attention import is_attention
 from passagent.expert.choices import Plan
 from passagent.expert.cost import Work
-from passagent.expert.dead_passes import matching
-from passagent.expert.entry_text import module_lines
+from passagent.expert.entry_text import cpp_kernel_lines, module_lines
 from passagent.expert.expressions import Trace, Unsupported
-from passagent.expert.family import Family, named, used_in, view_lines, view_route
+from passagent.expert.family import (
+    Family,
+    identifier,
+    kind,
+    matching,
+    named,
+    pass_name,
+    title,
+    used_in,
+    view_lines,
+    view_route,
+)
 from passagent.expert.graph import example, is_free, mutates, op_name
 from passagent.expert.layouts import input_orders, of_library, output_orders, stored
 from passagent.expert.long_reductions import steps
-from passagent.expert.lower import Lowered, Region, Types, lower_region
+from passagent.expert.lower import Lowered, Region, Types, has_any, lower_region, named_types
 from passagent.expert.lower_conv import bias_of, is_written_out
 from passagent.expert.lowering import HALF
-from passagent.expert.names import identifier, kind, pass_name, title
 from passagent.expert.region import Found, does_nothing, find_regions, is_view, moves_only
-from passagent.expert.region_types import has_any, named_types
 from passagent.expert.repeated import MOVES, join_reductions, reduces_again, windows_again
 from passagent.expert.schedule import Schedule
 from passagent.expert.text_parts import Kernel, Knobs, TritonKernel
@@ -200,9 +207,8 @@ def _variant(region: Region, half: Region | None, family: Family, target: Target
 def _lowered(region: Region, types: list[Types], family: Family, given: Target) -> wrapper.Variant:
     if is_attention(region):
         names = [family.names[i] for i in family.regions[0].inputs]
-        layout = attention_variant.Layout(given.inputs, given.outputs[0])
-        name = identifier(family.regions[0])
-        return attention_variant.variant(region, name, names, family.parameters, types, layout, given.plan)
+        layout = attention_text.Layout(given.inputs, given.outputs[0])
+        return attention_text.attention_variant(region, names, family, types, layout, given.plan)
     low = lower_region(region, family.parameters, given.name, types, given.inputs)
     low.trace.decisive = decides_later(region)
     first = family.regions[0]
@@ -318,7 +324,7 @@ def _files(routes: list[tuple[Family, AnyRoute]], plan: Plan, target: str) -> di
     entry = routes[0][1].name
     one = len(routes) == 1
     module = "" if one else f"{entry}_kernels"
-    lines_of = None if target == "cuda" else cpp_host.kernel_lines
+    lines_of = None if target == "cuda" else cpp_kernel_lines
     host = module_lines([route for _, route in routes], plan, entry, lines_of)
     files: dict[str, str] = {}
     names: list[str] = []

@@ -158,11 +158,7 @@ class ValueWriter(Writer):
         if e.data == "relu":
             return f"{args[0]} < 0 ? 0 : {args[0]}"
         if e.data in {"maximum", "minimum"}:
-            sign = ">" if e.data == "maximum" else "<"
-            if e.dtype not in FLOATING or (e.args[1].kind == "const" and not math.isnan(e.args[1].data)):
-                sign = "<" if e.data == "maximum" else ">"
-                return f"{args[0]} {sign} {args[1]} ? {args[1]} : {args[0]}"
-            return f"(({args[0]} {sign} {args[1]}) | ({args[0]} != {args[0]})) ? {args[0]} : {args[1]}"
+            return self.extreme(e, *args)
         if e.data == "index_clamp":
             return f"std::min<int64_t>(std::max<int64_t>({args[0]}, 0), {args[1]})"
         if e.data in FUNCTIONS:
@@ -170,6 +166,16 @@ class ValueWriter(Writer):
             name = f"{e.data}_f32" if e.data in _PRELUDE and e.dtype == "float32" else name
             return f"{name}({', '.join(map(bare, args))})"
         raise Unsupported(e.data, "has no C++ form")
+
+    def extreme(self, e: Expr, a: str, b: str) -> str:
+        """maximum or minimum. NaN stays. Of two zeros eager has the second one, beside a number the first."""
+        above, below = (">", "<") if e.data == "maximum" else ("<", ">")
+        bound = e.args[1]
+        while bound.data in {"cast", "as_half"}:
+            bound = bound.args[0]
+        if e.dtype not in FLOATING or (bound.kind == "const" and not math.isnan(bound.data)):
+            return f"{a} {below} {b} ? {b} : {a}"
+        return f"(({a} {above} {b}) | ({a} != {a})) ? {a} : {b}"
 
     def calls(self, e: Expr) -> bool:
         """Whether a value is made, where it stands, with a function of the math library."""

@@ -378,8 +378,10 @@ class TritonWriter(TritonValues):
             return self.partial_lines(store, *store.partial)
         expr = self.unrounded(store)
         value = self.emit(expr, 0)
-        if expr.kind in {"const", "size"}:  # a number of Python's has no dtype
-            value = f"tl.full({self.one}, {bare(value)}, {TYPES.get(expr.dtype, 'tl.float32')})"
+        if expr.kind == "const":  # a number of Python's has no dtype
+            value = self.number(expr.data, expr.dtype, typed=True)
+        elif expr.kind == "size":
+            value = f"tl.full({self.one}, {bare(value)}, {TYPES[expr.dtype]})"
         address = self.s.addresses[id(store)]
         axes = self.s.axes(store.axes)
         mask = self.mask(axes)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+import torch
+
 from passagent.expert.arithmetic import CHEAP, EXACT, is_mean
 from passagent.expert.block_axes import Form
 from passagent.expert.expressions import Axis, Expr, Unsupported, parts
@@ -40,8 +42,10 @@ _FORMS = {
 
 _LIBDEVICE = ("exp", "log", "log2", "log10", "log1p", "expm1", "rint", "tanh", "tan")
 _FORMS |= {name: f"libdevice.{name}({{0}})" for name in _LIBDEVICE}
-_FORMS["pow"] = "libdevice.pow({0}, {1})"
 """As exact as eager's: CUDA's own functions, where Triton's are approximations."""
+
+_SMALLEST_NORMAL = 2.0**-126
+"""Of float32: functions that Triton links from CUDA's library take what is smaller for zero, or worse."""
 
 SEVERAL = "along one of several axes of a row"
 """Why a scan has no form."""
@@ -107,7 +111,7 @@ class TritonValues(Writer):
             if e in scope:
                 return scope[e]
         if e.kind == "const":
-            return self.literal(e.data, e.dtype)
+            return self.number(e.data, e.dtype)
         if e.kind == "size":
             text = self.mono(self.s.atoms(e.data))
             return f"({text})" if " " in text else text
@@ -148,12 +152,6 @@ class TritonValues(Writer):
         if e.data == "where":
             return f"tl.where({', '.join(bare(self.emit(x, 0)) for x in e.args)})"
         args = [self.emit(a, 0) for a in e.args]
-        if e.data == "cast" and e.args[0].kind == "size" and e.dtype in {"float32", "float64"}:
-            return f"{args[0]} * 1.0"  # a size of one is a constant without .to()
-        if e.data == "cast" and e.args[0].kind == "param" and e.dtype == "float32":
-            return args[0]  # a kernel is given floats in 32 bits; the interpreter as Python has them
-        if e.data == "cast":
-            return self.convert_to(args[0], e.args[0].dtype, e.dtype)
         if e.data == "as_half":
             return args[0]
         if e.data in EXACT and (e.dtype == "float32" or e.data == "exp_added"):
@@ -166,10 +164,12 @@ class TritonValues(Writer):
         if e.data in INFIX:
             sign = {"&&": "&", "||": "|", "/": "/"}.get(INFIX[e.data], INFIX[e.data])
             return f"{args[0]} {'//' if e.data == 'index_div' else sign} {args[1]}"
-        if e.data in {"maximum", "minimum"}:
-            return self.extreme(e, args)
-        if e.data == "checked":
-            return self.checked(e, args)
+        of_its_own = {"maximum": self.extreme, "minimum": self.extreme, "checked": self.checked}
+        of_its_own |= {"pow": self.power, "cast": self.cast}
+        if e.data in of_its_own:
+            return of_its_own[e.data](e, args)
+        if e.data == "neg" and e.args[0].kind == "const":
+            return self.number(-e.args[0].data, e.dtype)
         if e.data in _FORMS:
             form = _FORMS[e.data]
             return form.format(*(map(bare, args) if form.startswith(("tl.", "libdevice.")) else args))
@@ -187,6 +187,45 @@ class TritonValues(Writer):
             return CHEAP["div"].format(*args)
         one = self.s.trace.const(1.0, e.dtype)
         return f"{args[0]} * {self.emit(self.s.trace.op('div', [one, e.args[1]], e.dtype), 0)}"
+
+    def cast(self, e: Expr, args: list[str]) -> str:
+        """A value in another dtype."""
+        source = e.args[0]
+        if source.kind == "size" and e.dtype == "float64":
+            return f"tl.full({self.one}, {bare(args[0])}, tl.float64)"
+        if source.kind == "size" and e.dtype == "float32":
+            return f"{args[0]} * 1.0"  # a size of one is a constant without .to()
+        if source.kind == "param" and e.dtype == "float32":
+            return args[0]  # a kernel is given floats in 32 bits; the interpreter as Python has them
+        return self.convert_to(args[0], source.dtype, e.dtype)
+
+    def power(self, e: Expr, args: list[str]) -> str:
+        """x ** y. CUDA's function, as Triton links it, takes subnormal numbers for others.
+
+        These are given to it 2^32 times as large, and the result is 2^(32 y) times as large as it should be.
+        """
+        base, by = [
+            self.number(a.data, e.dtype, typed=True) if a.kind == "const" else bare(text)
+            for a, text in zip(e.args, args, strict=True)
+        ]
+        if e.dtype == "float64" or e.args[0].kind == "const":
+            return f"libdevice.pow({base}, {by})"
+        base, tiny = self.named(base, self.stem(e.args[0])), self.fresh("tiny")
+        self.line(f"{tiny} = tl.abs({base}) < {_SMALLEST_NORMAL}")
+        back = f"libdevice.exp2({by} * -32.0)"
+        if e.args[1].kind == "const":
+            factor = torch.tensor(-32.0 * e.args[1].data, dtype=torch.float64).exp2().float()
+            back = bare(self.number(factor.item(), "float32"))
+        scaled = f"tl.where({tiny}, {base} * 4294967296.0, {base})"
+        return f"libdevice.pow({scaled}, {by}) * tl.where({tiny}, {back}, 1.0)"
+
+    def named(self, text: str, stem: str) -> str:
+        """A name for a text that is written more than once."""
+        if text.isidentifier():
+            return text
+        name = self.fresh(stem)
+        self.line(f"{name} = {text}")
+        return name
 
     def checked(self, e: Expr, args: list[str]) -> str:
         """An index, once the kernel has asserted that it is in range."""
@@ -222,6 +261,14 @@ class TritonValues(Writer):
             raise Unsupported("dtype", "no input tells the 16-bit type")
         self.inputs.setdefault(self.names.index(self.generic), "half")
         return self.generic
+
+    def number(self, value: float | int | bool, dtype: str, typed: bool = False) -> str:
+        """A literal; `typed`, or where Triton would take another dtype or lose the sign of 0.0, a block."""
+        text, kind = self.literal(value, dtype), TYPES.get(dtype, "tl.float32")
+        if dtype in FLOATING and value == 0 and math.copysign(1, value) < 0:
+            return f"(tl.full({self.one}, 0.0, {kind}) * -1)"
+        tiny = dtype in FLOATING and 0 < abs(value) < _SMALLEST_NORMAL
+        return f"tl.full({self.one}, {bare(text)}, {kind})" if typed or tiny or dtype == "float64" else text
 
     def literal(self, value: float | int | bool, dtype: str) -> str:
         if dtype == "bool":

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import copy
+import operator
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
+from passagent.evaluator.matching.matcher import first_match
+from passagent.evaluator.matching.pattern import trace_pattern
+from passagent.evaluator.matching.rewrite import PlannedPass, replace_match
 from passagent.expert import pattern_text, wrapper
-from passagent.expert.graph import arguments, example
+from passagent.expert.graph import arguments, example, op_name
 from passagent.expert.lower import Parameter, Region
-from passagent.expert.names import identifier
+from passagent.expert.pattern_text import write_pattern
 from passagent.expert.region import does_nothing
 
 
@@ -67,3 +73,81 @@ def view_lines(family: Family) -> list[str]:
         lines.append(f"    {names[node]} = {pattern_text.call(node, leaf)}")
     outputs = [names[o] for o in region.outputs]
     return [*lines, f"    return {', '.join(outputs)}"]
+
+
+def matching(families: Sequence[Family], graphs: Sequence[fx.Graph]) -> list[bool]:
+    """Of each family whether its pass matches in a graph, after the passes of the families before it."""
+    passes = [PlannedPass(str(number), "", _pattern(family)) for number, family in enumerate(families)]
+    found = [False] * len(passes)
+    for graph in map(copy.deepcopy, graphs):
+        for number, one in enumerate(passes):
+            while (match := first_match(one.pattern_graph, graph)) is not None:
+                replace_match(graph, one, match, replacement=_call)
+                found[number] = True
+    return found
+
+
+def _pattern(family: Family) -> fx.Graph:
+    """The graph of the family's pattern, as the evaluator reads it."""
+    text = "\n".join(write_pattern(family.regions[0], family.parameters, family.names))
+    names: dict[str, Any] = {"torch": torch, "operator": operator}
+    exec(text, names)
+    return trace_pattern(names["pattern"], text, "pattern")
+
+
+def _call(bindings: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
+    return _replaced, tuple(bindings.values())
+
+
+def _replaced(*_: Any) -> None:
+    """What stands in a graph for a pass's function."""
+
+
+_QUIET = {
+    "getitem",
+    "view",
+    "reshape",
+    "contiguous",
+    "to",
+    "dropout",
+    "unsqueeze",
+    "squeeze",
+    "expand",
+    "float",
+    "flatten",
+}
+_QUIET |= {"type_as", "permute", "transpose", "detach", "expand_as"}
+_SPOKEN = {
+    "iadd": "add",
+    "imul": "mul",
+    "isub": "sub",
+    "truediv": "div",
+    "itruediv": "div",
+    "adaptive_avg_pool2d": "pool",
+}
+
+
+def title(region: Region) -> str:
+    """The operators that say what a region does, such as `add + layer_norm`."""
+    spoken = [
+        _SPOKEN.get(op_name(n), op_name(n).strip("_")) for n in region.nodes if op_name(n) not in _QUIET
+    ]
+    spoken = spoken or [op_name(n) for n in region.nodes]
+    short = [w for k, w in enumerate(spoken) if k == 0 or spoken[k - 1] != w]
+    return " + ".join(short if len(short) <= 6 else [*short[:3], "...", *short[-2:]])
+
+
+def kind(route: wrapper.Route | wrapper.ViewRoute) -> str:
+    if not isinstance(route, wrapper.Route):
+        return "as views, without a kernel"
+    most = 1 + max(len(v.before) for v in route.variants)
+    return "in one kernel" if most == 1 else f"in {most} kernels"
+
+
+def identifier(region: Region) -> str:
+    words = [w for w in re.sub(r"\W+", " ", title(region)).split() if w]
+    return "_".join(["fused", *words])
+
+
+def pass_name(name: str) -> str:
+    return "Fuse" + "".join(w.capitalize() for w in name.removeprefix("fused_").split("_"))

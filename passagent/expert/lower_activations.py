@@ -6,7 +6,7 @@ import math
 
 from passagent.expert.expressions import Expr, Value
 from passagent.expert.lower_math import along, clamp, clip, reciprocal_of
-from passagent.expert.lowering import Call, Number, lowers
+from passagent.expert.lowering import FLOATING, Call, Number, lowers
 
 
 @lowers("relu")
@@ -146,7 +146,15 @@ def mish(c: Call, input: Value, inplace: bool = False) -> Value:
 
 @lowers("softsign")
 def softsign(c: Call, input: Value) -> Value:
-    below = c.pointwise(lambda x: c.e("add", c.e("abs", x), 1.0), input)
+    if input.dtype in FLOATING:
+        below = c.pointwise(lambda x: c.e("add", c.e("abs", x), 1.0), input)
+    else:  # integers stay what they are until they are divided: the least one is its own size
+
+        def size_and_one(x: Expr) -> Expr:
+            size = c.finish(c.e("maximum", x, c.e("neg", x)), input.dtype)
+            return c.e("add", c.wide(size), c.number(1, "int64"))
+
+        below = c.pointwise(size_and_one, input, common=input.dtype, out=input.dtype)
     return c.pointwise("div", input, below)
 
 

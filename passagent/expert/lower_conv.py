@@ -19,7 +19,7 @@ from torch import fx
 from passagent.expert.expressions import ONE, Axis, Expr, Value, fixed
 from passagent.expert.graph import ALL_CONVOLUTIONS, CONVOLUTIONS, example, op_name
 from passagent.expert.lower_pool import LARGEST, Along, numbers, windows
-from passagent.expert.lowering import Call, lowers
+from passagent.expert.lowering import FLOATING, Call, lowers
 from passagent.expert.shapes import as_size, broadcast, read_at
 
 
@@ -73,6 +73,8 @@ def depthwise(
     dilation: Any = 1,
     groups: Any = 1,
 ) -> Value:
+    if c.out not in FLOATING:
+        raise c.fail("of integers is not lowered")
     t, spatial = c.trace, int(c.op[-2])
     by, edge, apart = (numbers(c, v, spatial) for v in (stride, padding, dilation))
     channels, one, *window = t.shape(t.refresh(weight))

@@ -152,6 +152,15 @@ def inverse_root(c: Call, x: Expr) -> Expr:
     return c.e("rsqrt", x) if c.target == "cuda" else c.e("div", 1.0, c.e("sqrt", x))
 
 
+def inverse_root_of_any(c: Call, x: Expr) -> Expr:
+    """1 / sqrt(x), of subnormal numbers, too, which Triton's own form takes for zero."""
+    if c.target == "cpu" or x.dtype != "float32":
+        return inverse_root(c, x)
+    tiny = c.e("lt", x, 2.0**-126)
+    root = inverse_root(c, c.e("where", tiny, c.e("mul", x, 2.0**24), x))
+    return c.e("mul", root, c.e("where", tiny, c.number(2.0**12, x.dtype), 1.0))
+
+
 @lowers("reciprocal")
 def reciprocal(c: Call, input: Value) -> Value:
     return c.pointwise(lambda x: c.e("div", 1.0, x), input)
@@ -178,7 +187,7 @@ def pow_(c: Call, input: Operand, exponent: Operand) -> Value:
     }
     simple |= {
         1: lambda x: x,
-        -0.5: lambda x: inverse_root(c, x),
+        -0.5: lambda x: inverse_root_of_any(c, x),
         -1: lambda x: c.e("div", 1.0, x),
     }
     if (
@@ -297,8 +306,10 @@ def is_special(c: Call, input: Value) -> Value:
 def lerp(c: Call, input: Value, end: Value, weight: Operand) -> Value:
     def body(a: Expr, b: Expr, w: Expr) -> Expr:
         by = c.e("sub", b, a)
-        rest = c.e("neg", c.e("sub", 1.0, w)) if c.target == "cuda" else c.e("sub", w, 1.0)
-        far = c.e("fma", by, rest, b)
+        if c.target == "cuda":
+            far = c.e("fma", c.e("neg", by), c.e("sub", 1.0, w), b)
+        else:
+            far = c.e("fma", by, c.e("sub", w, 1.0), b)
         return c.e("where", c.e("lt", c.e("abs", w), 0.5), c.e("fma", w, by, a), far)
 
     return c.pointwise(body, input, end, weight)

@@ -228,8 +228,9 @@ def scan(c: Call, input: Value, dim: int, dtype: Any = None) -> Value:
 
 @lowers("logsumexp")
 def logsumexp(c: Call, input: Value, dim: Any, keepdim: bool = False) -> Value:
-    """In eager's own steps, each of which rounds."""
+    """In eager's own steps, each of which rounds; integers are made floats first."""
     dims = chosen(dim, len(input.dims))
+    input = c.pointwise(lambda x: x, input)
     top = over(c, "max", input, dims)
     test = c.e("lt", c.e("abs", top.expr), float("inf"))
     finite = Value(top.dims, c.finish(c.e("where", test, top.expr, 0.0), c.out, exact=True))

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from passagent.evaluator.matching.effects import transformed
-from passagent.expert.attention import attention_nodes
+from passagent.expert.attention import attention_nodes, is_attention
 from passagent.expert.expressions import Trace, Unsupported
 from passagent.expert.graph import (
     FREE_VIEWS,
@@ -23,7 +23,6 @@ from passagent.expert.graph import (
     op_name,
     operators,
 )
-from passagent.expert.host_tensors import left_outside
 from passagent.expert.lower import Region, Types, lower_node
 from passagent.expert.lower_conv import bias_of, is_computed
 from passagent.expert.pattern_text import qualified
@@ -342,3 +341,38 @@ def make_region(graph: fx.Graph, nodes: list[fx.Node]) -> Region | None:
     if not outputs or not inputs or not all(map(is_tensor, [*inputs, *outputs])):
         return None
     return Region(nodes, list(inputs), outputs)
+
+
+def attentions(graph: fx.Graph) -> list[list[fx.Node]]:
+    """The operators of each attention that is one kernel on a GPU."""
+    return [region.nodes for region in find_regions(graph, "cuda").regions if is_attention(region)]
+
+
+_MAKING = {"arange", "zeros", "ones", "full", "empty", "eye", "linspace", "tensor", "as_tensor"}
+
+
+def on_host(graph: fx.Graph) -> set[fx.Node]:
+    """What is made without a device, and what is computed of nothing else until it is moved to one."""
+    found: set[fx.Node] = set()
+    for node in operators(graph):
+        moved = "device" in node.kwargs or any(isinstance(a, torch.device) for a in node.args)
+        sources = [a for a in node.all_input_nodes if isinstance(example(a), torch.Tensor)]
+        made = op_name(node) in _MAKING and not sources
+        if not moved and (made or (sources and all(a in found for a in sources))):
+            found.add(node)
+    return found
+
+
+def left_outside(graph: fx.Graph, inside: set[fx.Node]) -> dict[fx.Node, str]:
+    """Which of `inside` no kernel takes: results on the CPU, and what reads such a tensor from outside."""
+    host, gone = on_host(graph), dict[fx.Node, str]()
+    changed = bool(host)
+    while changed:
+        changed = False
+        for node in inside - set(gone):
+            if node in host and any(u not in inside or u in gone for u in node.users):
+                gone[node] = "makes a tensor on the CPU"
+            elif any(a in host and (a not in inside or a in gone) for a in node.all_input_nodes):
+                gone[node] = "reads a tensor on the CPU"
+            changed = changed or node in gone
+    return gone

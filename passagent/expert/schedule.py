@@ -14,7 +14,6 @@ from itertools import permutations
 from typing import Any
 
 from passagent.expert.expressions import Axis, Expr, Size, Trace, Unsupported, Value, parts
-from passagent.expert.scans import bound_along, settled
 from passagent.expert.schedule_parts import (
     Address,
     Group,
@@ -22,10 +21,12 @@ from passagent.expert.schedule_parts import (
     Mono,
     Stage,
     Store,
+    bound_along,
     contains,
     holds,
     lying_across,
     reduced,
+    settled,
 )
 
 LONGEST_TURNED = 16384
