@@ -126,7 +126,13 @@ def _pair(reservoir: torch.Tensor, where: int, count: int) -> tuple[torch.Tensor
     return reservoir.narrow(0, start, count), other
 
 
+def _as_integers(values: torch.Tensor) -> torch.Tensor:
+    """The same memory as integers: a GPU copies floats of 16 bits by way of float32, which rewrites NaN."""
+    return values.view(_INTEGERS[values.itemsize]) if values.is_floating_point() else values
+
+
 Refresh = Callable[[Sequence[int]], None]
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def refresher(live: list[Any], reservoirs: list[Any], which: Sequence[int]) -> Refresh:
@@ -146,6 +152,7 @@ def refresher(live: list[Any], reservoirs: list[Any], which: Sequence[int]) -> R
     for i in flat.keys() - fillings.keys():
         groups.setdefault((live[i].dtype, live[i].device), []).append(i)
     plans = [(members, [flat[i] for i in members]) for members in groups.values()]
+    bits = {i: _as_integers(target) for i, target in flat.items()}
 
     def refresh(windows: Sequence[int]) -> None:
         for i, filling in fillings.items():
@@ -153,7 +160,7 @@ def refresher(live: list[Any], reservoirs: list[Any], which: Sequence[int]) -> R
             filling.put(start, beside - 1 if beside else None)
         for members, into in plans:
             pairs = [_pair(reservoirs[i], windows[i], flat[i].numel()) for i in members]
-            torch._foreach_copy_(into, [first for first, _ in pairs])
+            torch._foreach_copy_([bits[i] for i in members], [_as_integers(first) for first, _ in pairs])
             mixed = [target for target, (_, other) in zip(into, pairs, strict=True) if other is not None]
             if mixed:
                 torch._foreach_lerp_(mixed, [other for _, other in pairs if other is not None], MIX)
