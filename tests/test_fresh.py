@@ -265,10 +265,19 @@ def test_the_refresher_copies_exactly_the_windows(described, data):
     assert all(torch.equal(now, then) for now, then in zip(reservoirs[:-1], kept, strict=True))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
-def test_bits_are_copied_whatever_they_mean(dtype):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int32])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_bits_are_copied_whatever_they_mean(dtype, device, monkeypatch):
+    def copy_as_a_gpu_does(into, given):
+        for target, values in zip(into, given, strict=True):
+            is_half = values.dtype in (torch.float16, torch.bfloat16)
+            target.copy_(torch.where(values.isnan(), torch.nan, values) if is_half else values)
+
+    if device == "cpu":  # where no bit of a NaN would change
+        monkeypatch.setattr(torch, "_foreach_copy_", copy_as_a_gpu_does)
     bits = torch.randint(0, 256, (64 * 4,), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    reservoir = bits.view(dtype)
-    live = torch.zeros(8, dtype=dtype)
+    bits[:64] = 0xFF  # a NaN that no operator returns
+    reservoir = bits.to(device).view(dtype)
+    live = torch.zeros(40, dtype=dtype, device=device)
     refresher([live], [reservoir], [0])([5])
-    assert torch.equal(live.view(torch.uint8), reservoir[5:13].view(torch.uint8))
+    assert torch.equal(live.view(torch.uint8), reservoir[5:45].view(torch.uint8))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,16 @@ from passagent.evaluator.correctness.mode import Mode
 from passagent.tasks.special import step_bits
 
 LOW = (torch.float16, torch.bfloat16, torch.float32)
+_DRAWN = 65537
+"""Signs that are drawn for a tensor, at most: a prime, so that no two rows have the same ones."""
+_aten = torch.ops.aten
+_SUMS = {
+    _aten.add: _aten.add, _aten.add_: _aten.add, _aten.sub: _aten.add, _aten.sub_: _aten.add,
+    _aten.rsub: _aten.add, _aten.sum: _aten.sum, _aten.mean: _aten.mean, _aten.mm: _aten.mm,
+    _aten.bmm: _aten.bmm, _aten.mv: _aten.mv, _aten.dot: _aten.dot, _aten.addmm: _aten.addmm,
+    _aten.baddbmm: _aten.baddbmm, _aten.convolution: _aten.convolution,
+}  # fmt: skip
+"""Operators that add terms which may cancel, and what adds their squares."""
 
 
 def in_float64(
@@ -24,48 +35,90 @@ def in_float64(
     """
     if any(isinstance(value, torch.Tensor) and value.is_complex() for value in inputs):
         return None
-    carried = [wide(value) for value in inputs]
     try:
         with Wide():
-            out = graph_module.forward(*carried)
+            return run_graph(graph_module, [wide(value) for value in inputs], written)
     except (RuntimeError, TypeError, ValueError):
         return None
-    outputs = [value for value in pytree.tree_leaves(out) if isinstance(value, torch.Tensor)]
-    return outputs + [carried[i] for i in written]
 
 
 def nudged(
     graph_module: torch.fx.GraphModule, inputs: list[Any], written: Sequence[int], seed: int
-) -> list[torch.Tensor]:
-    """Return eager's outputs on floats moved by a unit in their last place, up or down as the seed says."""
-    generator, values = torch.Generator().manual_seed(seed // 2), list(inputs)
-    for i, value in enumerate(inputs):
-        if isinstance(value, torch.Tensor) and value.dtype in (*LOW, torch.float64):
-            steps = torch.randint(2, value.shape, generator=generator, dtype=torch.int8) * 2 - 1
-            values[i] = step_bits(value, steps.to(value.device) * (1 - seed % 2 * 2))
-    out = pytree.tree_leaves(graph_module.forward(*values))
-    return [value for value in out if isinstance(value, torch.Tensor)] + [values[i] for i in written]
+) -> list[list[torch.Tensor]]:
+    """Return eager's outputs on moved values in four ways, which the `seed` decides.
 
-
-def changes_class(graph_module: torch.fx.GraphModule, inputs: list[Any]) -> bool:
-    """Tell whether other values are infinite or NaN along the way when the graph is computed in float64.
-
-    Then sums or products overflow, and which of them do depends on the order of sums. Also true where the
-    graph does not run in float64.
+    Floats of `inputs` move by a unit in their last place, and results of sums (see MovedSums); both up or
+    down. The ways combine each with its opposite: no two moves of one value cancel in all four.
     """
-    rounded, precise = Classes(), Classes()
-    with rounded:
-        graph_module.forward(*_copied(inputs))
-    try:
-        with precise, Wide():
-            graph_module.forward(*map(wide, _copied(inputs)))
-    except (RuntimeError, TypeError, ValueError):
-        return True
-    return rounded.counts != precise.counts
+    ways = []
+    for way, opposite in itertools.product((1, -1), (1, -1)):
+        generator, values = torch.Generator().manual_seed(seed), copied(inputs)
+        for i, value in enumerate(inputs):
+            if isinstance(value, torch.Tensor) and value.dtype in (*LOW, torch.float64):
+                values[i] = step_bits(value, way * _signs(value, generator))
+        with MovedSums(generator, opposite):
+            ways.append(run_graph(graph_module, values, written))
+    return ways
 
 
-def _copied(inputs: list[Any]) -> list[Any]:
+def run_graph(
+    graph_module: torch.fx.GraphModule, inputs: list[Any], written: Sequence[int]
+) -> list[torch.Tensor]:
+    """Return the tensors that the graph returns, and then what it leaves in the inputs `written`."""
+    returned = pytree.tree_leaves(graph_module.forward(*inputs))
+    outputs = [value for value in returned if isinstance(value, torch.Tensor)]
+    return outputs + [inputs[i] for i in written]
+
+
+def copied(inputs: list[Any]) -> list[Any]:
+    """Return the inputs with copies of tensors."""
     return [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
+
+
+def _signs(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return 1 or -1 for each element, int8, on the device: some thousands that are drawn, over and over."""
+    count = like.numel()
+    drawn = torch.randint(2, (min(count, _DRAWN),), generator=generator, dtype=torch.int8) * 2 - 1
+    drawn = drawn.to(like.device)
+    return drawn.repeat(-(-count // _DRAWN) or 1)[:count].reshape(like.shape)
+
+
+class MovedSums(Mode):
+    """Moves what operators that add return by a unit in the last place of their terms, up or down.
+
+    Terms that cancel leave less than they are rounded by. A move is the root of the sum of the terms' squares
+    times the dtype's epsilon: what independent roundings of the terms come to.
+    """
+
+    def __init__(self, generator: torch.Generator, way: int) -> None:
+        super().__init__()
+        self._generator, self._way = generator, way
+
+    def on_call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the operator and move its result."""
+        adding = _SUMS.get(func.overloadpacket)
+        squares = _sum_of_squares(adding, args, kwargs) if adding is not None else None
+        returned = func(*args, **kwargs)
+        if squares is None or returned.dtype not in (*LOW, torch.float64):
+            return returned
+        step = torch.finfo(returned.dtype).eps * squares.sqrt().nan_to_num(0.0, 0.0, 0.0)
+        return returned.add_(step.mul_(self._way * _signs(returned, self._generator)))
+
+
+def _sum_of_squares(adding: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
+    """Return the sums of the squares of an operator's terms, float64; None where no float is added."""
+    tensors = [value for value in args if isinstance(value, torch.Tensor)]
+    if not any(value.dtype in (*LOW, torch.float64) for value in tensors):
+        return None
+    given = [value.double().square() if isinstance(value, torch.Tensor) else value for value in args]
+    scales = {name: value**2 for name, value in kwargs.items() if name in ("alpha", "beta")}
+    if adding is torch.ops.aten.add:
+        given = [value**2 if isinstance(value, int | float) else value for value in given]
+        given, scales = sorted(given[:2], key=lambda value: not isinstance(value, torch.Tensor)), {}
+    squares: torch.Tensor = adding(*given, **scales)
+    if adding is torch.ops.aten.mean:
+        squares = squares * (squares.numel() / max(1, tensors[0].numel()))
+    return squares
 
 
 class Classes(Mode):

@@ -1,18 +1,21 @@
 """Eager's values that are settled: on special values a difference counts only where eager would keep it.
 
-Eager is computed again on inputs that are moved by a unit in their last places, and in float64, where the
-order of sums does not matter and nothing overflows. Where it then gives a value of another class (NaN, an
-infinity, finite), or others all along a row, it judges nobody.
+Eager is computed again on inputs that are moved by a unit in their last places, with sums that are moved by
+a rounding of their terms, and in float64, where the order of sums does not matter and nothing overflows.
+Where it then gives a value of another class (NaN, an infinity, finite), or others all along a row, it judges
+nobody.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
+from passagent.evaluator.correctness.double import Classes, copied, in_float64, nudged, run_graph
 from passagent.evaluator.result import Worst
 from passagent.evaluator.score import STRICT_T, tolerance
 from passagent.sandbox.pieces import in_threads
@@ -22,14 +25,44 @@ _SPREAD = 16.0
 _UNSETTLED = 0.25
 """A row is not settled where eager's values differ by more than this along it, on average, in tolerances."""
 _PIECE = 1 << 18
-"""Elements that are looked at together, at most; a longer row is cut."""
+"""Elements that are looked at together, at most, on a GPU 64 times as many; a longer row is cut."""
+
+
+def settle(
+    graph_module: torch.fx.GraphModule,
+    inputs: list[Any],
+    written: Sequence[int],
+    seed: int,
+    is_small: bool = True,
+) -> tuple[list[torch.Tensor] | None, list[torch.Tensor]]:
+    """Return the outputs in float64 (see in_float64) and the room of each of eager's (see room_of).
+
+    `seed`: of the moves; float64 is left out unless `is_small`.
+    """
+    eager = run_graph(graph_module, copied(inputs), written)
+    others, exact = nudged(graph_module, inputs, written, seed), None
+    rounded, precise = Classes(), Classes()
+    is_whole = not all(value.is_floating_point() or value.is_complex() for value in eager)
+    if is_small and is_whole:
+        with rounded:
+            run_graph(graph_module, copied(inputs), written)
+        with precise:
+            exact = in_float64(graph_module, copied(inputs), written)
+    elif is_small:
+        exact = in_float64(graph_module, copied(inputs), written)
+    is_steady = not (is_small and is_whole) or (exact is not None and rounded.counts == precise.counts)
+    if exact is not None and [value.shape for value in exact] == [value.shape for value in eager]:
+        others.append(exact)
+    pairs = zip(eager, zip(*others, strict=True), strict=True)
+    return exact, [room_of(value, again, is_steady) for value, again in pairs]
 
 
 def room_of(eager: torch.Tensor, others: Sequence[torch.Tensor], is_steady: bool = True) -> torch.Tensor:
     """Return how far a value may be off at each element, flat, float32; infinite where nothing counts.
 
-    `others`: what else eager gives. Unless `is_steady` (double.changes_class), integers and bools, which show
-    neither infinities nor NaN that they come from, do not count.
+    `others`: what else eager gives. Where values that are not finite along the way are others in float64, it
+    is not `is_steady`: which sums and products overflow depends on their order. Integers and bools, which
+    show neither infinities nor NaN that they come from, then do not count.
     """
     if not is_steady and not (eager.is_floating_point() or eager.is_complex()):
         return torch.full((eager.numel(),), torch.inf)
@@ -80,17 +113,21 @@ def _room(
     want: torch.Tensor, others: Sequence[torch.Tensor], tolerances: tuple[float, float]
 ) -> torch.Tensor:
     """Return the room of a piece's elements, flat, float32."""
-    spread = torch.zeros(want.shape, dtype=torch.float64)
-    moves = torch.zeros(want.shape, dtype=torch.bool)
+    spread = torch.zeros(want.shape, dtype=torch.float64, device=want.device)
+    moves = torch.zeros(want.shape, dtype=torch.bool, device=want.device)
+    lowest = highest = want.double()
     for other in others:
         rounded = other.to(want.dtype)
         # sums of float16 are float32: what is beyond float16 is infinite in any order of them
         moves |= _class(rounded if want.dtype == torch.float16 else other) != _class(want)
+        lowest, highest = torch.fmin(lowest, rounded.double()), torch.fmax(highest, rounded.double())
         spread = torch.maximum(spread, (rounded.double() - want.double()).abs().nan_to_num(0.0, 0.0, 0.0))
     if not want.is_floating_point():
         unsettled = (spread > 0) & (want.dtype == torch.bool)
         return (_SPREAD * spread).masked_fill(unsettled, torch.inf).float().reshape(-1)
     within = tolerances[0] + tolerances[1] * want.double().abs().nan_to_num(0.0, 0.0, 0.0)
+    # what is of either sign may be the quotient by a sum of which nothing is left
+    moves |= (spread > within) & (lowest < 0) & (highest > 0)
     share = (spread / within).clamp(max=1.0).masked_fill(moves, 1.0).mean(-1, keepdim=True)
     room = within * (1 + _SPREAD * share) + _SPREAD * spread
     unsettled = moves | (want.isfinite() & (share > _UNSETTLED))
@@ -103,9 +140,10 @@ def _pieces(values: torch.Tensor) -> list[torch.Tensor]:
         values = values.resolve_conj().masked_fill(~values.isfinite(), complex("nan+nanj"))
         values = torch.view_as_real(values).flatten(-2)
     width = max(1, values.shape[-1] if values.dim() > 1 else values.numel())
-    if width > _PIECE:
-        return [part[None] for part in values.reshape(-1).split(_PIECE)]
-    return list(values.reshape(-1, width).split(_PIECE // width))
+    size = _PIECE << 6 * values.is_cuda
+    if width > size:
+        return [part[None] for part in values.reshape(-1).split(size)]
+    return list(values.reshape(-1, width).split(size // width))
 
 
 def _class(values: torch.Tensor) -> torch.Tensor:

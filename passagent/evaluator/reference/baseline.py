@@ -21,7 +21,6 @@ from passagent.evaluator import captures
 from passagent.evaluator.correctness.exactness import Expected, Fact
 from passagent.evaluator.correctness.inplace import States
 from passagent.evaluator.correctness.sets import SETS
-from passagent.evaluator.correctness.settled import room_of
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.reference import beyond, keeping, pace
 from passagent.evaluator.reference.drawing import FOR_FAST, FOR_SMALL, SET_KINDS, SpecialError, draw_sets
@@ -153,7 +152,7 @@ class Baseline:
             asked = of_eager(worker_messages.States, reference, chosen, windows)
             states = self._states(reference, chosen, windows, self.ask(asked, timeout_s).reply)
         is_known = reference.expected[chosen].known
-        exact, _ = self._float64(reference, chosen, windows) if is_known else (None, False)
+        exact, _ = self._float64(reference, chosen, windows) if is_known else (None, [])
         facts = reference.expected[chosen].facts
         return Expected(eager + [one.after[-1] for one in states], facts, exact, states)
 
@@ -286,23 +285,22 @@ class Baseline:
         if made.mutated:
             asked = of_eager(worker_messages.States, made, chosen, first)
             states = self._states(made, chosen, first, self._run(asked, made.subgraph))
-        exact, changes = self._float64(made, chosen, first) if is_small else (None, False)
-        expected = Expected(eager + [one.after[-1] for one in states], facts, exact, states)
+        exact, room = None, list[torch.Tensor]()
         if chosen >= SETS:
-            nudge = 2 * secrets.randbits(40)  # six: terms that cancel must not always move together
-            others = [self._float64(made, chosen, first, nudge + way)[0] or [] for way in range(6)]
-            others += [exact] if exact is not None and expected.known else []
-            pairs = zip(expected.eager, zip(*others, strict=True), strict=True)
-            expected.room.extend(room_of(eager, given, is_steady=not changes) for eager, given in pairs)
-        return expected
+            exact, room = self._float64(made, chosen, first, secrets.randbits(40), is_small)
+        elif is_small:
+            exact, _ = self._float64(made, chosen, first)
+        return Expected(eager + [one.after[-1] for one in states], facts, exact, states, room)
 
     def _float64(
-        self, made: Reference, chosen: int, windows: Windows, nudge: int | None = None
-    ) -> tuple[list[torch.Tensor] | None, bool]:
-        """The outputs, and whether values change their class along the way: see worker_messages.Float64."""
-        asked = of_eager(worker_messages.Float64, made, chosen, windows).model_copy(update={"nudge": nudge})
+        self, made: Reference, chosen: int, windows: Windows, seed: int | None = None, is_small: bool = True
+    ) -> tuple[list[torch.Tensor] | None, list[torch.Tensor]]:
+        """The outputs, and with a `seed` how far eager's may be missed: see worker_messages.Float64."""
+        asked = of_eager(worker_messages.Float64, made, chosen, windows)
+        asked = asked.model_copy(update={"seed": seed, "is_small": is_small})
         reply = self._run(asked, made.subgraph)
-        return None if reply.outputs is None else self.outputs(reply.outputs), reply.changes_class
+        exact = None if reply.outputs is None else self.outputs(reply.outputs)
+        return exact, self.outputs(reply.room)
 
     def _states(
         self, made: Reference, chosen: int, windows: Windows, reply: worker_messages.StatesReply

@@ -289,7 +289,8 @@ def no_collection() -> Iterator[None]:
 
 def load_kernels(device: str) -> None:
     """Call those of torch's kernels that audits and copies take: CUDA loads each at its first call."""
-    for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool):
+    floats, integers = (torch.float32, torch.float16, torch.bfloat16), (torch.int16, torch.int32, torch.int64)
+    for dtype in (*floats, *integers, torch.bool):
         values = torch.full((2, 64), 1, dtype=dtype, device=device)
         torch._foreach_copy_([values.clone()], [values])
         if dtype.is_floating_point:

@@ -15,11 +15,12 @@ from typing import Any
 
 import torch
 
-from passagent.evaluator.correctness.double import changes_class, in_float64, nudged
+from passagent.evaluator.correctness.double import in_float64
 from passagent.evaluator.correctness.eager_rounding import operators_that_show
 from passagent.evaluator.correctness.inplace import states_of
 from passagent.evaluator.correctness.rounding import round_as_hardware_does
 from passagent.evaluator.correctness.sets import SETS
+from passagent.evaluator.correctness.settled import settle
 from passagent.evaluator.integrity.blocks import Blocks
 from passagent.evaluator.matching.passes import load_passes
 from passagent.evaluator.result import Candidate
@@ -279,15 +280,14 @@ def _float64(state: _State, request: messages.Float64) -> messages.Float64Reply:
     values = _values(graph, request.set, request.windows)
     written = [order.index(i) for i in request.inputs]
     given = [values[i] for i in order]
-    if request.nudge is None:
+    room: list[torch.Tensor] = []
+    if request.seed is None:
         outputs = in_float64(graph.plain, given, written)
     else:
-        outputs = nudged(graph.plain, given, written, request.nudge)
+        outputs, room = settle(graph.plain, given, written, request.seed, request.is_small)
     graph.outputs.reset()
-    found = None if outputs is None else [_written(graph, tensor) for tensor in outputs]
-    is_whole = outputs is not None and not all(tensor.is_floating_point() for tensor in outputs)
-    changes = request.nudge is None and is_whole and changes_class(graph.plain, given)
-    return messages.Float64Reply(outputs=found, changes_class=changes)
+    described = None if outputs is None else [_written(graph, tensor) for tensor in outputs]
+    return messages.Float64Reply(outputs=described, room=[_written(graph, tensor) for tensor in room])
 
 
 def _rounding(state: _State, request: messages.Rounding) -> messages.RoundingReply:

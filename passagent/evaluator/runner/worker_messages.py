@@ -154,7 +154,7 @@ class AuditReply(Reply):
 
 class Float64Reply(Reply):
     outputs: Annotated[list[Tensor], Field(max_length=1 << 14)] | None
-    changes_class: bool = False
+    room: Annotated[list[Tensor], Field(max_length=1 << 14)] = []
 
 
 class RoundingReply(Reply):
@@ -341,11 +341,12 @@ class _OfEager(Request[R], Generic[R]):
 class Float64(_OfEager[Float64Reply]):
     """The outputs, and what is left in the inputs, computed in float64; none where that does not run.
 
-    With a `nudge` as eager computes them, of inputs moved by a unit in their last places, as this seed says.
+    With a `seed`, how far each of eager's may be missed, too, and float64 where `is_small` (settled.py).
     """
 
     op: Literal["float64"] = "float64"
-    nudge: int | None = None
+    seed: int | None = None
+    is_small: bool = True
 
 
 class Rounding(_OfEager[RoundingReply]):
