@@ -24,8 +24,8 @@ from passagent.deploy.model_api import (
     package,
 )
 from passagent.errors import InfrastructureError, PassagentError, TaskError, UsageError
-from passagent.search.apart import Search, Stoppable, finished, finished_async
-from passagent.search.beginning import Parts, begin
+from passagent.search.startup import Parts, begin
+from passagent.search.thread import Search, Stoppable, finished, finished_async
 from passagent.settings import settings_of
 from passagent.system.threads import LoopThread
 from passagent.tasks import Task, load_task
@@ -35,7 +35,7 @@ from passagent.view.warm_evaluator import Evaluator, Settings, as_task
 if TYPE_CHECKING:
     from passagent.data.dataset.writing import Summary
     from passagent.events import Event
-    from passagent.search.conducting import Prepared
+    from passagent.search.setup import Prepared
 
 __all__ = [
     "Bench", "Collection", "Evaluator", "InfrastructureError", "Node", "Nodes", "Options", "PassagentError",
@@ -171,9 +171,9 @@ def _run(
         loaded = as_task(task)
         config = load_config(preset, settings_of(options, settings))
         with begin(config, loaded, Parts()) as parts:
-            from passagent.search import conducting  # as much again as the evaluator's process takes to begin
+            from passagent.search import setup
 
-            with conducting.started(runs_dir, loaded, config, new, parts) as prepared:
+            with setup.started(runs_dir, loaded, config, new, parts) as prepared:
                 return await _work(prepared, on_event, sessions)
 
     return search
@@ -187,10 +187,10 @@ def _resume(
     options: dict[str, Any],
 ) -> Search[Run]:
     async def search(sessions: list[Stoppable]) -> Run:
-        from passagent.search import conducting
+        from passagent.search import setup
 
         place, name = (run.runs_dir, run.id) if isinstance(run, Run) else (Path(runs_dir), run)
-        with conducting.resumed(place, name, settings_of(options, settings), Parts()) as prepared:
+        with setup.resumed(place, name, settings_of(options, settings), Parts()) as prepared:
             return await _work(prepared, on_event, sessions)
 
     return search
@@ -200,12 +200,12 @@ def _fork(
     node: Node, settings: Settings | None, on_event: OnEvent | None, options: dict[str, Any]
 ) -> Search[Run]:
     async def search(sessions: list[Stoppable]) -> Run:
-        from passagent.search import conducting
+        from passagent.search import setup
         from passagent.store import Store, nodes
 
         with Store.open(node.runs_dir, create=False) as store:
             run_id = nodes.get_node(store, node.id).run_id
-        with conducting.forked(
+        with setup.forked(
             node.runs_dir, run_id, node.id, settings_of(options, settings), Parts()
         ) as prepared:
             return await _work(prepared, on_event, sessions)
@@ -214,9 +214,9 @@ def _fork(
 
 
 async def _work(prepared: Prepared, on_event: OnEvent | None, sessions: list[Stoppable]) -> Run:
-    from passagent.search import conducting
+    from passagent.search import setup
 
-    await conducting.work(prepared, on_event, sessions.append)
+    await setup.work(prepared, on_event, sessions.append)
     return Run(prepared.run.id, prepared.store.runs_dir)
 
 

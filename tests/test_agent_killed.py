@@ -80,10 +80,10 @@ def die_after_one_step() -> None:
 
 def program() -> None:
     from passagent.cli.commands import running, searching
-    from passagent.search import beginning
+    from passagent.search.startup import Parts
 
     verb, *words = sys.argv[1:]
-    parts = beginning.Parts(Model(), Evaluator(), tiny_search.diagnose)
+    parts = Parts(Model(), Evaluator(), tiny_search.diagnose)
     if "DIE" in os.environ:
         die_after_one_step()
     if verb == "run":

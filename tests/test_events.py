@@ -18,8 +18,8 @@ from passagent.config import load_config
 from passagent.errors import PassagentError, UsageError
 from passagent.events import KINDS, UNSTORED, Follower, Noted
 from passagent.search import happenings
-from passagent.search.beginning import Parts
 from passagent.search.setup import new_run
+from passagent.search.startup import Parts
 from passagent.store import Store, sessions
 from passagent.tasks import load_task
 
@@ -70,15 +70,15 @@ def test_file_of_events_holds_what_status_follow_prints(tmp_path, monkeypatch, c
 
 
 def test_what_is_not_stored_is_a_note(tmp_path, monkeypatch):
-    from passagent.search import conducting
+    from passagent.search import setup
 
     def waits(*given):
         session = real(*given)
         session.events.note("waiting: cpu is in use")
         return session
 
-    real = conducting.open_session
-    monkeypatch.setattr(conducting, "open_session", waits)
+    real = setup.open_session
+    monkeypatch.setattr(setup, "open_session", waits)
     task = tiny_search.write_task(tmp_path / "task")
     file = tmp_path / "events.jsonl"
     settings = tiny_search.settings(1, 1, 1)

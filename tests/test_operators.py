@@ -26,7 +26,7 @@ from passagent.cli.commands.tidying import size_of
 from passagent.errors import PassagentError
 from passagent.evaluator.hardware import health
 from passagent.events import KINDS
-from passagent.store import Store, confirmations, episodes, evaluations, files, nodes, runs, sessions
+from passagent.store import Store, blobs, confirmations, episodes, evaluations, nodes, runs, sessions
 from passagent.view.event_lines import event_text
 from passagent.view.tree import tree_text
 
@@ -460,7 +460,7 @@ def test_doctor_warns(findings, copy):
     found, code = findings(copy)
     [missing] = found["files"]["figures"]["missing"]
     with Store.open(copy) as store, pytest.raises(PassagentError, match="are gone"):
-        files.get(store, missing)
+        blobs.get(store, missing)
     assert code == 1
 
 

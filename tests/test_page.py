@@ -246,7 +246,7 @@ def test_hostile_text_is_inert(copy):
     with Store.open(copy) as store:
         node = nodes.get_node(store, 1)
         files = nodes.get_files(store, node) | {"evil.py": evil * 3, "big.txt": "A" * 5_000_000}
-        from passagent.store import files as candidates
+        from passagent.store import blobs as candidates
 
         packed = candidates.pack(files)
         candidates.keep(store, packed)

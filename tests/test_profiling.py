@@ -30,8 +30,8 @@ from passagent.experience.profiling.evidence import MOST_LINES, examine
 from passagent.experience.profiling.free_tier import free_profile
 from passagent.experience.profiling.profile_record import GraphProfile, KernelProfile, Profile
 from passagent.kernels.vector_report import read_report
-from passagent.search.beginning import Parts
-from passagent.search.conducting import started, work
+from passagent.search.setup import started, work
+from passagent.search.startup import Parts
 from passagent.settings import settings_of
 from passagent.store import Store, runs
 from passagent.tasks import load_task

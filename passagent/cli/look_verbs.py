@@ -112,7 +112,7 @@ def view(
     """Serve a page to look at runs in a browser, live. Needs passagent[web]; Ctrl-C ends it."""
     from pathlib import Path
 
-    from passagent.store.library import library_path
+    from passagent.store.pass_library import library_path
     from passagent.view.page.page_server import Request
     from passagent.view.page.page_server import serve as serve_page
 

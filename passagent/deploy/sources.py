@@ -9,10 +9,10 @@ from typing import Any
 from passagent.deploy.package_writing import Source
 from passagent.errors import UsageError
 from passagent.evaluator.candidate import PLAN, PLANS, Candidate
-from passagent.search.pairing import confirmed_evaluation
-from passagent.search.planting import author_of
+from passagent.search.comparison import confirmed_evaluation
 from passagent.search.setup import stored_task
 from passagent.store import Store, confirmations, nodes, runs
+from passagent.store.seeds import author_of
 from passagent.tasks import load_task
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from passagent.errors import UsageError
-from passagent.store import files as candidates
+from passagent.store import blobs
 from passagent.store.database import Store, now
 from passagent.store.episodes import Episode
 
@@ -31,7 +31,7 @@ class Node:
     note: str
     """First line of the first pass's docstring."""
     candidate_key: str
-    """Of the candidate's files (store/files.py)."""
+    """Of the candidate's files (store/blobs.py)."""
     repeat_of: int | None
     """The earlier node of the same island with equal files."""
     evaluation_id: int | None
@@ -66,14 +66,14 @@ def propose(
     note: str,
     parent_id: int | None,
     canonical_key: str | None = None,
-    packed: candidates.Packed | None = None,
+    packed: blobs.Packed | None = None,
 ) -> Node:
     """The node of this tool call: made as `proposed`, or the one that an earlier try of the call made.
 
     Without `canonical_key` only equal files count as the same. A call id that some servers give to every call
     is made distinct when the files are others. `packed`: by files.pack, where a transaction is open.
     """
-    packed = packed or candidates.pack(files)
+    packed = packed or blobs.pack(files)
     with store.transaction():
         name, count = call_id, 1
         while row := store.one(
@@ -106,7 +106,7 @@ def propose(
                 "program": canonical_key or packed.key,
             },
         )
-        candidates.keep(store, packed)
+        blobs.keep(store, packed)
         return node
 
 
@@ -189,7 +189,7 @@ def get_node(store: Store, node_id: int) -> Node:
 
 def get_files(store: Store, node: Node) -> dict[str, str]:
     """The node's candidate: file name to text."""
-    return candidates.get(store, node.candidate_key)
+    return blobs.get(store, node.candidate_key)
 
 
 def get_plans(store: Store, node: Node) -> dict[str, str]:
@@ -197,7 +197,7 @@ def get_plans(store: Store, node: Node) -> dict[str, str]:
     if node.evaluation_id is None:
         return {}
     row = store.row("SELECT plans FROM evaluations WHERE id = :id", {"id": node.evaluation_id})
-    return candidates.get(store, row["plans"]) if row and row["plans"] else {}
+    return blobs.get(store, row["plans"]) if row and row["plans"] else {}
 
 
 def of_episode(store: Store, episode_id: int) -> list[Node]:

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from passagent.config import Config
 from passagent.evaluator.hardware.health import orphaned_workers
-from passagent.search.device_report import devices_of
+from passagent.search.run_files import devices_of
 from passagent.store import Store, sessions
 from passagent.store.runs import Run
 from passagent.view import run_figures

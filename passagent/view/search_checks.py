@@ -7,7 +7,7 @@ import math
 from passagent.config import Config
 from passagent.search.migration import why_none
 from passagent.search.policies import policy_of
-from passagent.store import Store, migrations, nodes, runs
+from passagent.store import Store, bests, nodes, runs
 from passagent.store.runs import Run
 from passagent.view import run_figures
 from passagent.view.machine_checks import Finding
@@ -43,7 +43,7 @@ def islands(store: Store, run: Run, config: Config) -> Finding:
 
 def elite_migrations(store: Store, run: Run, config: Config) -> Finding:
     """Whether elites moved, and helped; or why none did."""
-    moved = migrations.list_migrations(store, run.id)
+    moved = bests.list_migrations(store, run.id)
     gains = run_figures.migrant_gains(store, run.id)
     helped = sum(gain is not None and gain > 0 for gain in gains)
     islands = runs.islands(store, run.id)

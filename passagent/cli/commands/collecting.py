@@ -11,8 +11,8 @@ from passagent.data.collect import campaign
 from passagent.data.collect.campaign import Collected, Request
 from passagent.data.collect.work import Collection
 from passagent.errors import PassagentError
-from passagent.search.beginning import Parts
-from passagent.store.library import library_path, library_text
+from passagent.search.startup import Parts
+from passagent.store.pass_library import library_path, library_text
 from passagent.view import collect_table
 from passagent.view.collect_progress import CollectProgress
 from passagent.view.text import counted

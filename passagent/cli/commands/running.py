@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from passagent.config import load_config
-from passagent.search.beginning import Parts, begin
+from passagent.search.startup import Parts, begin
 from passagent.tasks.reader import load_task
 
 

@@ -13,13 +13,13 @@ from typing import Any
 from passagent.cli.commands.signals import Interrupted, stop_on_signals
 from passagent.config import Config
 from passagent.events import Event, OnEvent
-from passagent.search import conducting
-from passagent.search.beginning import Parts
-from passagent.search.conducting import Prepared
-from passagent.search.going_on import resume_command
+from passagent.search import setup
 from passagent.search.session import Session
+from passagent.search.setup import Prepared
+from passagent.search.startup import Parts
 from passagent.store import runs
-from passagent.store.library import library_path, library_text
+from passagent.store.pass_library import library_path, library_text
+from passagent.store.sessions import resume_command
 from passagent.system.faults import os_fault
 from passagent.tasks import Task
 from passagent.view.board import Board
@@ -42,7 +42,7 @@ def start(
     `events_file`: what happens is appended to it, a JSON object a line (docs/operators.md).
     Raises PassagentError; Interrupted after Ctrl-C.
     """
-    with conducting.started(runs_dir, task, config, new, parts) as prepared:
+    with setup.started(runs_dir, task, config, new, parts) as prepared:
         if prepared.is_found:
             same = "it has this task and these settings (--new starts another)"
             print(f"going on with run {prepared.run.id}: {same}", file=sys.stderr)
@@ -75,7 +75,7 @@ def resume(
     name: str, settings: dict[str, Any], runs_dir: str, as_json: bool, parts: Parts | None = None
 ) -> None:
     """Go on with a run where it was left. Raises PassagentError; Interrupted after Ctrl-C."""
-    with conducting.resumed(runs_dir, name, settings, parts or Parts()) as prepared:
+    with setup.resumed(runs_dir, name, settings, parts or Parts()) as prepared:
         search_run(prepared, as_json)
 
 
@@ -88,7 +88,7 @@ def fork(
     parts: Parts | None = None,
 ) -> None:
     """Search on from a node of a run, in a new run. Raises PassagentError; Interrupted after Ctrl-C."""
-    with conducting.forked(runs_dir, name, node_id, settings, parts or Parts()) as prepared:
+    with setup.forked(runs_dir, name, node_id, settings, parts or Parts()) as prepared:
         run = prepared.run
         print(f"run {run.id} starts from node {node_id} of run {run.forked_run}", file=sys.stderr)
         search_run(prepared, as_json)
@@ -122,7 +122,7 @@ def search_run(prepared: Prepared, as_json: bool, follow: OnEvent | None = None)
         stop_on_signals(session, progress, go_on)
 
     try:
-        exported = asyncio.run(conducting.work(prepared, on_event, begun))
+        exported = asyncio.run(setup.work(prepared, on_event, begun))
     except KeyboardInterrupt as error:  # before or after the search, which takes signals itself
         raise Interrupted(told) from error
     finally:

@@ -10,7 +10,7 @@ import sys
 from typing import Protocol
 
 from passagent.errors import EXIT_INTERRUPTED, PassagentError
-from passagent.search.apart import Stoppable
+from passagent.search.thread import Stoppable
 
 ECHO_S = 0.1
 """Two signals within this time are one: `timeout` sends its own to the process, then to its group."""

@@ -19,9 +19,9 @@ from passagent.evaluator.fleet.opening import check_devices, open_pool
 from passagent.models import open_model
 from passagent.models.probe import check_models
 from passagent.models.types import Model
-from passagent.search.beginning import Parts
-from passagent.search.runlog import run_log
+from passagent.search.run_files import run_log
 from passagent.search.setup import check_money, check_roles
+from passagent.search.startup import Parts
 from passagent.store import Store
 from passagent.system.resumable import locked
 from passagent.tasks.tasklist import find_tasks, parse_shard

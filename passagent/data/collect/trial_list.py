@@ -13,7 +13,7 @@ from passagent.config import Config, override
 from passagent.data.collect import trials
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.target import kind_of
-from passagent.search.driving import changed_settings
+from passagent.search.remeasure import changed_settings
 from passagent.store import Store
 from passagent.store.runs import Run
 from passagent.tasks import load_task

@@ -17,8 +17,7 @@ from passagent.errors import InfrastructureError, MachineFault, PassagentError, 
 from passagent.evaluator.judging.effort import check_task_room
 from passagent.events import Event
 from passagent.models.types import Model
-from passagent.search.controller import search
-from passagent.search.garbage import seldom_collected
+from passagent.search.controller import search, seldom_collected
 from passagent.search.session import Evaluator, Session
 from passagent.search.setup import Diagnose, new_run, open_session
 from passagent.store import Store

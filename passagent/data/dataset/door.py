@@ -14,8 +14,8 @@ from typing import Any
 from passagent.data.dataset.columns import Revision
 from passagent.errors import PassagentError
 from passagent.evaluator.score import aggregate
-from passagent.search.canonical import canonical_key
-from passagent.store import evaluations, files
+from passagent.search.candidates import canonical_key
+from passagent.store import blobs, evaluations
 from passagent.store.database import Store
 from passagent.system.redaction import redact
 
@@ -56,7 +56,7 @@ def check_secrets(name: str, told: Any) -> None:
 
 def check_node(store: Store, name: str, revision: Revision) -> dict[str, str]:
     """The files of the node behind `revision`. Raises NotFit unless all is as it was measured."""
-    found = files.get(store, revision.files)
+    found = blobs.get(store, revision.files)
     if revision.evaluation_id is None:
         if revision.status == "ok":
             raise _tampered(name, revision, "it counts as correct without an evaluation")
@@ -80,7 +80,7 @@ def check_node(store: Store, name: str, revision: Revision) -> dict[str, str]:
 
 def _same_program(store: Store, found: dict[str, str], key: str, measured: str) -> bool:
     """Whether the files `found`, of `key`, are the candidate `measured` but for comments and formatting."""
-    return canonical_key(found, key) == canonical_key(files.get(store, measured), measured)
+    return canonical_key(found, key) == canonical_key(blobs.get(store, measured), measured)
 
 
 def _equal(one: float | None, other: float | None) -> bool:

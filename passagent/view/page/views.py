@@ -7,14 +7,14 @@ from typing import Any
 
 from passagent.agent.prompt import plain_note, short_note
 from passagent.errors import TaskError, UsageError
-from passagent.search.changes import unified
-from passagent.search.going_on import runs_dir_flag
+from passagent.search.comparison import confirmed_evaluation
+from passagent.search.episode_context import unified
 from passagent.search.migration import why_none
-from passagent.search.pairing import confirmed_evaluation
 from passagent.search.setup import stored_config
-from passagent.store import Store, confirmations, hint_uses, ledger, migrations, nodes, runs
+from passagent.store import Store, bests, confirmations, hint_uses, ledger, nodes, runs
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS, Run
+from passagent.store.sessions import runs_dir_flag
 from passagent.store.trajectories import find_episode, trajectory
 from passagent.view import course, difference, spending, status, why
 from passagent.view.evaluation import failure_lines, figure_notes, graph_cells
@@ -73,7 +73,7 @@ def figures(store: Store, name: str) -> dict[str, Any]:
     made = course.course(course.made(store, name))
     spent = ledger.spent(store, name)
     finalists = finalists_data(store, found)
-    moved = migrations.list_migrations(store, name)
+    moved = bests.list_migrations(store, name)
     roles = {one.island: f"{one.island} {one.role}" for one in runs.islands(store, name)}
     again = finalists[0]["as_score"] if finalists else None
     return {

@@ -32,20 +32,15 @@ from passagent.events import EpisodeContinued
 from passagent.experience import knowledge
 from passagent.models.meter import metered
 from passagent.models.types import Message, Model, Reply, ToolSpec, Usage
-from passagent.search.candidates import outline, submitter
-from passagent.search.describing import describe
-from passagent.search.drafts import is_draft, is_first
-from passagent.search.gain import gains_after, is_progress, log_gain
-from passagent.search.gathering import best_known, episode_context, parent_view
-from passagent.search.islandview import IslandView
+from passagent.search.candidates import limits_of, outline, submitter
+from passagent.search.episode_context import best_known, describe, episode_context, parent_view
+from passagent.search.islands import IslandView, gains_after, is_draft, is_first, is_progress, log_gain
 from passagent.search.migration import choose_migrant
 from passagent.search.policies import policy_of
 from passagent.search.policies.greedy import Greedy
-from passagent.search.profiling_nodes import limits_of
+from passagent.search.run_models import choose_model, meter_of, writer_of
 from passagent.search.session import Session
-from passagent.search.writers import choose_model, meter_of, writer_of
-from passagent.store import bests, episodes, gains, hint_uses, migrations, nodes, runs
-from passagent.store import conversations as stored
+from passagent.store import bests, blobs, episodes, gains, hint_uses, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
@@ -79,7 +74,7 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
 
     def save(message: Message, usage: Usage | None) -> None:
         # stored before anything is waited for: with the node that is evaluated, or before the next call
-        unsaved.append((stored.pack(message), vars(usage) if usage else None))
+        unsaved.append((blobs.pack_message(message), vars(usage) if usage else None))
         if usage:
             replies.append((usage, message.get("stop_reason")))
             session.check()
@@ -146,11 +141,11 @@ def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
         context = episode_context(session, episode, parent)
         # what stands beside it, the tools' descriptions, is ours
         messages = [one | {"content": redact(one["content"])} for one in compose(context)]
-        packed = [stored.pack(message) for message in messages]
+        packed = [blobs.pack_message(message) for message in messages]
     with store.transaction():
         episodes.set_parent(store, episode)
         if parent and reason is not None:
-            migrations.add_migration(store, episode, parent, reason)
+            bests.add_migration(store, episode, parent, reason)
         hint_uses.record_uses(store, episode, [hint.id for hint in context.hints], context.held_out)
         episodes.add_packed(store, episode, [(message, None) for message in packed])
     session.events.look()
