@@ -419,7 +419,7 @@ def test_doctor_finds_a_healthy_run_healthy(call, findings, place):
 
 DAMAGE = {
     "islands": ["UPDATE islands SET episodes = 0 WHERE island = 1"],
-    "hints": ["DELETE FROM hints_shown"],
+    "hints": ["UPDATE episodes SET hints = NULL"],
     "duplicates": [
         "CREATE TEMP TABLE again AS SELECT * FROM evaluations WHERE id = "
         "(SELECT evaluation_id FROM nodes WHERE repeat_of IS NOT NULL LIMIT 1)",
@@ -507,7 +507,7 @@ def rows_of(runs_dir: Path, run_id: str) -> dict[str, list[dict[str, object]]]:
     tables = "SELECT DISTINCT m.name FROM sqlite_master AS m, pragma_table_info(m.name) AS c "
     with Store.open(runs_dir) as store:
         names = [row["name"] for row in store.rows(tables + "WHERE m.type = 'table' AND c.name = 'run_id'")]
-        assert {"nodes", "episodes", "islands", "calls", "hints_shown", "sessions"} <= set(names)
+        assert {"nodes", "episodes", "islands", "calls", "sessions"} <= set(names)
         found = {t: store.rows(f"SELECT * FROM {t} WHERE run_id = :r", {"r": run_id}) for t in names}
         found["runs"] = store.rows("SELECT * FROM runs WHERE id = :r", {"r": run_id})
         of_run = "episode_id IN (SELECT id FROM episodes WHERE run_id = :r)"

@@ -23,8 +23,8 @@ from passagent.cli.commands.run_commands import report
 from passagent.data.bench.results import FILE, Row, look
 from passagent.errors import InfrastructureError, UsageError
 from passagent.store import Store, nodes, runs, sessions
+from passagent.store.nodes import keep_profile
 from passagent.store.pass_library import PassLibrary
-from passagent.store.profiles import keep_profile
 from passagent.view import course, tree_layout
 from passagent.view.course import Made, Point
 from passagent.view.page.app import create_app

@@ -335,19 +335,19 @@ def test_what_an_hour_is_expected_to_gain():
     for number in range(1, 33):
         # a steady 1% in each 36 s: 100 gains an hour
         best *= 1.01
-        gains = gains_after(gains, "run", None, best, 36.0 * number, 0.02)
+        gains = gains_after(gains, None, best, 36.0 * number, 0.02)
         expected = expected_per_hour(gains)
         assert (expected is None) == (number < 16)
     assert expected == pytest.approx(1.01**100 - 1)
     assert gains.stagnant <= 1  # two gains of 1% are one of 2%
     for number in range(33, 41):  # a half-life without any gain
-        gains = gains_after(gains, "run", None, 1.0, 36.0 * number, 0.02)
+        gains = gains_after(gains, None, 1.0, 36.0 * number, 0.02)
     assert math.log1p(expected_per_hour(gains)) == pytest.approx(math.log1p(expected) / 2, rel=0.1)
     assert 8 <= gains.stagnant <= 9
-    first = gains_after(None, "run", 1.5, 1.4, 10.0, 0.01)  # the seeds were better
+    first = gains_after(None, 1.5, 1.4, 10.0, 0.01)  # the seeds were better
     assert (first.gain, first.stagnant, first.best_as) == (0.0, 1, 1.5)
-    assert gains_after(None, "run", None, 0.8, 10.0, 0.01).gain == 0.0
-    assert gains_after(None, "run", None, 1.2, 10.0, 0.01).gain == pytest.approx(math.log(1.2))
+    assert gains_after(None, None, 0.8, 10.0, 0.01).gain == 0.0
+    assert gains_after(None, None, 1.2, 10.0, 0.01).gain == pytest.approx(math.log(1.2))
 
 
 @pytest.mark.parametrize(

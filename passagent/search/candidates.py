@@ -25,7 +25,7 @@ from passagent.sandbox.environment import evaluator_version
 from passagent.search.run_models import ask_validator, is_validation_due
 from passagent.search.session import Session
 from passagent.search.stop import Want
-from passagent.store import Store, bests, evaluations, nodes, profiles
+from passagent.store import Store, bests, evaluations, nodes
 from passagent.store import blobs as stored
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
@@ -293,8 +293,9 @@ async def limits_of(session: Session, files: dict[str, str], deep: bool) -> str:
     found = await session.in_time(work)
     from passagent.view.profile_text import profile_text
 
-    told = profile_text(found), found.as_json()
-    profiles.keep_profile(session.store, session.run.id, candidate.key, deep, *told)
+    nodes.keep_profile(
+        session.store, session.run.id, candidate.key, deep, profile_text(found), found.as_json()
+    )
     return found.text()
 
 

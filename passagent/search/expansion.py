@@ -40,7 +40,7 @@ from passagent.search.policies import policy_of
 from passagent.search.policies.greedy import Greedy
 from passagent.search.run_models import choose_model, meter_of, writer_of
 from passagent.search.session import Session
-from passagent.store import bests, blobs, episodes, gains, hint_uses, nodes, runs
+from passagent.store import bests, blobs, episodes, hint_uses, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
@@ -208,12 +208,12 @@ def _is_at_light(session: Session, found: list[Node]) -> bool:
 def _count_gain(session: Session, best: float | None) -> None:
     """Count what an episode that left `best` gained for the run."""
     store, run_id = session.store, session.run.id
-    before, start = gains.of_run(store, run_id), None
+    before, start = runs.gains_of(store, run_id), None
     if before is None:
         seed = next(iter(bests.best_of_island(store, run_id, SEEDS, 1)), None)
         start = seed.as_score if seed else None
-    after = gains_after(before, run_id, start, best, session.elapsed_s, session.config.search.min_gain)
-    gains.save(store, after)
+    after = gains_after(before, start, best, session.elapsed_s, session.config.search.min_gain)
+    runs.save_gains(store, run_id, after)
 
 
 def tools(

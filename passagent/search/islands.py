@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from passagent.config import SearchConfig
 from passagent.evaluator.result import GRAVITY
 from passagent.store import Store, bests, nodes
-from passagent.store.gains import Gains
 from passagent.store.nodes import Node
-from passagent.store.runs import SEEDS
+from passagent.store.runs import SEEDS, Gains
 
 _RECENT = 4
 """Newest failures among which the least grave is the one to mend."""
@@ -102,7 +101,6 @@ def is_progress(before: float | None, after: float | None, min_gain: float) -> b
 
 def gains_after(
     before: Gains | None,
-    run_id: str,
     start_as: float | None,
     best: float | None,
     searched_s: float,
@@ -113,7 +111,7 @@ def gains_after(
     `start_as`: the seeds' best AS, for the first episode. What is gained from nothing correct is counted from
     eager's AS.
     """
-    before = before or Gains(run_id, 0, start_as, start_as, 0, 0.0, 0.0, 0.0)
+    before = before or Gains(0, start_as, start_as, 0, 0.0, 0.0, 0.0)
     best_as = max((score for score in (before.best_as, best) if score is not None), default=None)
     gain = 0.0
     if best_as is not None and best_as > 0:
@@ -121,7 +119,6 @@ def gains_after(
     is_gain = is_progress(before.marked_as, best_as, min_gain)
     fade = 0.5 ** (1 / HALF_LIFE)
     return Gains(
-        run_id,
         before.episodes + 1,
         best_as,
         best_as if is_gain else before.marked_as,

@@ -19,7 +19,6 @@ from passagent.evaluator.fleet.opening import environment_key
 from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.result import Candidate, Evaluation
-from passagent.events import Follower
 from passagent.experience.diagnosis import Diagnosis
 from passagent.experience.hints import Hint
 from passagent.models.prices import Price
@@ -27,8 +26,9 @@ from passagent.models.types import Model
 from passagent.search.islands import expected_per_hour
 from passagent.search.run_memory import Memory
 from passagent.search.stop import Progress, Want, is_limited, lack, left, rules_of, total
-from passagent.store import Store, gains, runs
+from passagent.store import Store, runs
 from passagent.store.runs import Run, Standing
+from passagent.store.timeline import Follower
 from passagent.tasks import Task
 
 T = TypeVar("T")
@@ -278,5 +278,5 @@ class Session:
             cost=now.cost,
             stagnant=now.stagnant,
             at_light=now.at_light,
-            gain_per_hour=expected_per_hour(gains.of_run(self.store, self.run.id)) if expects else None,
+            gain_per_hour=expected_per_hour(runs.gains_of(self.store, self.run.id)) if expects else None,
         )

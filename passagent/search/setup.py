@@ -24,7 +24,7 @@ from passagent.errors import PassagentError, UsageError, nearest
 from passagent.evaluator.fleet.opening import check_devices, device_label, machine_of, open_pool
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.target import target_of
-from passagent.events import Follower, OnEvent
+from passagent.events import OnEvent
 from passagent.experience import Diagnosis, diagnose, load_hints
 from passagent.models import open_model
 from passagent.models.ensemble import model_names
@@ -40,6 +40,7 @@ from passagent.search.startup import Parts, begin
 from passagent.store import Store, confirmations, nodes, runs, seeds, sessions
 from passagent.store.runs import Run
 from passagent.store.sessions import driven, resume_command
+from passagent.store.timeline import Follower
 from passagent.system.faults import os_fault
 from passagent.tasks import Task, load_task
 

@@ -46,6 +46,10 @@ class Episode:
     finished_at: str | None
     model: str | None = None
     """The model that writes it; None before it has begun."""
+    hints: str | None = None
+    """JSON list: ids of the hints in its prompt, see hint_uses.record_uses."""
+    held_out: str | None = None
+    """JSON list: ids of learned hints that were held from it."""
 
 
 _TOKENS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "cache_write_tokens")

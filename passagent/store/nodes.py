@@ -45,11 +45,26 @@ class Node:
     """1, 2, ... in its episode."""
     canonical_key: str
     """Equal for candidates that differ in comments, docstrings and formatting only."""
+    profiles: str | None = None
+    """JSON: its StoredProfile with and without hardware counters; None: it was not profiled."""
 
     @property
     def diagnosed(self) -> dict[str, Any] | None:
         """The diagnosis as plain data; None: there is none."""
         return None if self.diagnosis is None else json.loads(self.diagnosis)
+
+
+@dataclass(frozen=True)
+class StoredProfile:
+    """What limits a node, as it was measured."""
+
+    deep: bool
+    """Measured with hardware counters."""
+    text: str
+    """As `passagent profile` prints it."""
+    record: str
+    """JSON: a profile_record.Profile, and its evidence."""
+    created_at: str
 
 
 SAME_PROGRAM = "substr(canonical_key, 1, 16) = substr(:program, 1, 16) AND +canonical_key = :program"
@@ -323,3 +338,24 @@ def counts(store: Store, run_id: str) -> dict[int, dict[str, int]]:
 
 def _nodes(store: Store, where: str, parameters: dict[str, Any]) -> list[Node]:
     return store.all(Node, f"SELECT * FROM nodes {where}", parameters)
+
+
+def keep_profile(store: Store, run_id: str, candidate_key: str, deep: bool, text: str, record: str) -> None:
+    """Keep a profile of the run's newest node with these files; it replaces an earlier one."""
+    profile = {"deep": deep, "text": text, "record": record, "created_at": now()}
+    store.execute(
+        "UPDATE nodes SET profiles = json_patch(coalesce(profiles, '{}'), :profile) "
+        "WHERE id = (SELECT max(id) FROM nodes "
+        "WHERE run_id = :run AND candidate_key = :key AND state = 'done')",
+        {"run": run_id, "key": candidate_key, "profile": json.dumps({"deep" if deep else "usual": profile})},
+    )
+
+
+def profiles_of(store: Store, node: Node) -> list[StoredProfile]:
+    """The profiles of a node, and of its run's others of the same files; the newest first."""
+    rows = store.rows(
+        "SELECT profiles FROM nodes WHERE run_id = :run AND candidate_key = :key AND profiles IS NOT NULL",
+        {"run": node.run_id, "key": node.candidate_key},
+    )
+    kept = [StoredProfile(**one) for row in rows for one in json.loads(row["profiles"]).values()]
+    return sorted(kept, key=lambda profile: profile.created_at, reverse=True)

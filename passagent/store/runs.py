@@ -61,6 +61,8 @@ class Run:
     """JSON list: the sha256 of each subgraph's model.py."""
     trial: int | None = None
     """Which of the trials that `collect` makes of a task with a model, from 0; None: a run of its own."""
+    gains: str | None = None
+    """JSON: a Gains; None before the first episode ended."""
 
     @property
     def tokens(self) -> int:
@@ -95,6 +97,26 @@ class Island:
     """Candidates judged."""
     rests_from: int | None
     """It was at the speed of light after this episode and leaves what follows to others; None: it is not."""
+
+
+@dataclass(frozen=True)
+class Gains:
+    """What a run gained over time, summed up; each episode that ends brings it up to date."""
+
+    episodes: int
+    """Finished."""
+    best_as: float | None
+    """The run's best AS when the last one ended."""
+    marked_as: float | None
+    """The best AS when progress was last counted."""
+    stagnant: int
+    """Episodes since then."""
+    searched_s: float
+    """Time searched when the last one ended."""
+    gain: float
+    """Weighted sum of the episodes' gains, ln(AS)."""
+    hours: float
+    """Weighted sum of the time between their ends, h."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +216,7 @@ def standing(store: Store, run_id: str) -> Standing:
         Standing,
         "SELECT wanted, evaluations, input_tokens + output_tokens AS tokens, cost, "
         "sum((island != :seeds) * islands.episodes) AS episodes, max(islands.best_as) AS best_as, "
-        "coalesce((SELECT stagnant FROM gains WHERE gains.run_id = runs.id), 0) AS stagnant, "
+        "coalesce(json_extract(gains, '$.stagnant'), 0) AS stagnant, "
         "min(island = :seeds OR rests_from IS NOT NULL) AS at_light "
         "FROM runs JOIN islands ON islands.run_id = runs.id WHERE runs.id = :run GROUP BY runs.id",
         {"run": run_id, "seeds": SEEDS},
@@ -230,6 +252,19 @@ def set_environment(store: Store, run_id: str, environment: str) -> None:
     store.execute(
         "UPDATE runs SET environment = :environment WHERE id = :run",
         {"environment": environment, "run": run_id},
+    )
+
+
+def gains_of(store: Store, run_id: str) -> Gains | None:
+    """What the run gained; None before its first episode ended."""
+    stored = get_run(store, run_id).gains
+    return None if stored is None else Gains(**json.loads(stored))
+
+
+def save_gains(store: Store, run_id: str, gains: Gains) -> None:
+    """Store what the run gained."""
+    store.execute(
+        "UPDATE runs SET gains = :gains WHERE id = :run", {"gains": json.dumps(vars(gains)), "run": run_id}
     )
 
 

@@ -11,7 +11,7 @@ from passagent.agent.prompt import plain_note, short_note
 from passagent.search.comparison import confirmed_evaluation
 from passagent.search.episode_context import Change, changes
 from passagent.search.islands import is_first
-from passagent.store import Store, confirmations, episodes, hint_uses, nodes, profiles, runs, seeds
+from passagent.store import Store, confirmations, episodes, hint_uses, nodes, runs, seeds
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS, Run
@@ -36,8 +36,8 @@ def why_data(store: Store, node: Node) -> dict[str, Any]:
         "best_node": best.id if best else None,
         "chain": _chain(store, run, node),
         "profiles": [
-            {"deep": bool(one.deep), "text": one.text, "record": json.loads(one.record), "at": one.created_at}
-            for one in profiles.profiles_of(store, node)
+            {"deep": one.deep, "text": one.text, "record": json.loads(one.record), "at": one.created_at}
+            for one in nodes.profiles_of(store, node)
         ],
     }
 

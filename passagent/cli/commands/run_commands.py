@@ -9,9 +9,7 @@ import time
 from pathlib import Path
 
 from passagent.errors import PassagentError, UsageError
-from passagent.events import event_of
-from passagent.search import happenings
-from passagent.store import Store, nodes, runs, sessions
+from passagent.store import Store, nodes, runs, sessions, timeline
 from passagent.store.runs import Run
 from passagent.store.sessions import resume_command, runs_dir_flag
 from passagent.view.difference import diff_data, diff_text
@@ -71,10 +69,10 @@ def follow(name: str, count: int, runs_dir: str, as_json: bool) -> None:
     with Store.open(runs_dir, create=False) as store:
         run = runs.find_run(store, name)
         roles = {island.island: island.role for island in runs.islands(store, run.id)}
-        events, seen = happenings.newest(store, run.id, count)
+        events, seen = timeline.newest(store, run.id, count)
         is_live = True
         while True:
-            for event in map(event_of, events):
+            for event in events:
                 print(json.dumps(event.as_json()) if as_json else event_text(event, roles), flush=True)
             if not is_live:
                 break
@@ -82,7 +80,7 @@ def follow(name: str, count: int, runs_dir: str, as_json: bool) -> None:
             is_live = sessions.is_driven(store, run.id)
             if is_live:
                 time.sleep(POLL_S)
-            events = happenings.since(store, run.id, seen)
+            events = timeline.since(store, run.id, seen)
         if not as_json:
             run = runs.get_run(store, run.id)
             print(f"run {run.id} is {shown_state(store, run)}: {run.stop_reason or 'no process works on it'}")
