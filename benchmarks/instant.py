@@ -344,10 +344,9 @@ _COPIED = {
         "message_id": "message_id + :messages_up * (message_id IN (SELECT message_id FROM own))",
     },
     "calls": {"id": "id + :calls_up", "episode_id": "episode_id + :episodes_up"},
-    "hints_shown": {"episode_id": "episode_id + :episodes_up"},
 }
 """Tables that grow with every iteration, and what is another in a copied row."""
-_OF_OTHERS = ("steps", "hints_shown")
+_OF_OTHERS = ("steps",)
 """Those whose keys are of other tables' rows."""
 _LAST = "(SELECT min(id) - 1 + :part FROM episodes WHERE run_id = :run AND number > 0)"
 _EPISODE = f"> :seeds AND episode_id <= :episodes_top AND episode_id <= {_LAST}"
@@ -360,5 +359,4 @@ _WHERE = {
     "AND id IN (SELECT message_id FROM own)",
     "steps": f"episode_id {_EPISODE}",
     "calls": f"episode_id {_EPISODE}",
-    "hints_shown": f"episode_id {_EPISODE}",
 }

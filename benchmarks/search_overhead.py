@@ -172,8 +172,8 @@ def rss() -> float:
 
 def query_part(args: argparse.Namespace) -> dict[str, Any]:
     """Times of each context query, ms."""
-    from passagent.search.gathering import attempts
-    from passagent.search.islandview import IslandView
+    from passagent.search.episode_context import attempts
+    from passagent.search.islands import IslandView
     from passagent.search.setup import stored_config, stored_task
     from passagent.store import Store, bests, episodes, nodes, runs
 

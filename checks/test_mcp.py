@@ -25,8 +25,7 @@ from wire_server import Said, WireServer  # noqa: E402
 
 from passagent.agent.tool_specs import SERVED  # noqa: E402
 from passagent.store import Store  # noqa: E402
-from passagent.store.nodes import get_node  # noqa: E402
-from passagent.store.profiles import profiles_of  # noqa: E402
+from passagent.store.nodes import get_node, profiles_of  # noqa: E402
 
 PASSAGENT = [sys.executable, "-m", "passagent"]
 QUICK = ("--set", "evaluator.budget_s=0.2")

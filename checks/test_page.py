@@ -23,7 +23,7 @@ from test_pass_library import GELU
 
 from passagent.data.bench.results import FILE, Row
 from passagent.evaluator.result import Candidate
-from passagent.store import Store, confirmations, files, nodes, profiles, runs, sessions
+from passagent.store import Store, blobs, confirmations, nodes, runs, sessions
 from passagent.store.pass_library import PassLibrary
 
 MANY = 100_000
@@ -68,8 +68,8 @@ def finished(task, tmp_path_factory):
             store.execute(
                 "UPDATE calls SET cost = 0.01, output_tokens = 900 WHERE run_id = :r", {"r": run.id}
             )
-        packed = files.pack(nodes.get_files(store, nodes.get_node(store, 3)) | {"evil.py": EVIL})
-        files.keep(store, packed)
+        packed = blobs.pack(nodes.get_files(store, nodes.get_node(store, 3)) | {"evil.py": EVIL})
+        blobs.keep(store, packed)
         names = {
             "key": packed.key,
             "note": EVIL,
@@ -79,7 +79,7 @@ def finished(task, tmp_path_factory):
             "UPDATE nodes SET candidate_key = :key, note = :note, diagnosis = :told WHERE id = 3", names
         )
         text = f"task on a CPU, tier cheap\n  g (float32): 4.19 MB, 3 launches, {EVIL}"
-        profiles.keep_profile(store, nodes.get_node(store, 3).run_id, packed.key, False, text, "{}")
+        nodes.keep_profile(store, nodes.get_node(store, 3).run_id, packed.key, False, text, "{}")
         store.execute("UPDATE nodes SET as_score = 9e999 WHERE id = 5", {})
     results = place / "bench/tiny-cpu" / FILE
     results.parent.mkdir(parents=True)

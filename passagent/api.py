@@ -33,8 +33,8 @@ from passagent.options import (
     config_of,
     settings_of,
 )
-from passagent.search.apart import Search, Stoppable, finished, finished_async
-from passagent.search.beginning import Parts, begin
+from passagent.search.startup import Parts, begin
+from passagent.search.thread import Search, Stoppable, finished, finished_async
 from passagent.system.option_groups import checked
 from passagent.system.threads import LoopThread
 from passagent.tasks import Task, load_task
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from passagent.data.export.writing import Summary
     from passagent.data.pipeline import assembling
     from passagent.events import Event
-    from passagent.search.conducting import Prepared
+    from passagent.search.setup import Prepared
 
 __all__ = [
     "Bench", "Collection", "Evaluator", "InfrastructureError", "Node", "Nodes", "PassagentError", "Plan",
@@ -107,9 +107,9 @@ def _run(task: Task | str | Path, on_event: OnEvent | None, options: RunOptions)
         loaded = as_task(task)
         config = config_of(RunOptions, given)
         with begin(config, loaded, Parts()) as parts:
-            from passagent.search import conducting  # as much again as the evaluator's process takes to begin
+            from passagent.search import setup
 
-            with conducting.started(given["runs_dir"], loaded, config, given["new"], parts) as prepared:
+            with setup.started(given["runs_dir"], loaded, config, given["new"], parts) as prepared:
                 return await _work(prepared, on_event, sessions)
 
     return search
@@ -117,11 +117,11 @@ def _run(task: Task | str | Path, on_event: OnEvent | None, options: RunOptions)
 
 def _resume(run: Run | str, on_event: OnEvent | None, options: ResumeOptions) -> Search[Run]:
     async def search(sessions: list[Stoppable]) -> Run:
-        from passagent.search import conducting
+        from passagent.search import setup
 
         given = checked(ResumeOptions, options)
         place, name = (run.runs_dir, run.id) if isinstance(run, Run) else (Path(given["runs_dir"]), run)
-        with conducting.resumed(place, name, settings_of(ResumeOptions, given), Parts()) as prepared:
+        with setup.resumed(place, name, settings_of(ResumeOptions, given), Parts()) as prepared:
             return await _work(prepared, on_event, sessions)
 
     return search
@@ -129,22 +129,22 @@ def _resume(run: Run | str, on_event: OnEvent | None, options: ResumeOptions) ->
 
 def _fork(node: Node, on_event: OnEvent | None, options: ForkOptions) -> Search[Run]:
     async def search(sessions: list[Stoppable]) -> Run:
-        from passagent.search import conducting
+        from passagent.search import setup
         from passagent.store import Store, nodes
 
         settings = settings_of(ForkOptions, checked(ForkOptions, options))
         with Store.open(node.runs_dir, create=False) as store:
             run_id = nodes.get_node(store, node.id).run_id
-        with conducting.forked(node.runs_dir, run_id, node.id, settings, Parts()) as prepared:
+        with setup.forked(node.runs_dir, run_id, node.id, settings, Parts()) as prepared:
             return await _work(prepared, on_event, sessions)
 
     return search
 
 
 async def _work(prepared: Prepared, on_event: OnEvent | None, sessions: list[Stoppable]) -> Run:
-    from passagent.search import conducting
+    from passagent.search import setup
 
-    await conducting.work(prepared, on_event, sessions.append)
+    await setup.work(prepared, on_event, sessions.append)
     return Run(prepared.run.id, prepared.store.runs_dir)
 
 

@@ -1,20 +1,14 @@
 """What happens in a run, as typed events: the list that `on_event`, `--events`, `tail` and screens read.
 
-They are read from the rows of the store (search/happenings.py), so they come in the order of the commits.
-What only the process itself knows (UNSTORED) is told as it happens. docs/operators.md lists them.
+They are read from the rows of the store (store/timeline.py), so they come in the order of the commits.
+What only the process itself knows (UNSTORED) is passed on as it happens. docs/operators.md lists them.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
-
-from passagent.search import happenings
-from passagent.search.happenings import Happening
-from passagent.store import Store
-from passagent.store.database import now
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,40 +219,3 @@ KINDS: dict[str, type[Event]] = {
 }  # fmt: skip
 UNSTORED = (EpisodeContinued, EvaluationBegun, Noted)
 """What the database does not hold, and `passagent status --follow` does not show."""
-_READ: dict[str, Callable[[Any], Any]] = {"changes": json.loads, "diagnosis": json.loads, "from_store": bool}
-"""What columns of the store are, that it gives as text or as a number."""
-
-
-def event_of(happening: Happening) -> Event:
-    """The event that a row of the store tells of."""
-    about = {
-        name: _READ[name](value) if name in _READ and value is not None else value
-        for name, value in happening.about.items()
-    }
-    return KINDS[happening.kind](at=happening.at, **about)
-
-
-class Follower:
-    """Tells what happens in a run from now on, each time that it is asked to look."""
-
-    def __init__(self, store: Store, run_id: str, on_event: OnEvent | None) -> None:
-        """`on_event`: whom to tell; None: nobody, and nothing is looked up."""
-        self._store, self._run_id, self._on_event = store, run_id, on_event
-        self._seen = None if on_event is None else happenings.newest(store, run_id, 0)[1]
-
-    def look(self) -> None:
-        """Tell what is new. In an open transaction nothing is: it may be rolled back."""
-        if self._on_event is None or self._seen is None or self._store.db.conn.in_transaction:
-            return
-        for happening in happenings.since(self._store, self._run_id, self._seen):
-            self._on_event(event_of(happening))
-
-    def tell(self, kind: type[Event], **about: Any) -> None:
-        """Tell what is new, then something that is not stored."""
-        self.look()
-        if self._on_event is not None:
-            self._on_event(kind(at=now(), **about))
-
-    def note(self, message: str) -> None:
-        """Tell what is new, then something for a person to know."""
-        self.tell(Noted, message=message)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from passagent.config import Config, EvaluatorConfig, ModelConfig, SearchConfig
     from passagent.models.types import Message, Reply, ToolSpec
     from passagent.plan.model import Kernel
-    from passagent.search.islandview import IslandView
+    from passagent.search.islands import IslandView
     from passagent.search.stop import Progress
     from passagent.store.nodes import Node
 

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 import tiny_search
 
-from passagent.search import describing, finalists
+from passagent.search import episode_context, finalists
 from passagent.store import Store, episodes, evaluations, nodes, runs, sessions
 
 FORKS = multiprocessing.get_context("forkserver")
@@ -262,7 +262,7 @@ def between_finalists(task: Path) -> Path:
 def measure_for_real() -> None:
     """Candidates are judged by the real evaluator, which waits until the device is free."""
     whole = tiny_search.parts
-    describing.WAIT_S = 0.0  # a prompt does not wait for eager's figures, so that a candidate waits
+    episode_context.WAIT_S = 0.0  # a prompt does not wait for eager's figures, so that a candidate waits
     tiny_search.parts = lambda *how: replace(whole(*how), evaluator=None)
 
 

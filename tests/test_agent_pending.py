@@ -27,7 +27,7 @@ from passagent.errors import InfrastructureError
 from passagent.evaluator.result import MANIFEST
 from passagent.models.scripted import Scripted, ScriptedModel, calling
 from passagent.models.types import REFUSAL, Message, Reply, Usage, assistant
-from passagent.search import beginning
+from passagent.search.startup import Parts
 from passagent.store import Store, nodes, runs
 from passagent.store.trajectories import find_episode, trajectory
 
@@ -428,7 +428,7 @@ class SlowEvaluator(tiny_search.FastEvaluator):
 
 def test_a_search_stores_and_exports_what_came_late(tmp_path: Path) -> None:
     model = ScriptedModel(late_reply)
-    parts = beginning.Parts(model, SlowEvaluator(lambda: len(model.calls)), tiny_search.diagnose)
+    parts = Parts(model, SlowEvaluator(lambda: len(model.calls)), tiny_search.diagnose)
     task, runs_dir = tiny_search.write_task(tmp_path / "task"), tmp_path / "runs"
     settings = tiny_search.settings(2, 1, 5) | {"search.reuse": False}
     running.run(str(task), {"settings": settings, "runs_dir": runs_dir}, True, parts)

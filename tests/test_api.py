@@ -326,12 +326,12 @@ STOPPED = """
 import sys; sys.path.insert(0, {tests!r})
 import os, signal, tiny_search
 import passagent as pa
-from passagent.search import conducting, session
+from passagent.search import setup, session
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts with & has it ignored
-real = conducting.started
+real = setup.started
 def slow(runs_dir, task, config, new, parts):
     return real(runs_dir, task, config, new, tiny_search.parts({seconds}))
-conducting.started = slow
+setup.started = slow
 def tell(event):
     print("event", flush=True)
 stop = session.Session.stop
@@ -372,10 +372,10 @@ def test_ctrl_c_stops_a_search_and_all_is_stored(tmp_path, times, seconds, event
 
 
 def test_a_search_that_is_cancelled_stops_cleanly(tmp_path, monkeypatch):
-    from passagent.search import conducting
+    from passagent.search import setup
 
-    real = conducting.started
-    monkeypatch.setattr(conducting, "started", lambda *words: real(*words[:-1], tiny_search.parts(0.05)))
+    real = setup.started
+    monkeypatch.setattr(setup, "started", lambda *words: real(*words[:-1], tiny_search.parts(0.05)))
     task = tiny_search.write_task(tmp_path / "task")
     begun = threading.Event()
 

@@ -20,6 +20,7 @@ from passagent import cli
 from passagent.cli.commands import delivering
 from passagent.evaluator.candidate import HELPER, HELPER_HEAD
 from passagent.evaluator.result import MANIFEST, Evaluation
+from passagent.search import setup
 from passagent.view.evaluation import evaluation_text
 
 ROOT = Path(__file__).parents[1]
@@ -357,7 +358,7 @@ def test_output_that_cannot_be_written_is_told_in_a_line(tmp_path, stored):
 
 
 def test_a_log_that_cannot_be_written_is_told_once(tmp_path, capsys):
-    from passagent.search.runlog import run_log
+    from passagent.search.run_files import run_log
 
     (tmp_path / "run.log").symlink_to("/dev/full")
     with run_log(tmp_path):
@@ -403,12 +404,11 @@ def test_commands_that_are_told_can_be_typed(call, stored, recorded, tmp_path):
 
 
 def test_ctrl_c_at_any_moment_is_told(call, stored, monkeypatch):
-    from passagent.search import conducting
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(conducting, "open_session", interrupted)
+    monkeypatch.setattr(setup, "open_session", interrupted)
     code, _, err = call("resume", "last", "--iters", "9")
     assert (code, err.splitlines()[-1][:44]) == (130, "passagent: interrupted; everything is stored")
     monkeypatch.setattr("passagent.cli.commands.run_commands.list_runs", interrupted)

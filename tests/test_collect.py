@@ -166,7 +166,7 @@ def test_trials_do_not_know_of_each_other(call, server, tmp_path):
     assert len(once) == 6 * STEPS
     assert once == again
     with Store.open("two") as store:
-        assert store.rows("SELECT * FROM hints_shown") == []
+        assert store.rows("SELECT * FROM hint_uses") == []
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])

@@ -18,11 +18,11 @@ from passagent.cli.commands import running
 from passagent.config import load_config
 from passagent.evaluator.result import Status
 from passagent.experience.diagnosis import LABELS
-from passagent.search import gathering
-from passagent.search.beginning import Parts
+from passagent.search import episode_context
 from passagent.search.candidates import score_to_beat
-from passagent.search.relatives import attempt
+from passagent.search.episode_context import attempt
 from passagent.search.setup import stored_config
+from passagent.search.startup import Parts
 from passagent.store import Store, bests, episodes, evaluations, nodes, runs
 
 
@@ -34,7 +34,7 @@ def passages(label: str, device: str, device_name: str = "NVIDIA H200", limit: i
         task=SimpleNamespace(operators=["add", "layer_norm"]),
     )
     parent: Any = SimpleNamespace(diagnosis=json.dumps({"label": label, "text": ""}))
-    return [p.path for p in gathering.passages(known, None if label == "start" else parent)]
+    return [p.path for p in episode_context.passages(known, None if label == "start" else parent)]
 
 
 @pytest.mark.parametrize("label", LABELS)
@@ -85,7 +85,9 @@ def test_an_episode_remembers_its_relatives_and_fills_the_places(tmp_path: Path)
             children = [node.id for node in made if node.parent_id == parent.id]
             above = [node.id for node in nodes.ancestors(store, parent.id, 50)]
             for limit in (0, 1, 3, 5, 50):
-                shown, more = gathering.attempts(known_of(store, run, limit), episode, parent, len(made))
+                shown, more = episode_context.attempts(
+                    known_of(store, run, limit), episode, parent, len(made)
+                )
                 ids = [attempt.node_id for attempt in shown]
                 others = {node.id for node in made} | {*above}
                 assert len(ids) == len({*ids}) == min(limit, len(others) - 1)

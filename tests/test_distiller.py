@@ -23,7 +23,7 @@ from passagent.experience.diagnosis import START, Diagnosis
 from passagent.experience.hints import Hint, is_held_out
 from passagent.models.scripted import ScriptedModel, calling
 from passagent.models.types import END, TOOLS, Reply, Usage, assistant
-from passagent.search import distilling
+from passagent.search import run_models
 from passagent.search.setup import check_money, new_run, open_session
 from passagent.store import episodes, hint_uses, ledger, nodes, runs
 
@@ -324,7 +324,7 @@ def test_reply_and_hint_are_stored_together_or_not_at_all(store, task, monkeypat
         whole(*arguments)
         raise PassagentError("killed")
 
-    monkeypatch.setattr(distilling.hint_uses, "settle_distilled", killed)
+    monkeypatch.setattr(run_models.hint_uses, "settle_distilled", killed)
     with pytest.raises(PassagentError, match="killed"):
         finish(session)
     monkeypatch.undo()

@@ -21,9 +21,9 @@ from passagent.models.scripted import ScriptedModel, as_reply
 from passagent.models.types import Message, Reply, ToolSpec, Usage
 from passagent.options import parse_models
 from passagent.search.controller import search
+from passagent.search.run_models import outcomes
 from passagent.search.session import Session
 from passagent.search.setup import new_run, open_session
-from passagent.search.writers import outcomes
 from passagent.store import Store, ledger, runs
 from passagent.tasks import load_task
 

@@ -16,11 +16,11 @@ from passagent import cli
 from passagent.cli.commands import running
 from passagent.config import load_config
 from passagent.errors import PassagentError, UsageError
-from passagent.events import KINDS, UNSTORED, Follower, Noted
-from passagent.search import happenings
-from passagent.search.beginning import Parts
+from passagent.events import KINDS, UNSTORED, Noted
 from passagent.search.setup import new_run
-from passagent.store import Store, sessions
+from passagent.search.startup import Parts
+from passagent.store import Store, sessions, timeline
+from passagent.store.timeline import Follower
 from passagent.tasks import load_task
 
 ROOT = Path(__file__).parents[1]
@@ -30,11 +30,9 @@ def names(kind):
     return {field.name for field in fields(KINDS[kind])} - {"at"}
 
 
-def test_each_kind_has_a_class_with_what_the_store_tells_of_it():
-    stages = [stage for source in happenings._SOURCES.values() for stage in source.stages]
-    assert {kind for kind, _, _ in stages} == KINDS.keys() - {one.kind for one in UNSTORED}
-    for kind, _, columns in stages:
-        assert names(kind) == set(columns), kind
+def test_each_kind_but_the_unstored_is_read_from_the_store():
+    stored = {kind for source in timeline._SOURCES.values() for kind, _ in source.stages}
+    assert stored == {*KINDS.values()} - {*UNSTORED}
 
 
 def test_the_docs_list_them_all():
@@ -70,15 +68,15 @@ def test_file_of_events_holds_what_status_follow_prints(tmp_path, monkeypatch, c
 
 
 def test_what_is_not_stored_is_a_note(tmp_path, monkeypatch):
-    from passagent.search import conducting
+    from passagent.search import setup
 
     def waits(*given):
         session = real(*given)
         session.events.note("waiting: cpu is in use")
         return session
 
-    real = conducting.open_session
-    monkeypatch.setattr(conducting, "open_session", waits)
+    real = setup.open_session
+    monkeypatch.setattr(setup, "open_session", waits)
     task = tiny_search.write_task(tmp_path / "task")
     file = tmp_path / "events.jsonl"
     settings = tiny_search.settings(1, 1, 1)

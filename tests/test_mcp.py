@@ -29,9 +29,9 @@ from passagent.config import load_config
 from passagent.data.export.example import whole
 from passagent.data.export.selection import read_episodes
 from passagent.errors import UsageError
-from passagent.search import conducting
-from passagent.search.beginning import Parts
+from passagent.search import setup
 from passagent.search.run_memory import open_memory
+from passagent.search.startup import Parts
 from passagent.store import Store, episodes, nodes, runs, sessions
 from passagent.store.pass_library import PassLibrary
 from passagent.store.trajectories import trajectory
@@ -275,11 +275,11 @@ def test_a_person_stops_and_a_search_goes_on_from_a_clients_node(place):
     made = asyncio.run(work())
     with (
         pytest.raises(UsageError, match="has the candidates of clients"),
-        conducting.resumed(place / "runs", made["run"], {}, Parts()),
+        setup.resumed(place / "runs", made["run"], {}, Parts()),
     ):
         pass
     parts = tiny_search.parts()
-    with conducting.forked(place / "runs", made["run"], made["job"], {}, parts) as prepared:
+    with setup.forked(place / "runs", made["run"], made["job"], {}, parts) as prepared:
         assert prepared.run.forked_node == made["job"] and prepared.run.model == "expert"
 
 

@@ -21,7 +21,7 @@ from passagent.config import ModelConfig, load_config
 from passagent.data.bench import sweep
 from passagent.errors import UsageError
 from passagent.models import open_model, probe
-from passagent.search import conducting
+from passagent.search import setup
 from passagent.store import Store, nodes, runs
 from passagent.tasks import load_task
 
@@ -135,8 +135,8 @@ def start_run(tmp_path: Path, address: str, **settings: Any) -> None:
     chosen = paid_run.settings(1, 1, "openai/m", f"model.base_url={address}")
     config = load_config(None, chosen | {"search.expert_seeds": 1, "model.max_retries": 0} | settings)
     task = load_task(tiny_search.write_task(tmp_path / "task"))
-    with conducting.started(tmp_path / "runs", task, config, True, paid_run.parts()) as prepared:
-        asyncio.run(conducting.work(prepared, None, lambda session: None))
+    with setup.started(tmp_path / "runs", task, config, True, paid_run.parts()) as prepared:
+        asyncio.run(setup.work(prepared, None, lambda session: None))
 
 
 def test_wrong_key_ends_a_run_before_its_first_seed(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from passagent.cli.commands.tidying import size_of
 from passagent.errors import PassagentError
 from passagent.evaluator.hardware import health
 from passagent.events import KINDS
-from passagent.store import Store, confirmations, episodes, evaluations, files, nodes, runs, sessions
+from passagent.store import Store, blobs, confirmations, episodes, evaluations, nodes, runs, sessions
 from passagent.view.event_lines import event_text
 from passagent.view.tree import tree_text
 
@@ -420,7 +420,7 @@ def test_doctor_finds_a_healthy_run_healthy(call, findings, place):
 
 DAMAGE = {
     "islands": ["UPDATE islands SET episodes = 0 WHERE island = 1"],
-    "hints": ["DELETE FROM hints_shown"],
+    "hints": ["UPDATE episodes SET hints = NULL"],
     "duplicates": [
         "CREATE TEMP TABLE again AS SELECT * FROM evaluations WHERE id = "
         "(SELECT evaluation_id FROM nodes WHERE repeat_of IS NOT NULL LIMIT 1)",
@@ -461,7 +461,7 @@ def test_doctor_warns(findings, copy):
     found, code = findings(copy)
     [missing] = found["files"]["figures"]["missing"]
     with Store.open(copy) as store, pytest.raises(PassagentError, match="are gone"):
-        files.get(store, missing)
+        blobs.get(store, missing)
     assert code == 1
 
 
@@ -508,7 +508,7 @@ def rows_of(runs_dir: Path, run_id: str) -> dict[str, list[dict[str, object]]]:
     tables = "SELECT DISTINCT m.name FROM sqlite_master AS m, pragma_table_info(m.name) AS c "
     with Store.open(runs_dir) as store:
         names = [row["name"] for row in store.rows(tables + "WHERE m.type = 'table' AND c.name = 'run_id'")]
-        assert {"nodes", "episodes", "islands", "calls", "hints_shown", "sessions"} <= set(names)
+        assert {"nodes", "episodes", "islands", "calls", "sessions"} <= set(names)
         found = {t: store.rows(f"SELECT * FROM {t} WHERE run_id = :r", {"r": run_id}) for t in names}
         found["runs"] = store.rows("SELECT * FROM runs WHERE id = :r", {"r": run_id})
         of_run = "episode_id IN (SELECT id FROM episodes WHERE run_id = :r)"

@@ -8,7 +8,7 @@ import pytest
 from test_resume import make_run
 
 from passagent.evaluator.result import Evaluation, GraphResult
-from passagent.store import Store, episodes, evaluations, removal
+from passagent.store import Store, episodes, evaluations, runs
 from passagent.system.redaction import redact
 
 TASK_TEXT = "\n".join(
@@ -88,9 +88,9 @@ def test_a_message_that_another_run_has_too_outlives_its_run(store):
         write_conversation(store, run, 1, conversation_of(1))
         kept = write_conversation(store, run, 2, conversation_of(2))
     with Store.open(store.runs_dir) as another:
-        removal.for_removal(another)
+        runs.for_removal(another)
         with another.transaction():
-            removal.remove_run(another, first.id)
+            runs.remove_run(another, first.id)
         assert episodes.conversation(another, kept.id) == conversation_of(2)
 
 

@@ -23,8 +23,8 @@ from passagent.cli.commands.run_commands import report
 from passagent.data.bench.results import FILE, Results, Row
 from passagent.errors import InfrastructureError, UsageError
 from passagent.store import Store, nodes, runs, sessions
+from passagent.store.nodes import keep_profile
 from passagent.store.pass_library import PassLibrary
-from passagent.store.profiles import keep_profile
 from passagent.view import charts, tree
 from passagent.view.charts import Made, Point
 from passagent.view.page.app import Freshness, create_app
@@ -248,7 +248,7 @@ def test_hostile_text_is_inert(copy):
     with Store.open(copy) as store:
         node = nodes.get_node(store, 1)
         files = nodes.get_files(store, node) | {"evil.py": evil * 3, "big.txt": "A" * 5_000_000}
-        from passagent.store import files as candidates
+        from passagent.store import blobs as candidates
 
         packed = candidates.pack(files)
         candidates.keep(store, packed)

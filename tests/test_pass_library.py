@@ -11,8 +11,7 @@ import tiny
 from test_cli import call, one_line  # noqa: F401
 
 from passagent.errors import UsageError
-from passagent.store.library import default_path
-from passagent.store.pass_library import KeptPass, PassLibrary, licence_of
+from passagent.store.pass_library import KeptPass, PassLibrary, default_path, licence_of
 
 GELU = KeptPass(
     instance="1:" + "a" * 64, structure="1:" + "b" * 64, device="a CPU", torch="2.13.0", operators="gelu",

@@ -29,8 +29,8 @@ from passagent.experience.profiling.evidence import MOST_LINES, examine
 from passagent.experience.profiling.profile_record import GraphProfile, KernelProfile, Profile, free_profile
 from passagent.kernels.vector_report import read_report
 from passagent.options import RunOptions, settings_of
-from passagent.search.beginning import Parts
-from passagent.search.conducting import started, work
+from passagent.search.setup import started, work
+from passagent.search.startup import Parts
 from passagent.store import Store, runs
 from passagent.tasks import load_task
 

@@ -20,16 +20,7 @@ from test_search import open_tiny
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.events import Noted
 from passagent.search import controller, session
-from passagent.store import (
-    Store,
-    bests,
-    confirmations,
-    database,
-    evaluations,
-    nodes,
-    runs,
-    sessions,
-)
+from passagent.store import Store, bests, confirmations, database, evaluations, nodes, runs, sessions
 from passagent.tasks import load_task
 
 pytestmark = pytest.mark.usefixtures("forks")

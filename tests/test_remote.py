@@ -22,7 +22,7 @@ from passagent.evaluator.fleet import contents, survey
 from passagent.evaluator.fleet.opening import environment_key, open_pool
 from passagent.evaluator.result import Candidate
 from passagent.evaluator.service import pool
-from passagent.search.device_report import devices_of, report
+from passagent.search.run_files import devices_of, report
 
 
 def candidates(count: int) -> list[Candidate]:

@@ -17,12 +17,10 @@ from passagent.config import load_config
 from passagent.errors import UsageError
 from passagent.experience import exemplars
 from passagent.experience.exemplars import Exemplar, Fingerprint, likeness, retrieve, shape_class
-from passagent.search.conducting import open_memory
-from passagent.search.planting import seed_origins
-from passagent.search.setup import new_run, open_session
+from passagent.search.setup import new_run, open_memory, open_session
 from passagent.store import Store, confirmations, episodes, hint_uses, nodes, runs
-from passagent.store.library import default_path
-from passagent.store.pass_library import PassLibrary
+from passagent.store.pass_library import PassLibrary, default_path
+from passagent.store.seeds import seed_origins
 from passagent.tasks import load_task
 
 

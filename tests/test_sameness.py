@@ -8,7 +8,7 @@ from test_search import finish, open_tiny, store, task  # noqa: F401 (fixtures)
 
 from passagent.evaluator.result import MANIFEST
 from passagent.models.scripted import ScriptedModel, calling
-from passagent.search.canonical import canonical_key
+from passagent.search.candidates import canonical_key
 from passagent.store import episodes
 
 PASS = '''"""A first try."""

@@ -23,25 +23,16 @@ from passagent.evaluator.reference.eager import EagerGraph, Output
 from passagent.evaluator.result import Candidate, Evaluation, Speedup, Violation
 from passagent.evaluator.service.known import recall
 from passagent.models.scripted import ScriptedModel, calling
-from passagent.search import candidates, describing, stop
+from passagent.search import candidates, episode_context, stop
+from passagent.search.comparison import Round, interval, is_settled, standing
 from passagent.search.controller import Outcome, search
-from passagent.search.gain import expected_per_hour, gains_after
-from passagent.search.islandview import IslandView
+from passagent.search.islands import IslandView, expected_per_hour, gains_after
 from passagent.search.migration import choose_migrant, why_none
-from passagent.search.pairing import Round, interval, is_settled, standing
 from passagent.search.policies import policy_of
-from passagent.search.runlog import redact, run_log
+from passagent.search.run_files import redact, run_log
 from passagent.search.session import Session
 from passagent.search.setup import new_run, open_session
-from passagent.store import (
-    Store,
-    confirmations,
-    episodes,
-    evaluations,
-    migrations,
-    nodes,
-    runs,
-)
+from passagent.store import Store, bests, confirmations, episodes, evaluations, nodes, runs
 from passagent.tasks import load_task
 from passagent.view.run_summary import run_data, run_text
 
@@ -206,7 +197,7 @@ class Describing(tiny_search.FastEvaluator):
 
 def test_the_first_message_waits_for_eagers_figures_but_not_for_ever(store, task, monkeypatch, tmp_path):
     monkeypatch.setenv("PASSAGENT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(describing, "WAIT_S", 0.0)
+    monkeypatch.setattr(episode_context, "WAIT_S", 0.0)
     evaluator = Describing()
 
     def told(number):
@@ -216,7 +207,7 @@ def test_the_first_message_waits_for_eagers_figures_but_not_for_ever(store, task
     def on_event(event):
         if type(event).__name__ == "EpisodeEnded":
             evaluator.may.set()
-            monkeypatch.setattr(describing, "WAIT_S", 3600.0)
+            monkeypatch.setattr(episode_context, "WAIT_S", 3600.0)
 
     finish(open_tiny(store, task, evaluator=evaluator, islands=1, iters=2, on_event=on_event))
     assert "not measured yet" in told(1)
@@ -343,19 +334,19 @@ def test_what_an_hour_is_expected_to_gain():
     for number in range(1, 33):
         # a steady 1% in each 36 s: 100 gains an hour
         best *= 1.01
-        gains = gains_after(gains, "run", None, best, 36.0 * number, 0.02)
+        gains = gains_after(gains, None, best, 36.0 * number, 0.02)
         expected = expected_per_hour(gains)
         assert (expected is None) == (number < 16)
     assert expected == pytest.approx(1.01**100 - 1)
     assert gains.stagnant <= 1  # two gains of 1% are one of 2%
     for number in range(33, 41):  # a half-life without any gain
-        gains = gains_after(gains, "run", None, 1.0, 36.0 * number, 0.02)
+        gains = gains_after(gains, None, 1.0, 36.0 * number, 0.02)
     assert math.log1p(expected_per_hour(gains)) == pytest.approx(math.log1p(expected) / 2, rel=0.1)
     assert 8 <= gains.stagnant <= 9
-    first = gains_after(None, "run", 1.5, 1.4, 10.0, 0.01)  # the seeds were better
+    first = gains_after(None, 1.5, 1.4, 10.0, 0.01)  # the seeds were better
     assert (first.gain, first.stagnant, first.best_as) == (0.0, 1, 1.5)
-    assert gains_after(None, "run", None, 0.8, 10.0, 0.01).gain == 0.0
-    assert gains_after(None, "run", None, 1.2, 10.0, 0.01).gain == pytest.approx(math.log(1.2))
+    assert gains_after(None, None, 0.8, 10.0, 0.01).gain == 0.0
+    assert gains_after(None, None, 1.2, 10.0, 0.01).gain == pytest.approx(math.log(1.2))
 
 
 @pytest.mark.parametrize(
@@ -396,7 +387,7 @@ def test_migration_on_stagnation_has_a_reason(store, task):
     assert "island 1 (memory) has AS 1.800" in found.reason
     assert choose_migrant(store, run, 1, 6, 0.01) is None
     episode = episodes.next_episode(store, run, 0)
-    migrations.add_migration(store, episode, best, found.reason)
+    bests.add_migration(store, episode, best, found.reason)
     assert choose_migrant(store, run, 0, 5, 0.01) is None
     assert IslandView(store, run.id, 0).best().id == best.id
     lone = open_tiny(store, task, islands=1).run
@@ -407,7 +398,7 @@ def test_an_island_that_stagnates_starts_from_a_migrant(store, task):
     for seed in range(10):
         session = open_tiny(store, task, islands=2, iters=12, seed=seed, stagnation=1)
         finish(session)
-        moved = migrations.list_migrations(store, session.run.id)
+        moved = bests.list_migrations(store, session.run.id)
         for migration in moved:
             episode = episodes.get_episode(store, migration.episode_id)
             node = nodes.get_node(store, migration.node_id)

@@ -20,9 +20,9 @@ from passagent.data.bench.measure import best_of_search
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.result import Candidate, Speedup
 from passagent.expert.expert_model import ExpertModel
-from passagent.search.beginning import Parts
-from passagent.search.islandview import rank
+from passagent.search.islands import rank
 from passagent.search.setup import new_run, open_session
+from passagent.search.startup import Parts
 from passagent.store import Store, episodes, nodes, runs
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS

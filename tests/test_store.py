@@ -14,18 +14,16 @@ from passagent.errors import InfrastructureError, PassagentError, UsageError
 from passagent.store import (
     Store,
     bests,
+    blobs,
     confirmations,
     database,
     episodes,
     evaluations,
-    files,
     hint_uses,
-    migrations,
     nodes,
-    removal,
     runs,
 )
-from passagent.store.schema import SCHEMA
+from passagent.store.database import SCHEMA
 
 DOCS = Path(__file__).parents[1] / "docs" / "database.md"
 
@@ -139,9 +137,9 @@ def test_queries_of_the_tree(store):
     assert bests.as_before(store, a)[1] is None
     assert nodes.counts(store, run.id) == {0: {"ok": 4, "wrong_result": 1}, 1: {"ok": 1}}
     episode = episodes.get_episode(store, b.episode_id)
-    migrations.add_migration(store, episode, other, "because")
+    bests.add_migration(store, episode, other, "because")
     assert bests.as_before(store, b)[1] == 1.9
-    assert migrations.has_migrated(store, other, 0) and not migrations.has_migrated(store, a, 0)
+    assert bests.has_migrated(store, other, 0) and not bests.has_migrated(store, a, 0)
 
 
 def test_siblings_are_what_episodes_from_the_same_parent_made(store):
@@ -210,19 +208,19 @@ def test_a_seed_is_a_function_of_run_and_number():
 
 
 def test_files_are_stored_once_and_whole_or_told(store):
-    packed = files.pack({"b.py": "x = 'ä'", "a.json": "[]"})
-    assert files.pack({"a.json": "[]", "b.py": "x = 'ä'"}) == packed
+    packed = blobs.pack({"b.py": "x = 'ä'", "a.json": "[]"})
+    assert blobs.pack({"a.json": "[]", "b.py": "x = 'ä'"}) == packed
     for one in (packed, packed):
-        files.keep(store, one)
+        blobs.keep(store, one)
     assert store.row("SELECT count(*) AS n FROM files") == {"n": 1}
-    assert files.get(store, packed.key) == {"a.json": "[]", "b.py": "x = 'ä'"}
+    assert blobs.get(store, packed.key) == {"a.json": "[]", "b.py": "x = 'ä'"}
     for damage in ("zeroblob(20)", "substr(content, 1, 9)"):
         store.execute(f"UPDATE files SET content = {damage}", {})
         with pytest.raises(InfrastructureError, match="damaged"):
-            files.get(store, packed.key)
+            blobs.get(store, packed.key)
     store.execute("DELETE FROM files", {})
     with pytest.raises(PassagentError, match="are gone"):
-        files.get(store, packed.key)
+        blobs.get(store, packed.key)
 
 
 def test_files_outlive_the_runs_that_another_run_shares_them_with(store):
@@ -231,18 +229,18 @@ def test_files_outlive_the_runs_that_another_run_shares_them_with(store):
     episode = episodes.next_episode(store, first, 0)
     add_node(store, first, files={"a.py": "its own"}, episode=episode)
     measured = add_node(store, first, files={"a.py": "measured"}, episode=episode, call="d")
-    plans = files.pack({"plan.json": "{}"})
-    files.keep(store, plans)
+    plans = blobs.pack({"plan.json": "{}"})
+    blobs.keep(store, plans)
     kept = add_node(store, second, files={"a.py": "shared"}, plans=plans.key)
     twin = add_node(store, second, files={"a.py": "its twin"})
     known = {"known": measured.evaluation_id, "twin": twin.id}
     store.execute("UPDATE nodes SET evaluation_id = :known WHERE id = :twin", known)
-    removal.for_removal(store)
+    runs.for_removal(store)
     with store.transaction():
-        removal.remove_run(store, first.id)
+        runs.remove_run(store, first.id)
     assert store.row("SELECT count(*) AS n FROM files") == {"n": 4}
-    assert files.get(store, measured.candidate_key) == {"a.py": "measured"}
-    assert files.get(store, one.candidate_key) == {"a.py": "shared"}
+    assert blobs.get(store, measured.candidate_key) == {"a.py": "measured"}
+    assert blobs.get(store, one.candidate_key) == {"a.py": "shared"}
     assert nodes.get_plans(store, kept) == {"plan.json": "{}"}
 
 

@@ -21,8 +21,8 @@ from passagent.errors import UsageError
 from passagent.models import open_model
 from passagent.models.scripted import ReplayModel, ScriptedModel, calling
 from passagent.models.types import LENGTH, Message, Reply, Usage, assistant
-from passagent.search import beginning
-from passagent.store import Store, files, nodes, runs
+from passagent.search.startup import Parts
+from passagent.store import Store, blobs, nodes, runs
 from passagent.store.trajectories import (
     FORMAT,
     Call,
@@ -43,9 +43,7 @@ def searched(tmp_path: Path, model: Any = None, settings: dict[str, Any] = SETTI
     if not task.exists():
         tiny_search.write_task(task)
     runs_dir = tmp_path / f"runs{len(list(tmp_path.glob('runs*')))}"
-    parts = beginning.Parts(
-        model or tiny_search.PacedModel(), tiny_search.FastEvaluator(), tiny_search.diagnose
-    )
+    parts = Parts(model or tiny_search.PacedModel(), tiny_search.FastEvaluator(), tiny_search.diagnose)
     running.run(str(task), {"settings": settings, "runs_dir": runs_dir}, True, parts)
     return runs_dir
 
@@ -86,7 +84,7 @@ def test_an_episode_is_shown_whole(tmp_path: Path, capsys: pytest.CaptureFixture
         assert [(n.node, n.status, n.as_score) for n in found.nodes] == [
             (n.id, n.status, n.as_score) for n in made
         ]
-        assert files.get(store, found.nodes[0].files) == nodes.get_files(store, made[0])
+        assert blobs.get(store, found.nodes[0].files) == nodes.get_files(store, made[0])
         with pytest.raises(UsageError, match="has no episode 9; it has 1 to 4"):
             find_episode(store, run, 9)
 

@@ -3,7 +3,7 @@
 import random
 
 from passagent.config import SearchConfig
-from passagent.search.islandview import IslandView
+from passagent.search.islands import IslandView
 from passagent.store.nodes import Node
 
 

@@ -166,7 +166,7 @@ def view(
     **options: Unpack[PageOptions],
 ) -> None:
     """Serve a page to look at runs in a browser, live. Needs passagent[web]; Ctrl-C ends it."""
-    from passagent.store.library import library_path
+    from passagent.store.pass_library import library_path
     from passagent.view.page.page_server import Request, serve
 
     serve(

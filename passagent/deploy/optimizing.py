@@ -33,13 +33,11 @@ from passagent.evaluator.result import Evaluation
 from passagent.expert.region import attentions
 from passagent.kernels.toolchain import compiler
 from passagent.sandbox.environment import device_name
-from passagent.search import planting
-from passagent.search.apart import Stoppable, finished
-from passagent.search.pairing import confirmed_evaluation
+from passagent.search.comparison import confirmed_evaluation
 from passagent.search.run_memory import kept_pass
-from passagent.store import Store, confirmations, nodes
-from passagent.store.library import OFF, library_path, library_text
-from passagent.store.pass_library import KeptPass, PassLibrary
+from passagent.search.thread import Stoppable, finished
+from passagent.store import Store, confirmations, nodes, seeds
+from passagent.store.pass_library import OFF, KeptPass, PassLibrary, library_path, library_text
 from passagent.system.cache import write_whole
 from passagent.system.faults import os_fault
 from passagent.system.resumable import locked
@@ -267,7 +265,7 @@ def _judged(
                 one.outcome, one.why = NOTHING, f"run {run.id} found no correct pass"
             return None
         evaluation = confirmed_evaluation(store, node)
-        files, author = nodes.get_files(store, node), planting.author_of(store, run, node)
+        files, author = nodes.get_files(store, node), seeds.author_of(store, run, node)
     _time(one, task, path, evaluation)
     if one.vs_inductor is not None and one.vs_inductor < 1:
         one.outcome, one.why = LEFT, "left to Inductor"

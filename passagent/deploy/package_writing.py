@@ -34,10 +34,10 @@ from passagent.plan.arguments import ValueArg, leaves
 from passagent.plan.model import Call, Recording
 from passagent.plan.record import check_fits, subgraphs_of
 from passagent.plan.recorded_pattern import pattern_graph
-from passagent.search.pairing import confirmed_evaluation
-from passagent.search.planting import author_of
+from passagent.search.comparison import confirmed_evaluation
 from passagent.search.setup import stored_task
 from passagent.store import Store, confirmations, nodes, runs
+from passagent.store.seeds import author_of
 from passagent.tasks import load_task
 from passagent.tasks.extract.sample import whole_directory
 from passagent.tasks.graphio import load_graph

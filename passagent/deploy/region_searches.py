@@ -15,9 +15,9 @@ from passagent.config import Config, override
 from passagent.errors import MachineFault, PassagentError, UsageError
 from passagent.evaluator.result import Candidate
 from passagent.events import Event, Judged
-from passagent.search import conducting
-from passagent.search.apart import Stoppable
-from passagent.search.beginning import Parts, begin
+from passagent.search import setup
+from passagent.search.startup import Parts, begin
+from passagent.search.thread import Stoppable
 from passagent.store import Store, runs
 from passagent.store.database import DATABASE
 from passagent.store.runs import Run
@@ -136,10 +136,10 @@ class RegionSearches:
 
         with (
             begin(config, task, replace(self.parts, begun=time.monotonic())) as parts,
-            conducting.started(self.runs_dir, task, config, False, parts) as prepared,
+            setup.started(self.runs_dir, task, config, False, parts) as prepared,
         ):
             try:
-                await conducting.work(prepared, tell, take)
+                await setup.work(prepared, tell, take)
             finally:
                 self._sessions.pop(wanted.name, None)
 

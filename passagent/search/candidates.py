@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
-from collections.abc import Awaitable, Callable
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 from passagent.agent import validator
 from passagent.agent.observe import observation, verdict
 from passagent.agent.prompt import note_of
+from passagent.agent.taskfiles import ToolError
 from passagent.agent.tool_specs import Answer
-from passagent.errors import InfrastructureError
+from passagent.config import EvaluatorConfig
+from passagent.errors import InfrastructureError, PassagentError
+from passagent.evaluator.fleet.opening import LOCAL
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.service.known import Known, keep, recall
 from passagent.evaluator.service.pool import SubjectLost
 from passagent.events import EvaluationBegun
 from passagent.sandbox.environment import evaluator_version
-from passagent.search import opinions
-from passagent.search.canonical import canonical_key
+from passagent.search.run_models import ask_validator, is_validation_due
 from passagent.search.session import Session
 from passagent.search.stop import Want
 from passagent.store import Store, bests, evaluations, nodes
-from passagent.store import files as stored
+from passagent.store import blobs as stored
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
+from passagent.tasks import Task
+
+if TYPE_CHECKING:
+    from passagent.experience.profiling.profiler import Profiled
+
 
 TWINS = 3
 """Candidates with other files that are the same program, whose evaluations are looked for."""
@@ -167,7 +178,7 @@ async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[No
         finally:
             release()
     if node.state != "done":
-        evaluation_id, evaluation = await opinions.ask(session, node, candidate, environment, evaluation)
+        evaluation_id, evaluation = await ask_validator(session, node, candidate, environment, evaluation)
         node = _finish(session, node, evaluation_id, evaluation)
     return node, evaluation
 
@@ -188,7 +199,7 @@ def _recall(
 
 def _finish_unless_asked(session: Session, node: Node, evaluation_id: int, evaluation: Evaluation) -> Node:
     """The node, done unless the validator is to be asked first."""
-    if opinions.is_wanted(session, node, evaluation):
+    if is_validation_due(session, node, evaluation):
         return node
     return _finish(session, node, evaluation_id, evaluation)
 
@@ -247,3 +258,65 @@ def _lost(session: Session, candidate: Candidate, reason: str) -> Evaluation:
         error=reason,
         evaluator_version=evaluator_version(),
     )
+
+
+def canonical_key(files: Mapping[str, str], candidate_key: str) -> str:
+    """A hash of the candidate's program; `candidate_key` for a candidate that cannot be parsed.
+
+    C++ and CUDA sources are strings of the program, so their comments and spaces count.
+    """
+    try:
+        program = {name: _program(text) if name.endswith(".py") else text for name, text in files.items()}
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return candidate_key
+    return hashlib.sha256(json.dumps(program, sort_keys=True).encode()).hexdigest()
+
+
+def _program(text: str) -> str:
+    """The source without comments and docstrings, formatted by ast.unparse. Raises what ast.parse raises."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        match node:
+            case ast.Module() | ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+                if ast.get_docstring(node, clean=False) is not None:
+                    node.body = node.body[1:] or [ast.Pass()]
+    return ast.unparse(tree)
+
+
+async def limits_of(session: Session, files: dict[str, str], deep: bool) -> str:
+    """At most 12 lines on a candidate of the search, whose profile is kept.
+
+    Raises ToolError for one that was not evaluated.
+    """
+    candidate = Candidate(files)
+    known = recall(session.store, session.task, candidate, session.environment, unstable=True, bar=0.0)
+    evaluation = known.evaluation if known else None
+    work = profiled(session.task, candidate, evaluation, session.config.evaluator, deep)
+    found = await session.in_time(work)
+    from passagent.view.profile_text import profile_text
+
+    nodes.keep_profile(
+        session.store, session.run.id, candidate.key, deep, profile_text(found), found.as_json()
+    )
+    return found.text()
+
+
+async def profiled(
+    task: Task, candidate: Candidate, evaluation: Evaluation | None, config: EvaluatorConfig, deep: bool
+) -> Profiled:
+    """The profile of an evaluated candidate. Raises ToolError where there is nothing to profile.
+
+    The device is leased meanwhile: what is timed, by this program or another, waits.
+    """
+    if config.pool != LOCAL:
+        raise ToolError("profile: the device is on another machine; go by what pass_evaluator tells")
+    if evaluation is None:
+        raise ToolError("profile: these files were not evaluated yet; call pass_evaluator first")
+    from passagent.evaluator.hardware.devices import first_device
+    from passagent.experience.profiling.profiler import profile_evaluated
+
+    try:
+        device = first_device(config.device)
+        return await asyncio.to_thread(profile_evaluated, task, candidate, evaluation, device, deep)
+    except PassagentError as error:
+        raise ToolError(f"profile: {error}") from error

@@ -6,21 +6,28 @@ All state is in the store. One process drives a run; what a dead one had under w
 from __future__ import annotations
 
 import asyncio
+import gc
+import json
 import logging
+import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from passagent.errors import PassagentError
-from passagent.search.claimed import run_claimed
-from passagent.search.distilling import distil, distil_rest
-from passagent.search.driving import driving
+from passagent.evaluator.result import Candidate
+from passagent.models.ensemble import model_names
+from passagent.search.candidates import judge
+from passagent.search.expansion import conclude, run_claimed
 from passagent.search.finalists import confirm, confirm_now_and_then
-from passagent.search.garbage import seldom_collected
-from passagent.search.remeasure import measure_again
-from passagent.search.seeding import seed
-from passagent.search.session import Session, Stopping
-from passagent.store import episodes, runs, sessions
+from passagent.search.remeasure import changes_between, measure_again, terms_of
+from passagent.search.run_models import distil, distil_rest
+from passagent.search.session import EXPERT, Session, Stopping
+from passagent.store import episodes, nodes, runs, seeds, sessions
 from passagent.store.episodes import Episode
+from passagent.store.runs import SEEDS
+from passagent.store.sessions import driven
 
 log = logging.getLogger("passagent.search")
 
@@ -178,3 +185,89 @@ async def watch_run(session: Session) -> None:
             before = wanted
             session.notify()
         await asyncio.sleep(POLL_S)
+
+
+async def seed(session: Session) -> None:
+    """Return when the run has its seeds.
+
+    Raises what the evaluator raises. A stop is left to the islands, who notice it, too.
+    """
+    wanted = 0 if EXPERT in model_names(session.model) else session.config.search.expert_seeds
+    try:
+        while session.check().wanted != "stop_after_episodes":
+            episode = episodes.next_episode(session.store, session.run, SEEDS, wanted)
+            if episode is None:
+                return
+            await _make(session, episode)
+    except Stopping as stopping:
+        log.info("no more seeds: %s", stopping)
+
+
+async def _make(session: Session, episode: Episode) -> Episode:
+    """A seed's episode at its end: the expert's conversation, or the verdict on what was planted."""
+    store = session.store
+    node = next((one for one in nodes.of_episode(store, episode.id) if one.call_id == seeds.CALL), None)
+    if node is None:
+        return await run_claimed(session, episode)
+    if node.state != "done":
+        is_begun = nodes.start(store, node.id)
+        await judge(session, node, Candidate(nodes.get_files(store, node)), is_begun)
+    return conclude(session, episode, None, seeds.CALL)
+
+
+_OBJECTS = 50_000
+"""After which garbage is looked for: a syntax tree has thousands, and none of it."""
+
+
+@contextmanager
+def seldom_collected() -> Iterator[None]:
+    """Look for garbage seldom meanwhile, and not among what is loaded by now, which stays.
+
+    Inside of another one it changes nothing: what an ended search leaves must not be taken for loaded.
+    """
+    thresholds = gc.get_threshold()
+    if thresholds[0] == _OBJECTS:
+        yield
+        return
+    gc.freeze()
+    gc.set_threshold(_OBJECTS, *thresholds[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
+
+
+@contextmanager
+def driving(session: Session) -> Iterator[None]:
+    """Hold the run's lock, and begin a session on it. Raises UsageError while another process drives it."""
+    store, run_id = session.store, session.run.id
+    lock = sessions.lock_run(store, run_id)
+    if lock is None:
+        raise driven(store, run_id)
+    try:
+        _begin(session)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _begin(session: Session) -> None:
+    store, run_id, terms = session.store, session.run.id, terms_of(session)
+    with store.transaction():
+        changes = changes_between(sessions.last(store, run_id), terms)
+        lost = sessions.begin(store, run_id, terms, json.dumps(changes))
+        runs.set_config(
+            store,
+            run_id,
+            config=terms.config,
+            iters=session.config.search.iters,
+            model=session.config.model.label,
+            device=session.config.evaluator.device,
+        )
+    session.run = runs.get_run(store, run_id)
+    session.started = time.monotonic()
+    for change in changes:
+        session.events.note(change)
+    if lost:
+        session.events.note(f"at most {lost} model calls were lost, under way when the process died")

@@ -15,7 +15,7 @@ from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.service.known import keep
 from passagent.evaluator.service.pool import on_one_device
 from passagent.search.candidates import evaluate
-from passagent.search.pairing import Round, confirmed_evaluation, is_settled, round_of, standing
+from passagent.search.comparison import Round, confirmed_evaluation, is_settled, round_of, standing
 from passagent.search.session import Session
 from passagent.store import Store, confirmations, evaluations, nodes, runs
 from passagent.store.confirmations import Confirmation

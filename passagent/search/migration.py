@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from passagent.config import SearchConfig
-from passagent.search.islandview import fitness
+from passagent.search.islands import fitness
 from passagent.search.policies import policy_of
-from passagent.store import Store, bests, migrations, nodes, runs
+from passagent.store import Store, bests, nodes, runs
 from passagent.store.nodes import Node
 from passagent.store.runs import Run
 
@@ -26,7 +26,7 @@ def choose_migrant(store: Store, run: Run, island: int, number: int, min_gain: f
     best = bests.best_of_others(store, run.id, island)
     if best is None or (here is not None and fitness(best) <= here):
         return None
-    if migrations.has_migrated(store, best, island):
+    if bests.has_migrated(store, best, island):
         return None
     found = runs.islands(store, run.id)
     to, source = found[island], found[best.island]

@@ -7,13 +7,19 @@ evaluation but no longer has a score, so it comes after all that have one.
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
+from passagent import __version__
+from passagent.agent.prompt import prompts_hash
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.service.known import keep, recall
+from passagent.sandbox.environment import evaluator_version
 from passagent.search.candidates import evaluate
-from passagent.search.driving import environment_of
 from passagent.search.session import Session
 from passagent.store import Store, bests, evaluations, nodes, runs
 from passagent.store.nodes import Node
+from passagent.store.sessions import StoredSession, Terms
 
 _ELSEWHERE = (
     "(SELECT evaluations.id FROM evaluations JOIN conditions ON conditions.id = conditions_id "
@@ -115,3 +121,61 @@ def _forget_scores(store: Store, run_id: str, environment: str) -> None:
         "ORDER BY as_score DESC, id LIMIT 1) WHERE run_id = :run",
         {"run": run_id},
     )
+
+
+def terms_of(session: Session) -> Terms:
+    """What this process works with."""
+    return Terms(
+        version=__version__,
+        config=session.config.model_dump_json(),
+        prompts=prompts_hash(),
+        environment=environment_of(session),
+    )
+
+
+def environment_of(session: Session) -> str:
+    """Evaluator version and environment: scores of another one are not compared with those of this one."""
+    return f"{evaluator_version()}; {session.environment}"
+
+
+def changes_between(before: StoredSession | None, terms: Terms) -> list[str]:
+    """What is different from the session before, and what is done about it, a line each."""
+    if before is None or not before.version:
+        return []
+    changes = [
+        f"the settings have changed: {change}" for change in changed_settings(before.config, terms.config)
+    ]
+    if before.version != terms.version:
+        changes.append(f"passagent has changed: {before.version}, now {terms.version}")
+    if before.prompts != terms.prompts:
+        changes.append(
+            "the prompts have changed: episodes that begin now see the new ones, begun ones keep theirs"
+        )
+    if before.environment != terms.environment:
+        changes += [
+            f"the evaluator or its machine has changed: {part}"
+            for part in _parts(before.environment, terms.environment)
+        ]
+    return changes
+
+
+def changed_settings(before: str, after: str) -> list[str]:
+    """`section.key OLD, now NEW` for each setting of two configurations (JSON) that differs."""
+    old, new = _flat(json.loads(before)), _flat(json.loads(after))
+    return [
+        f"{key} {json.dumps(old.get(key))}, now {json.dumps(new.get(key))}"
+        for key in sorted({*old, *new})
+        if old.get(key) != new.get(key)
+    ]
+
+
+def _flat(config: dict[str, Any]) -> dict[str, Any]:
+    return {f"{section}.{key}": value for section, values in config.items() for key, value in values.items()}
+
+
+def _parts(before: str, after: str) -> list[str]:
+    """`OLD, now NEW` for each part of two environments that differs."""
+    old, new = before.split("; "), after.split("; ")
+    if len(old) != len(new):
+        return [f"{before}, now {after}"]
+    return [f"{a}, now {b}" for a, b in zip(old, new, strict=True) if a != b]

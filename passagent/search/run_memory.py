@@ -14,11 +14,9 @@ from passagent.evaluator.result import Evaluation, GraphResult
 from passagent.evaluator.target import kind_of
 from passagent.experience import exemplars
 from passagent.experience.exemplars import Found
-from passagent.search import planting
-from passagent.search.pairing import confirmed_evaluation
-from passagent.store import Store, confirmations, nodes
-from passagent.store.library import Library, library_path
-from passagent.store.pass_library import KeptPass, PassLibrary, licence_of
+from passagent.search.comparison import confirmed_evaluation
+from passagent.store import Store, confirmations, nodes, seeds
+from passagent.store.pass_library import KeptPass, PassLibrary, library_path, licence_of
 from passagent.store.runs import Run
 from passagent.tasks import Task, load_task
 from passagent.tasks.reader import Subgraph
@@ -71,7 +69,7 @@ class Memory:
         best = confirmations.winner(store, run.id)
         if self.is_excluded or best is None or best.evaluation_id is None:
             return
-        found, author = confirmed_evaluation(store, best), planting.author_of(store, run, best)
+        found, author = confirmed_evaluation(store, best), seeds.author_of(store, run, best)
         if (found.as_score or 0.0) <= 1 or author.startswith("library "):
             return
         files, origin = nodes.get_files(store, best), f"{store.runs_dir.resolve()} {run.id}"
@@ -99,7 +97,7 @@ def open_memory(config: Config, task: Task, runs_dir: Path) -> Memory | None:
 
 def known_hashes(path: Path, task: Task) -> tuple[tuple[str, str] | None, ...]:
     """Structure and instance of each of the task's subgraphs, computed once for each library."""
-    with Library.open(path) as library:
+    with PassLibrary.open(path) as library:
         known = library.task_hashes(task.key)
         if known is None:
             known = [text or "" for pair in _hashed(task) for text in (pair or ("", ""))]

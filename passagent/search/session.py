@@ -19,20 +19,23 @@ from passagent.evaluator.fleet.opening import environment_key
 from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.result import Candidate, Evaluation
-from passagent.events import Follower
 from passagent.experience.diagnosis import Diagnosis
 from passagent.experience.hints import Hint
 from passagent.models.prices import Price
 from passagent.models.types import Model
-from passagent.search.gain import expected_per_hour
-from passagent.search.relatives import Told
+from passagent.search.islands import expected_per_hour
 from passagent.search.run_memory import Memory
 from passagent.search.stop import Progress, Want, is_limited, lack, left, rules_of, total
-from passagent.store import Store, gains, runs
+from passagent.store import Store, runs
 from passagent.store.runs import Run, Standing
+from passagent.store.timeline import Follower
 from passagent.tasks import Task
 
 T = TypeVar("T")
+Told = dict[tuple[int, int | None], tuple[str, str]]
+"""Of a node and its evaluation: what was changed, and why it failed."""
+EXPERT = "expert"
+"""The model that writes the seeds."""
 
 GRACE_S = 2.0
 """What is left of an evaluation, or of a wait, after a person asked to stop, s."""
@@ -106,9 +109,9 @@ class Session:
     machine: Machine | None = None
     """What was measured of this machine, for the prompts."""
     eager: tuple[EagerGraph, ...] = ()
-    """What eager does on the task's subgraphs, for the prompts; () until it is known (describing.py)."""
+    """What eager does on the task's subgraphs, for the prompts; () until it is known."""
     waits_for_eager: bool = False
-    """A prompt waits for `eager` however long it takes; else describing.WAIT_S."""
+    """A prompt waits for `eager` however long it takes; else episode_context.WAIT_S."""
     budget: Budget | None = None
     """Limits that this run shares with others; it then has none of its own."""
     describing: asyncio.Task[None] | None = None
@@ -275,5 +278,5 @@ class Session:
             cost=now.cost,
             stagnant=now.stagnant,
             at_light=now.at_light,
-            gain_per_hour=expected_per_hour(gains.of_run(self.store, self.run.id)) if expects else None,
+            gain_per_hour=expected_per_hour(runs.gains_of(self.store, self.run.id)) if expects else None,
         )

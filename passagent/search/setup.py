@@ -1,33 +1,54 @@
-"""From a task and a configuration to a session that can be searched: a new run, or one to go on with."""
+"""Runs and their sessions: begin, resume or fork a run, open its session, work on it to the end.
+
+The command line, Python and collections open runs here. Nothing is printed.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import functools
-from collections.abc import Callable
+import logging
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from passagent import __version__
+from passagent import __version__, extend
 from passagent.agent.distiller import open_distiller
 from passagent.agent.prompt import note_of, roles
 from passagent.agent.validator import open_validator
-from passagent.config import Config, EvaluatorConfig, SearchConfig, validate
-from passagent.errors import UsageError, nearest
-from passagent.evaluator.fleet.opening import device_label, machine_of
+from passagent.config import Config, EvaluatorConfig, SearchConfig, override, validate
+from passagent.errors import PassagentError, UsageError, nearest
+from passagent.evaluator.fleet.opening import check_devices, device_label, machine_of, open_pool
 from passagent.evaluator.result import Candidate, Evaluation
-from passagent.events import Follower, OnEvent
+from passagent.evaluator.target import target_of
+from passagent.events import OnEvent
 from passagent.experience import Diagnosis, diagnose, load_hints
+from passagent.models import open_model
 from passagent.models.ensemble import model_names
 from passagent.models.prices import check_budget, prices_of
+from passagent.models.probe import check_models
 from passagent.models.types import Model
-from passagent.search import planting
-from passagent.search.canonical import canonical_key
+from passagent.search.candidates import canonical_key
+from passagent.search.controller import search
+from passagent.search.run_files import report, run_log
 from passagent.search.run_memory import open_memory
 from passagent.search.session import Evaluator, Session
-from passagent.store import Store, runs
+from passagent.search.startup import Parts, begin
+from passagent.store import Store, confirmations, nodes, runs, seeds, sessions
 from passagent.store.runs import Run
+from passagent.store.sessions import driven, resume_command
+from passagent.store.timeline import Follower
+from passagent.system.faults import os_fault
 from passagent.tasks import Task, load_task
 
+log = logging.getLogger("passagent.search")
+
 Diagnose = Callable[[Evaluation], Diagnosis]
+FIXED = ("search.islands", "search.roles", "search.seed", "search.seed_dir")
+"""Settings that a run keeps for its life: its tree is made of them."""
 
 
 def new_run(
@@ -66,7 +87,7 @@ def new_run(
             version=__version__,
         )
         if seed:
-            planting.plant(
+            seeds.plant(
                 store,
                 run,
                 seed.files,
@@ -101,7 +122,7 @@ def given_seed(config: Config) -> Candidate | None:
 
 def _has_seed(store: Store, run: Run, config: Config) -> bool:
     """Whether the run began with the files that `search.seed_dir` holds now."""
-    planted, given = planting.planted(store, run.id), given_seed(config)
+    planted, given = seeds.planted(store, run.id), given_seed(config)
     return planted is None or given is None or planted.candidate_key == given.key
 
 
@@ -174,3 +195,177 @@ def open_session(
 def diagnoser(config: EvaluatorConfig) -> Diagnose:
     """The diagnosis of evaluations on the devices of `config`."""
     return functools.partial(diagnose, machine=machine_of(config))
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A stored run, and what a session works on it with."""
+
+    store: Store
+    run: Run
+    task: Task
+    config: Config
+    model: Model
+    parts: Parts
+    is_found: bool = False
+    """It had been begun before."""
+
+
+@contextmanager
+def started(runs_dir: str | Path, task: Task, config: Config, new: bool, parts: Parts) -> Iterator[Prepared]:
+    """A run of `task`; an equal one that was left unfinished is gone on with, unless `new`.
+
+    Raises UsageError for a model, a budget or a seed that cannot be used, before anything is stored.
+    """
+    model = _model(config, parts)
+    given_seed(config)
+    with Store.open(runs_dir) as store:
+        memory = open_memory(config, task, store.runs_dir)
+        known = memory.seed() if memory else None
+        with store.transaction():  # of two that begin at the same moment one makes the run
+            found = None if new else same_run(store, task, config)
+            run = found or new_run(store, task, config, known=known)
+        yield Prepared(store, run, task, config, model, parts, found is not None)
+
+
+@contextmanager
+def resumed(runs_dir: str | Path, name: str, settings: dict[str, Any], parts: Parts) -> Iterator[Prepared]:
+    """Open the run `name` with `settings` changed, to go on with it.
+
+    Raises UsageError for a run that is not there, and for a setting that is fixed for a run's life.
+    """
+    with Store.open(runs_dir, create=False) as store:
+        run = runs.find_run(store, name)
+        for key in FIXED:
+            if key in settings:
+                raise UsageError(
+                    f"{key}: is fixed for a run's life; passagent fork starts a new one from a node"
+                )
+        config = override(stored_config(run), settings)
+        if run.is_served:
+            raise UsageError(
+                f"run {run.id} has the candidates of clients: {resume_command(store, run.id)} goes on with "
+                f"it, passagent fork {run.id} --from NODE searches on"
+            )
+        task = stored_task(run)
+        with begin(config, task, parts) as begun:
+            yield Prepared(store, run, task, config, _model(config, begun), begun, True)
+
+
+@contextmanager
+def forked(
+    runs_dir: str | Path, name: str, node_id: int, settings: dict[str, Any], parts: Parts
+) -> Iterator[Prepared]:
+    """A new run that starts from a node of run `name`, under that one's settings with `settings` changed.
+
+    Raises UsageError if the run has no such node, or it was not evaluated.
+    """
+    with Store.open(runs_dir, create=False) as store:
+        run, origin = runs.find_run(store, name), nodes.get_node(store, node_id)
+        if origin.run_id != run.id:
+            raise UsageError(f"run {run.id} has no node {node_id}; it is of run {origin.run_id}")
+        if origin.state != "done":
+            raise UsageError(f"node {node_id} has not been evaluated yet; resume run {run.id} first")
+        if settings.get("search.seed_dir"):
+            raise UsageError(
+                "search.seed_dir: a fork starts from a node; passagent run starts from a directory"
+            )
+        # what a search without a node to start from begins with, unless it is asked for
+        anew: dict[str, Any] = {"search.drafts": 0, "search.expert_seeds": 0, "search.seed_dir": None}
+        if run.is_served:
+            usual = Config()
+            anew |= {"model.name": usual.model.name, "search.iters": usual.search.iters}
+            anew |= {"search.islands": usual.search.islands}
+        config = override(stored_config(run), anew | settings)
+        task = stored_task(run)
+        if parts.evaluator is None:
+            check_devices(config.evaluator)
+        model = _model(config, parts)
+        with store.transaction():
+            new = new_run(store, task, config)
+            seeds.plant_fork(store, new, origin, number=-config.search.expert_seeds)
+        with begin(config, task, parts) as begun:
+            yield Prepared(store, runs.get_run(store, new.id), task, config, model, begun)
+
+
+def _model(config: Config, parts: Parts) -> Model:
+    """The model that writes passes. Raises UsageError, also for other plug-ins and the budget."""
+    extend.check(config)
+    target_of(config.evaluator)
+    model: Model = parts.model or open_model(config.model)
+    check_money(config, model)
+    return model
+
+
+async def work(
+    prepared: Prepared,
+    on_event: OnEvent | None,
+    begun: Callable[[Session], object],
+) -> Path | None:
+    """Work on the run until it ends or is stopped; where its best pass was written, if it has one.
+
+    `begun` gets the session, by which it can be stopped; `on_event` is told what happens in the run.
+    Raises UsageError while another process drives the run, and what the search raises, with how to go on.
+    """
+    store, run, config, parts = prepared.store, prepared.run, prepared.config, prepared.parts
+    if sessions.is_driven(store, run.id):  # said before models and devices are asked; `search` makes sure
+        raise driven(store, run.id)
+    with run_log(store.runs_dir / run.id):
+
+        def tell(line: str) -> None:
+            log.warning(line)
+            session.events.note(line)
+
+        try:
+            if parts.model is None and (config.search.expert_seeds or seeds.planted(store, run.id)):
+                await check_models(config)  # without a seed a model's first request is the first thing done
+            evaluator = parts.evaluator or open_pool(config.evaluator, tell, parts.ahead)
+            session = open_session(
+                store, run, prepared.task, config, on_event, prepared.model, evaluator, parts.diagnose
+            )
+            session.begun = parts.begun
+            begun(session)
+            reporting = asyncio.create_task(report(evaluator, store.runs_dir / run.id))
+            try:
+                try:
+                    await search(session)
+                finally:
+                    session.events.look()
+            finally:
+                reporting.cancel()
+                for one in (session.model, session.validator, session.evaluator):
+                    if one is not None:
+                        await one.close()
+        except UsageError:
+            log.exception("the search ended with an error")
+            raise
+        except Exception as error:
+            log.exception("the search ended with an error")
+            known = error if isinstance(error, PassagentError) else PassagentError(f"{error!r}; see run.log")
+            go_on = resume_command(store, run.id)
+            known.args = (f"{known}; everything so far is stored, go on with: {go_on}",)
+            if known is error:
+                raise
+            raise known from error
+    return export_best(store, runs.get_run(store, run.id))
+
+
+def export_best(store: Store, run: Run) -> Path | None:
+    """Write the best pass to `<runs_dir>/<run>/best`; None if nothing is correct. Raises PassagentError.
+
+    An older one is replaced when the new one is whole.
+    """
+    best = confirmations.winner(store, run.id)
+    if best is None:
+        return None
+    path = store.runs_dir / run.id / "best"
+    fresh = path.with_name("best.new")
+    try:
+        shutil.rmtree(fresh, ignore_errors=True)  # a dead process's
+        fresh.mkdir(parents=True)
+        Candidate(nodes.get_files(store, best)).write(fresh)
+        shutil.rmtree(path, ignore_errors=True)
+        fresh.rename(path)
+    except OSError as error:
+        raise os_fault(error, path) from error
+    return path

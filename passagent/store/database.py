@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 from sqlite_utils import Database
 
+from passagent import __version__
 from passagent.errors import InfrastructureError, PassagentError, UsageError
-from passagent.store.schema import check, create_or_check
 from passagent.system.faults import os_fault
 
 DATABASE = "passagent.db"
@@ -316,3 +316,55 @@ def written(milliseconds: int) -> str:
 @functools.lru_cache(maxsize=4)
 def _second(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat().partition("+")[0]
+
+
+SCHEMA = 22
+"""Of the tables in schema.sql (`PRAGMA user_version`)."""
+_PASSAGENT = 0x70617373
+"""`PRAGMA application_id` of passagent's databases: "pass"."""
+
+
+def create_or_check(connection: sqlite3.Connection, path: Path) -> None:
+    """Make the tables of a new database. Raises UsageError for one of another schema or another program."""
+    if _is_empty(connection):
+        # taken before looking again: two processes may open a new database at the same moment
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            if _is_empty(connection):
+                for statement in Path(__file__).with_name("schema.sql").read_text().split(";\n"):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA application_id = {_PASSAGENT}")
+                connection.execute(f"PRAGMA user_version = {SCHEMA}")
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.rollback()
+            raise
+    check(connection, path)
+
+
+def check(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise UsageError unless the database has the tables of this version."""
+    schema = _pragma(connection, "user_version")
+    if schema == SCHEMA and _pragma(connection, "application_id") == _PASSAGENT:
+        return
+    if _is_empty(connection):
+        raise UsageError(f"{path}: holds nothing yet; start a run with passagent run, or give --runs-dir")
+    try:
+        newest = connection.execute("SELECT version FROM runs ORDER BY rowid DESC LIMIT 1").fetchone()
+    except sqlite3.OperationalError as error:
+        raise UsageError(
+            f"{path}: a database of another program; choose another place with --runs-dir"
+        ) from error
+    writer = f"passagent {newest[0]}" if newest else "passagent"
+    raise UsageError(
+        f"{path}: has schema {schema}, which the {writer} that wrote it reads; this is passagent "
+        f"{__version__} with schema {SCHEMA}: open it with that one, or choose another place with --runs-dir"
+    )
+
+
+def _is_empty(connection: sqlite3.Connection) -> bool:
+    return connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is None
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    return int(connection.execute(f"PRAGMA {name}").fetchone()[0])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from passagent.errors import PassagentError
-from passagent.store import conversations as stored
+from passagent.store import blobs
 from passagent.store.database import Store, now
 from passagent.store.runs import SEEDS, Run
 from passagent.system.redaction import redacted
@@ -46,6 +46,10 @@ class Episode:
     finished_at: str | None
     model: str | None = None
     """The model that writes it; None before it has begun."""
+    hints: str | None = None
+    """JSON list: ids of the hints in its prompt, see hint_uses.record_uses."""
+    held_out: str | None = None
+    """JSON list: ids of learned hints that were held from it."""
 
 
 _TOKENS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "cache_write_tokens")
@@ -213,7 +217,7 @@ def add_messages(
     messages: list[tuple[dict[str, Any], dict[str, int] | None]],
 ) -> None:
     """Append messages that hold no secret (redaction.redacted), all or none; see add_message."""
-    add_packed(store, episode, [(stored.pack(message), usage) for message, usage in messages])
+    add_packed(store, episode, [(blobs.pack_message(message), usage) for message, usage in messages])
 
 
 def _last(store: Store, episode_id: int) -> int:
@@ -229,7 +233,7 @@ def add_packed(store: Store, episode: Episode, messages: list[tuple[bytes, dict[
     with store.transaction():
         at, steps = int(time.time() * 1000), []
         for seq, (packed, usage) in enumerate(messages, _last(store, episode.id) + 1):
-            message_id = stored.add(store, packed, seq)
+            message_id = blobs.add_message(store, packed, seq)
             step: dict[str, int | None] = {"episode": episode.id, "seq": seq, "message": message_id, "at": at}
             steps.append(step | {kind: usage.get(kind) if usage else None for kind in _TOKENS})
             if usage is not None:
@@ -255,7 +259,7 @@ def conversation(store: Store, episode_id: int) -> list[dict[str, Any]]:
         "WHERE episode_id = :id ORDER BY seq",
         {"id": episode_id},
     )
-    return [stored.unpack(row["body"]) for row in rows]
+    return [blobs.unpack_message(row["body"]) for row in rows]
 
 
 def finish(store: Store, episode: Episode, reason: str, gain: float | None, is_progress: bool) -> Episode:

@@ -41,11 +41,9 @@ def record_uses(store: Store, episode: Episode, shown: Sequence[str], held_out: 
     """
     if shown or held_out:
         store.execute(
-            "INSERT OR IGNORE INTO hints_shown (episode_id, run_id, hints, held_out) "
-            "VALUES (:episode, :run, :shown, :held_out)",
+            "UPDATE episodes SET hints = :shown, held_out = :held_out WHERE id = :episode AND hints IS NULL",
             {
                 "episode": episode.id,
-                "run": episode.run_id,
                 "shown": json.dumps(list(shown)),
                 "held_out": json.dumps(list(held_out)),
             },

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from passagent.errors import UsageError
-from passagent.store import files as candidates
+from passagent.store import blobs
 from passagent.store.database import Store, now
 from passagent.store.episodes import Episode
 
@@ -31,7 +31,7 @@ class Node:
     note: str
     """First line of the first pass's docstring."""
     candidate_key: str
-    """Of the candidate's files (store/files.py)."""
+    """Of the candidate's files (store/blobs.py)."""
     repeat_of: int | None
     """The earlier node of the same island with equal files."""
     evaluation_id: int | None
@@ -45,11 +45,26 @@ class Node:
     """1, 2, ... in its episode."""
     canonical_key: str
     """Equal for candidates that differ in comments, docstrings and formatting only."""
+    profiles: str | None = None
+    """JSON: its StoredProfile with and without hardware counters; None: it was not profiled."""
 
     @property
     def diagnosed(self) -> dict[str, Any] | None:
         """The diagnosis as plain data; None: there is none."""
         return None if self.diagnosis is None else json.loads(self.diagnosis)
+
+
+@dataclass(frozen=True)
+class StoredProfile:
+    """What limits a node, as it was measured."""
+
+    deep: bool
+    """Measured with hardware counters."""
+    text: str
+    """As `passagent profile` prints it."""
+    record: str
+    """JSON: a profile_record.Profile, and its evidence."""
+    created_at: str
 
 
 SAME_PROGRAM = "substr(canonical_key, 1, 16) = substr(:program, 1, 16) AND +canonical_key = :program"
@@ -66,14 +81,14 @@ def propose(
     note: str,
     parent_id: int | None,
     canonical_key: str | None = None,
-    packed: candidates.Packed | None = None,
+    packed: blobs.Packed | None = None,
 ) -> Node:
     """The node of this tool call: made as `proposed`, or the one that an earlier try of the call made.
 
     Without `canonical_key` only equal files count as the same. A call id that some servers give to every call
     is made distinct when the files are others. `packed`: by files.pack, where a transaction is open.
     """
-    packed = packed or candidates.pack(files)
+    packed = packed or blobs.pack(files)
     with store.transaction():
         name, count = call_id, 1
         while row := store.one(
@@ -106,7 +121,7 @@ def propose(
                 "program": canonical_key or packed.key,
             },
         )
-        candidates.keep(store, packed)
+        blobs.keep(store, packed)
         return node
 
 
@@ -189,7 +204,7 @@ def get_node(store: Store, node_id: int) -> Node:
 
 def get_files(store: Store, node: Node) -> dict[str, str]:
     """The node's candidate: file name to text."""
-    return candidates.get(store, node.candidate_key)
+    return blobs.get(store, node.candidate_key)
 
 
 def get_plans(store: Store, node: Node) -> dict[str, str]:
@@ -197,7 +212,7 @@ def get_plans(store: Store, node: Node) -> dict[str, str]:
     if node.evaluation_id is None:
         return {}
     row = store.row("SELECT plans FROM evaluations WHERE id = :id", {"id": node.evaluation_id})
-    return candidates.get(store, row["plans"]) if row and row["plans"] else {}
+    return blobs.get(store, row["plans"]) if row and row["plans"] else {}
 
 
 def of_episode(store: Store, episode_id: int) -> list[Node]:
@@ -323,3 +338,24 @@ def counts(store: Store, run_id: str) -> dict[int, dict[str, int]]:
 
 def _nodes(store: Store, where: str, parameters: dict[str, Any]) -> list[Node]:
     return store.all(Node, f"SELECT * FROM nodes {where}", parameters)
+
+
+def keep_profile(store: Store, run_id: str, candidate_key: str, deep: bool, text: str, record: str) -> None:
+    """Keep a profile of the run's newest node with these files; it replaces an earlier one."""
+    profile = {"deep": deep, "text": text, "record": record, "created_at": now()}
+    store.execute(
+        "UPDATE nodes SET profiles = json_patch(coalesce(profiles, '{}'), :profile) "
+        "WHERE id = (SELECT max(id) FROM nodes "
+        "WHERE run_id = :run AND candidate_key = :key AND state = 'done')",
+        {"run": run_id, "key": candidate_key, "profile": json.dumps({"deep" if deep else "usual": profile})},
+    )
+
+
+def profiles_of(store: Store, node: Node) -> list[StoredProfile]:
+    """The profiles of a node, and of its run's others of the same files; the newest first."""
+    rows = store.rows(
+        "SELECT profiles FROM nodes WHERE run_id = :run AND candidate_key = :key AND profiles IS NOT NULL",
+        {"run": node.run_id, "key": node.candidate_key},
+    )
+    kept = [StoredProfile(**one) for row in rows for one in json.loads(row["profiles"]).values()]
+    return sorted(kept, key=lambda profile: profile.created_at, reverse=True)

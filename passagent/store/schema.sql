@@ -28,7 +28,8 @@ CREATE TABLE runs (
     forked_run TEXT,
     forked_node INTEGER,
     subgraphs TEXT NOT NULL,
-    trial INTEGER
+    trial INTEGER,
+    gains TEXT
 );
 CREATE INDEX runs_by_task ON runs (task_key);
 CREATE UNIQUE INDEX runs_trials ON runs (task_key, model, trial) WHERE trial IS NOT NULL;
@@ -85,6 +86,8 @@ CREATE TABLE episodes (
     created_at TEXT NOT NULL,
     finished_at TEXT,
     model TEXT,
+    hints TEXT,
+    held_out TEXT,
     UNIQUE (run_id, number)
 );
 CREATE INDEX episodes_by_island ON episodes (run_id, island, number);
@@ -158,6 +161,7 @@ CREATE TABLE nodes (
     number INTEGER NOT NULL,
     place INTEGER,
     canonical_key TEXT,
+    profiles TEXT,
     UNIQUE (episode_id, call_id)
 );
 CREATE INDEX nodes_of_run ON nodes (run_id, id);
@@ -220,29 +224,12 @@ CREATE TABLE elite_migrations (
 );
 CREATE INDEX migrations_to_island ON elite_migrations (run_id, to_island);
 
-CREATE TABLE gains (
-    run_id TEXT PRIMARY KEY REFERENCES runs (id),
-    episodes INTEGER NOT NULL,
-    best_as REAL,
-    marked_as REAL,
-    stagnant INTEGER NOT NULL,
-    searched_s REAL NOT NULL,
-    gain REAL NOT NULL,
-    hours REAL NOT NULL
-) WITHOUT ROWID;
-
-CREATE TABLE hints_shown (
-    episode_id INTEGER PRIMARY KEY REFERENCES episodes (id),
-    run_id TEXT NOT NULL REFERENCES runs (id),
-    hints TEXT NOT NULL,
-    held_out TEXT NOT NULL
-);
 CREATE VIEW hint_uses AS
-    SELECT episode_id, run_id, key + 1 AS place, value AS hint_id, 1 AS is_shown
-    FROM hints_shown, json_each(hints)
+    SELECT episodes.id AS episode_id, run_id, key + 1 AS place, value AS hint_id, 1 AS is_shown
+    FROM episodes, json_each(hints)
     UNION ALL
-    SELECT episode_id, run_id, key + 1 AS place, value AS hint_id, 0 AS is_shown
-    FROM hints_shown, json_each(held_out);
+    SELECT episodes.id AS episode_id, run_id, key + 1 AS place, value AS hint_id, 0 AS is_shown
+    FROM episodes, json_each(held_out);
 
 CREATE TABLE distilled_hints (
     episode_id INTEGER PRIMARY KEY REFERENCES episodes (id),
@@ -257,14 +244,3 @@ CREATE TABLE distilled_hints (
     CHECK ((state = 'written') = (hint IS NOT NULL AND hint_id IS NOT NULL))
 );
 CREATE INDEX distilled_hints_wanted ON distilled_hints (run_id) WHERE state = 'wanted';
-
-CREATE TABLE profiles (
-    node_id INTEGER NOT NULL REFERENCES nodes (id),
-    run_id TEXT NOT NULL REFERENCES runs (id),
-    deep INTEGER NOT NULL,
-    text TEXT NOT NULL,
-    record TEXT NOT NULL,
-    created_at TEXT NOT NULL,
-    PRIMARY KEY (node_id, deep)
-) WITHOUT ROWID;
-CREATE INDEX profiles_of_run ON profiles (run_id);

@@ -6,12 +6,17 @@ process is known at once, and the next session frees what was in flight.
 
 from __future__ import annotations
 
+import os
+import shlex
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import NamedTuple
 
-from passagent.store import ledger
+from passagent.errors import UsageError
+from passagent.store import ledger, runs
 from passagent.store.database import Store, now
 from passagent.store.locks import is_locked, take_lock, this_process
+from passagent.store.runs import Run
 from passagent.system.redaction import redact
 
 LOCKS = "runs.lock"
@@ -147,3 +152,42 @@ def last(store: Store, run_id: str) -> StoredSession | None:
         "SELECT * FROM sessions WHERE run_id = :run ORDER BY id DESC LIMIT 1",
         {"run": run_id},
     )
+
+
+def ask_to_stop(store: Store, run: Run, after_episodes: bool) -> Driver | None:
+    """Ask the process that drives the run to stop, at once or after the episodes under way.
+
+    Returns which process that is, if it has begun. Raises UsageError if there is none.
+    """
+    if not is_driven(store, run.id):
+        state = "interrupted" if run.state == "running" else run.state
+        raise UsageError(f"run {run.id} is {state}: no process works on it; nothing to stop")
+    runs.want(store, run.id, "stop_after_episodes" if after_episodes else "stop")
+    return driver(store, run.id)
+
+
+def driven(store: Store, run_id: str) -> UsageError:
+    """The error of a second process on the run."""
+    who = "another process"
+    if (holder := driver(store, run_id)) is not None:
+        since = holder.since[:16].replace("T", " ")
+        who = f"process {holder.pid} on {holder.host} since {since} UTC"
+    return UsageError(
+        f"{run_id} is driven by {who}; stop it with: passagent stop {run_id}{runs_dir_flag(store)}"
+    )
+
+
+def runs_dir_flag(store: Store) -> str:
+    """` --runs-dir DIR` where a command needs it to find this store."""
+    default = Path(os.environ.get("PASSAGENT_RUNS_DIR", "runs")).absolute()
+    if store.runs_dir == default:
+        return ""
+    here = Path.cwd()
+    shown = store.runs_dir.relative_to(here) if store.runs_dir.is_relative_to(here) else store.runs_dir
+    return f" --runs-dir {shlex.quote(str(shown))}"
+
+
+def resume_command(store: Store, run_id: str) -> str:
+    """`passagent resume RUN`, with the flag above; of a run that clients fill, the server's command."""
+    is_served = runs.get_run(store, run_id).is_served
+    return f"passagent {'mcp' if is_served else f'resume {run_id}'}{runs_dir_flag(store)}"

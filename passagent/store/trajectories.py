@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from passagent.errors import UsageError
-from passagent.store import conversations, nodes, runs
+from passagent.store import blobs, nodes, runs
 from passagent.store.database import Store, written
 from passagent.store.episodes import Episode, get_episode
 from passagent.store.runs import Run
@@ -66,7 +66,7 @@ class Candidate(_Part):
     as_score: float | None
     note: str
     files: str
-    """The key of its files (store/files.py)."""
+    """The key of its files (store/blobs.py)."""
     repeat_of: int | None
 
 
@@ -165,7 +165,7 @@ def trajectory(store: Store, run: Run, episode: Episode, clean: bool = True) -> 
         gain=episode.gain,
         created_at=episode.created_at,
         finished_at=episode.finished_at,
-        messages=[_turn(row, cleaned(conversations.unpack(row["body"]))) for row in rows],
+        messages=[_turn(row, cleaned(blobs.unpack_message(row["body"]))) for row in rows],
         nodes=[_candidate(node, cleaned(node.note)) for node in nodes.of_episode(store, episode.id)],
     )
 

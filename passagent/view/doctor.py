@@ -10,11 +10,11 @@ from typing import Any, Literal, NamedTuple
 
 from passagent.config import Config
 from passagent.evaluator.hardware.health import orphaned_workers
-from passagent.search.device_report import devices_of
 from passagent.search.migration import why_none
 from passagent.search.policies import policy_of
+from passagent.search.run_files import devices_of
 from passagent.search.setup import stored_config
-from passagent.store import Store, confirmations, evaluations, migrations, nodes, runs, sessions
+from passagent.store import Store, bests, confirmations, evaluations, nodes, runs, sessions
 from passagent.store.runs import Run
 from passagent.view.text import clock, counted, number, percent, printable, table
 
@@ -77,7 +77,7 @@ def _islands(store: Store, run: Run, config: Config) -> Finding:
 
 def _migrations(store: Store, run: Run, config: Config) -> Finding:
     """Check that elites moved, and helped; or say why none did."""
-    moved = migrations.list_migrations(store, run.id)
+    moved = bests.list_migrations(store, run.id)
     rows = store.rows(
         "SELECT gain FROM episodes WHERE run_id = :run AND migrated AND state = 'done'", {"run": run.id}
     )

@@ -9,15 +9,15 @@ from typing import Any
 from passagent.agent.prompt import short_note
 from passagent.config import Config
 from passagent.evaluator.result import Evaluation
+from passagent.search.comparison import confirmed_evaluation, standing
 from passagent.search.finalists import rounds_of
-from passagent.search.going_on import resume_command, runs_dir_flag
 from passagent.search.migration import why_none
-from passagent.search.pairing import confirmed_evaluation, standing
-from passagent.search.planting import author_of, seed_origins
-from passagent.store import Store, bests, confirmations, ledger, migrations, nodes, runs, sessions
+from passagent.store import Store, bests, confirmations, ledger, nodes, runs, sessions
 from passagent.store.ledger import Spent
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS, Run
+from passagent.store.seeds import author_of, seed_origins
+from passagent.store.sessions import resume_command, runs_dir_flag
 from passagent.view.evaluation import graph_table
 from passagent.view.text import TableData, clock, number, table, thousands
 
@@ -39,7 +39,7 @@ def run_data(store: Store, run: Run, config: Config, exported: Path | None = Non
     best, since = confirmations.winner(store, run.id), confirmations.found_since(store, run.id)
     counts = nodes.counts(store, run.id)
     islands = runs.islands(store, run.id)
-    moved = migrations.list_migrations(store, run.id)
+    moved = bests.list_migrations(store, run.id)
     return {
         "run": run.id,
         "task": run.task,

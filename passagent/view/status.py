@@ -6,10 +6,10 @@ import json
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from passagent.search.device_report import are_worth_a_line, devices_of
-from passagent.search.going_on import resume_command
+from passagent.search.run_files import are_worth_a_line, devices_of
 from passagent.store import Store, confirmations, nodes, runs, sessions
 from passagent.store.runs import Run
+from passagent.store.sessions import resume_command
 from passagent.view.run_summary import (
     best_data,
     found_since_text,

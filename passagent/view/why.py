@@ -8,15 +8,14 @@ from typing import Any, NamedTuple
 from rich.text import Text
 
 from passagent.agent.prompt import plain_note, short_note
-from passagent.search import planting
-from passagent.search.changes import Change, changes
-from passagent.search.drafts import is_first
-from passagent.search.going_on import runs_dir_flag
-from passagent.search.pairing import confirmed_evaluation
-from passagent.store import Store, confirmations, episodes, hint_uses, nodes, profiles, runs
+from passagent.search.comparison import confirmed_evaluation
+from passagent.search.episode_context import Change, changes
+from passagent.search.islands import is_first
+from passagent.store import Store, confirmations, episodes, hint_uses, nodes, runs, seeds
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node, ancestors
 from passagent.store.runs import SEEDS, Run
+from passagent.store.sessions import runs_dir_flag
 from passagent.view.run_summary import score_data
 from passagent.view.text import counted, interval, number, percent, printable
 
@@ -36,8 +35,8 @@ def why_data(store: Store, node: Node) -> dict[str, Any]:
         "best_node": best.id if best else None,
         "chain": _chain(store, run, node),
         "profiles": [
-            {"deep": bool(one.deep), "text": one.text, "record": json.loads(one.record), "at": one.created_at}
-            for one in profiles.profiles_of(store, node)
+            {"deep": one.deep, "text": one.text, "record": json.loads(one.record), "at": one.created_at}
+            for one in nodes.profiles_of(store, node)
         ],
     }
 
@@ -45,7 +44,7 @@ def why_data(store: Store, node: Node) -> dict[str, Any]:
 def _chain(store: Store, run: Run, node: Node) -> list[dict[str, Any]]:
     """The steps up to `node`; those that lead to the node that its run was forked from come first."""
     steps = lineage(store, node)
-    origin = planting.origin_of(store, run, steps[0])
+    origin = seeds.origin_of(store, run, steps[0])
     chain, before = [], dict[str, str]()
     if origin is not None:
         chain = _chain(store, runs.get_run(store, origin.run_id), origin)

@@ -17,8 +17,8 @@ from passagent.data.export.making import evaluation_tasks, make, reading_stores
 from passagent.data.pipeline.inspection import RECORD
 from passagent.errors import PassagentError, UsageError
 from passagent.options import CollectOptions
-from passagent.search.beginning import Parts
-from passagent.store.library import library_path, library_text
+from passagent.search.startup import Parts
+from passagent.store.pass_library import library_path, library_text
 from passagent.view import collect_table
 from passagent.view.progress import CollectProgress
 from passagent.view.text import counted

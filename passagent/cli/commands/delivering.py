@@ -21,12 +21,12 @@ from passagent.evaluator.service import known
 from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.plan.recorder_process import recording_process
 from passagent.sandbox.fork_server import ForkServer
-from passagent.search.pairing import confirmed_evaluation
-from passagent.search.planting import author_of
+from passagent.search.comparison import confirmed_evaluation
 from passagent.search.setup import stored_config, stored_task
 from passagent.store import Store, confirmations, nodes, runs
 from passagent.store.nodes import Node
 from passagent.store.runs import Run
+from passagent.store.seeds import author_of
 from passagent.system.faults import os_fault
 from passagent.tasks import Task
 from passagent.view.run_summary import found_since_text

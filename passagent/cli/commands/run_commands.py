@@ -10,11 +10,9 @@ import time
 from pathlib import Path
 
 from passagent.errors import PassagentError, UsageError
-from passagent.events import event_of
-from passagent.search import happenings, wishes
-from passagent.search.going_on import resume_command, runs_dir_flag
-from passagent.store import Store, nodes, removal, runs, sessions
+from passagent.store import Store, nodes, runs, sessions, timeline
 from passagent.store.runs import Run
+from passagent.store.sessions import resume_command, runs_dir_flag
 from passagent.view.difference import diff_data, diff_text
 from passagent.view.doctor import examine, findings_text
 from passagent.view.event_lines import event_text
@@ -73,10 +71,10 @@ def follow(name: str, count: int, runs_dir: str, as_json: bool) -> None:
     with Store.open(runs_dir, create=False) as store:
         run = runs.find_run(store, name)
         roles = {island.island: island.role for island in runs.islands(store, run.id)}
-        events, seen = happenings.newest(store, run.id, count)
+        events, seen = timeline.newest(store, run.id, count)
         is_live = True
         while True:
-            for event in map(event_of, events):
+            for event in events:
                 print(json.dumps(event.as_json()) if as_json else event_text(event, roles), flush=True)
             if not is_live:
                 break
@@ -84,7 +82,7 @@ def follow(name: str, count: int, runs_dir: str, as_json: bool) -> None:
             is_live = sessions.is_driven(store, run.id)
             if is_live:
                 time.sleep(POLL_S)
-            events = happenings.since(store, run.id, seen)
+            events = timeline.since(store, run.id, seen)
         if not as_json:
             run = runs.get_run(store, run.id)
             print(f"run {run.id} is {shown_state(store, run)}: {run.stop_reason or 'no process works on it'}")
@@ -94,7 +92,7 @@ def stop(name: str, after_episodes: bool, runs_dir: str, as_json: bool) -> None:
     """Ask a live run to stop. Raises UsageError if no process works on it."""
     with Store.open(runs_dir, create=False) as store:
         run = runs.find_run(store, name)
-        driver = wishes.ask_to_stop(store, run, after_episodes)
+        driver = sessions.ask_to_stop(store, run, after_episodes)
         if as_json:
             shown = driver._asdict() if driver else None
             wanted = runs.get_run(store, run.id).wanted
@@ -171,16 +169,16 @@ def remove_runs(names: list[str], yes: bool, runs_dir: str, as_json: bool) -> No
         chosen = list({run.id: run for run in (runs.find_run(store, name) for name in names)}.values())
         for run in chosen:
             if sessions.is_driven(store, run.id):
-                raise wishes.driven(store, run.id)
+                raise sessions.driven(store, run.id)
         if not yes and not _agrees([f"{run.id} ({run.task}, begun {run.created_at[:16]})" for run in chosen]):
             return
-        removal.for_removal(store)
+        runs.for_removal(store)
         removed = {}
         with store.transaction():
             for run in chosen:
                 if sessions.is_driven(store, run.id):
                     raise UsageError(f"run {run.id} was taken up meanwhile; nothing was removed")
-                removed[run.id] = removal.remove_run(store, run.id)
+                removed[run.id] = runs.remove_run(store, run.id)
         for run in chosen:
             shutil.rmtree(store.runs_dir / run.id, ignore_errors=True)
         if as_json:

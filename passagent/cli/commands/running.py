@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from passagent.errors import EXIT_INTERRUPTED, PassagentError
 from passagent.options import ForkOptions, ResumeOptions, RunOptions, config_of, settings_of
-from passagent.search.beginning import Parts, begin
+from passagent.search.startup import Parts, begin
 from passagent.system.faults import os_fault
 from passagent.tasks.reader import load_task
 
 if TYPE_CHECKING:
     from passagent.events import Event, OnEvent
-    from passagent.search.apart import Stoppable
-    from passagent.search.conducting import Prepared
     from passagent.search.session import Session
+    from passagent.search.setup import Prepared
+    from passagent.search.thread import Stoppable
 
 ECHO_S = 0.1
 """Two signals within this time are one: `timeout` sends its own to the process, then to its group."""
@@ -62,13 +62,13 @@ def run(
     `events_file`: what happens is appended to it, a JSON object a line (docs/operators.md).
     Raises PassagentError; Interrupted after Ctrl-C.
     """
+    from passagent.search import setup
+
     task = load_task(task_path)
     config = config_of(RunOptions, options)
     with begin(config, task, parts or Parts()) as begun:
-        from passagent.search import conducting  # as much again as the evaluator's process takes to begin
-
         place, new = options.get("runs_dir", "runs"), options.get("new", False)
-        with conducting.started(place, task, config, new, begun) as prepared:
+        with setup.started(place, task, config, new, begun) as prepared:
             if prepared.is_found:
                 same = "it has this task and these settings (--new starts another)"
                 print(f"going on with run {prepared.run.id}: {same}", file=sys.stderr)
@@ -78,10 +78,10 @@ def run(
 
 def resume(name: str, options: ResumeOptions, as_json: bool, parts: Parts | None = None) -> None:
     """Go on with a run where it was left. Raises PassagentError; Interrupted after Ctrl-C."""
-    from passagent.search import conducting
+    from passagent.search import setup
 
     place, settings = options.get("runs_dir", "runs"), settings_of(ResumeOptions, options)
-    with conducting.resumed(place, name, settings, parts or Parts()) as prepared:
+    with setup.resumed(place, name, settings, parts or Parts()) as prepared:
         search_run(prepared, as_json)
 
 
@@ -94,10 +94,10 @@ def fork(
     parts: Parts | None = None,
 ) -> None:
     """Search on from a node of a run, in a new run. Raises PassagentError; Interrupted after Ctrl-C."""
-    from passagent.search import conducting
+    from passagent.search import setup
 
     settings = settings_of(ForkOptions, options)
-    with conducting.forked(runs_dir, name, node_id, settings, parts or Parts()) as prepared:
+    with setup.forked(runs_dir, name, node_id, settings, parts or Parts()) as prepared:
         run = prepared.run
         print(f"run {run.id} starts from node {node_id} of run {run.forked_run}", file=sys.stderr)
         search_run(prepared, as_json)
@@ -126,10 +126,10 @@ def _appended(path: str | None) -> Iterator[OnEvent | None]:
 
 def search_run(prepared: Prepared, as_json: bool, follow: OnEvent | None = None) -> None:
     """Run a session and print its summary. Raises what the search raises, with how to go on."""
-    from passagent.search import conducting
-    from passagent.search.going_on import resume_command
+    from passagent.search import setup
     from passagent.store import runs
-    from passagent.store.library import library_path, library_text
+    from passagent.store.pass_library import library_path, library_text
+    from passagent.store.sessions import resume_command
     from passagent.view.progress import SearchProgress
     from passagent.view.run_summary import run_data, run_text
     from passagent.view.text import counted
@@ -160,7 +160,7 @@ def search_run(prepared: Prepared, as_json: bool, follow: OnEvent | None = None)
         stop_on_signals(session, progress, go_on)
 
     try:
-        exported = asyncio.run(conducting.work(prepared, on_event, begun))
+        exported = asyncio.run(setup.work(prepared, on_event, begun))
     except KeyboardInterrupt as error:  # before or after the search, which takes signals itself
         raise Interrupted(interrupted) from error
     finally:

@@ -10,13 +10,13 @@ from typing import Any, Literal
 from passagent.data.export.writing import MANIFEST, provenance, read_manifest, texts
 from passagent.data.pipeline.inspection import RECORD
 from passagent.errors import UsageError
-from passagent.search.going_on import runs_dir_flag
-from passagent.search.pairing import confirmed_evaluation
+from passagent.search.comparison import confirmed_evaluation
 from passagent.search.setup import stored_config
 from passagent.store import Store, confirmations, episodes, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import Run
+from passagent.store.sessions import runs_dir_flag
 from passagent.store.trajectories import find_episode, trajectory
 from passagent.tasks import load_task
 from passagent.tasks.examples import PREFIX, locate

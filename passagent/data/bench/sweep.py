@@ -26,8 +26,8 @@ from passagent.errors import PassagentError, TaskError, UsageError
 from passagent.evaluator.fleet.opening import check_devices, machine_of
 from passagent.models import open_model
 from passagent.models.probe import check_models
-from passagent.search.runlog import run_log
-from passagent.store.library import library_path, library_text
+from passagent.search.run_files import run_log
+from passagent.store.pass_library import library_path, library_text
 from passagent.tasks import Task, load_task
 from passagent.tasks.tasklist import find_tasks, parse_shard
 

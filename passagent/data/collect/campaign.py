@@ -25,12 +25,11 @@ from passagent.events import Event
 from passagent.models import open_model
 from passagent.models.probe import check_models
 from passagent.models.types import Model
-from passagent.search.beginning import Parts
-from passagent.search.controller import search
-from passagent.search.garbage import seldom_collected
+from passagent.search.controller import search, seldom_collected
 from passagent.search.runlog import run_log
 from passagent.search.session import Evaluator, Session
 from passagent.search.setup import check_money, check_roles, new_run, open_session
+from passagent.search.startup import Parts
 from passagent.store import Store
 from passagent.system.resumable import locked
 from passagent.tasks import load_task

@@ -18,7 +18,7 @@ from passagent import __version__
 from passagent.config import Config, EvaluatorConfig, SearchConfig, override
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.target import kind_of
-from passagent.search.driving import changed_settings
+from passagent.search.remeasure import changed_settings
 from passagent.store import Store
 from passagent.store.runs import Run, get_run
 from passagent.tasks import load_task

@@ -19,8 +19,8 @@ from passagent.data.export.selection import JudgedEpisode, Revision, read_episod
 from passagent.data.export.writing import provenance, read_manifest, texts
 from passagent.errors import PassagentError
 from passagent.evaluator.score import aggregate
-from passagent.search.canonical import canonical_key
-from passagent.store import evaluations, files
+from passagent.search.candidates import canonical_key
+from passagent.store import blobs, evaluations
 from passagent.store.database import Store
 from passagent.system.redaction import redact
 from passagent.tasks import Task
@@ -71,7 +71,7 @@ def check_node(store: Store, name: str, revision: Revision) -> dict[str, str]:
             f"backup, or {_without(name)}"
         )
 
-    texts_by_name = files.get(store, revision.files)
+    texts_by_name = blobs.get(store, revision.files)
     if revision.evaluation_id is None:
         if revision.status == "ok":
             raise tampered("it counts as correct without an evaluation")
@@ -85,7 +85,7 @@ def check_node(store: Store, name: str, revision: Revision) -> dict[str, str]:
     key = stored["key"]
     if key != revision.files and (
         # the same program may be there with other comments and formatting
-        canonical_key(texts_by_name, revision.files) != canonical_key(files.get(store, key), key)
+        canonical_key(texts_by_name, revision.files) != canonical_key(blobs.get(store, key), key)
     ):
         raise tampered("its evaluation is another candidate's")
     if stored["status"] != revision.status or revision.as_score not in (None, stored["as_score"]):

@@ -28,7 +28,7 @@ from passagent.evaluator.fleet.opening import device_label, threads_of
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.target import target_of
 from passagent.experience import knowledge
-from passagent.search.profiling_nodes import profiled
+from passagent.search.candidates import profiled
 from passagent.tasks import Task, load_task
 
 

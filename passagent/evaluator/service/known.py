@@ -32,7 +32,7 @@ from passagent.sandbox.environment import (
     package_version,
     worker_threads,
 )
-from passagent.store import Store, evaluations, files
+from passagent.store import Store, blobs, evaluations
 from passagent.store.database import now
 from passagent.tasks import Task
 
@@ -126,7 +126,7 @@ def keep(
     `packed`: of evaluations.pack, for a transaction to be short.
     """
     if evaluation.plan_files:
-        files.keep(store, files.pack(evaluation.plan_files))
+        blobs.keep(store, blobs.pack(evaluation.plan_files))
     return evaluations.add_evaluation(
         store,
         run_id,

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from passagent import extend
 from passagent.config import SearchConfig
-from passagent.search.islandview import IslandView
+from passagent.search.islands import IslandView
 from passagent.search.policies.controls import Anew, AtRandom
 from passagent.search.policies.evolutionary import Evolutionary
 from passagent.search.policies.greedy import Greedy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from passagent.search.islandview import IslandView
+from passagent.search.islands import IslandView
 from passagent.store.nodes import Node
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from passagent.search.islandview import IslandView, rank
+from passagent.search.islands import IslandView, rank
 from passagent.store.nodes import Node
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from passagent.evaluator.result import GRAVITY
-from passagent.search.islandview import IslandView
+from passagent.search.islands import IslandView
 from passagent.store import Store, nodes
 from passagent.store.nodes import Node
 

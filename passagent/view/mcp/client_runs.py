@@ -20,9 +20,9 @@ from passagent.evaluator.hardware.devices import first_device
 from passagent.evaluator.hardware.machine import measure_machine
 from passagent.events import Event, Noted
 from passagent.models.types import Message, Reply, ToolSpec, assistant
-from passagent.search.claimed import conclude
-from passagent.search.controller import watch_run
-from passagent.search.driving import driving, environment_of
+from passagent.search.controller import driving, watch_run
+from passagent.search.expansion import conclude
+from passagent.search.remeasure import environment_of
 from passagent.search.session import Evaluator, Session
 from passagent.search.setup import new_run, open_session, same_run
 from passagent.store import Store, episodes, nodes, runs, sessions

@@ -17,8 +17,7 @@ from passagent.evaluator.candidate import Candidate
 from passagent.evaluator.target import target_of
 from passagent.experience import knowledge
 from passagent.experience.exemplars import Found, Match
-from passagent.search.candidates import evaluation_of, tell
-from passagent.search.profiling_nodes import limits_of
+from passagent.search.candidates import evaluation_of, limits_of, tell
 from passagent.search.run_memory import open_memory
 from passagent.search.setup import stored_task
 from passagent.store import confirmations, nodes, runs

@@ -24,7 +24,6 @@ from starlette.staticfiles import StaticFiles
 
 from passagent import __version__
 from passagent.errors import PassagentError, UsageError
-from passagent.search import wishes
 from passagent.store import Store, nodes, runs, sessions
 from passagent.view.page import views
 from passagent.view.page.guard import Access, Guard
@@ -134,7 +133,7 @@ class Site:
         if what not in ("stop", "stop_after_episodes"):
             raise UsageError(f"{what:.40}: not something that a run can be asked")
         with Store.open(self.runs_dir, create=False) as store:
-            wishes.ask_to_stop(store, runs.get_run(store, name), after_episodes=what != "stop")
+            sessions.ask_to_stop(store, runs.get_run(store, name), after_episodes=what != "stop")
 
     async def file(self, request: Request) -> Response:
         """A candidate's file as it is, for one that a page cuts."""

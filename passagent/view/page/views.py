@@ -10,15 +10,15 @@ from passagent.agent.prompt import plain_note, short_note
 from passagent.data.collect import trials
 from passagent.errors import TaskError, UsageError
 from passagent.experience import exemplars
-from passagent.search.changes import unified
-from passagent.search.going_on import runs_dir_flag
+from passagent.search.comparison import confirmed_evaluation
+from passagent.search.episode_context import unified
 from passagent.search.migration import why_none
-from passagent.search.pairing import confirmed_evaluation
 from passagent.search.setup import stored_config
-from passagent.store import Store, confirmations, hint_uses, ledger, migrations, nodes, runs
+from passagent.store import Store, bests, confirmations, hint_uses, ledger, nodes, runs
 from passagent.store.nodes import Node
 from passagent.store.pass_library import KeptPass, PassLibrary
 from passagent.store.runs import SEEDS, Run
+from passagent.store.sessions import runs_dir_flag
 from passagent.store.trajectories import find_episode, trajectory
 from passagent.view import charts, collect_table, difference, status, why
 from passagent.view.evaluation import failure_lines, graph_table
@@ -81,7 +81,7 @@ def figures(store: Store, name: str) -> dict[str, Any]:
     record = runs.get_run(store, name)
     course = charts.course(charts.made(store, name))
     finalists = finalists_data(store, record)
-    moved = migrations.list_migrations(store, name)
+    moved = bests.list_migrations(store, name)
     roles = {one.island: f"{one.island} {one.role}" for one in runs.islands(store, name)}
     again = finalists[0]["as_score"] if finalists else None
     return {

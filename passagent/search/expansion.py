@@ -20,20 +20,15 @@ from passagent.events import EpisodeContinued
 from passagent.experience import knowledge
 from passagent.models.meter import metered
 from passagent.models.types import Message, Model, Reply, ToolSpec, Usage
-from passagent.search.candidates import outline, submitter
-from passagent.search.describing import describe
-from passagent.search.drafts import is_draft, is_first
-from passagent.search.gain import gains_after, is_progress, log_gain
-from passagent.search.gathering import best_known, episode_context, parent_view
-from passagent.search.islandview import IslandView
+from passagent.search.candidates import limits_of, outline, submitter
+from passagent.search.episode_context import best_known, describe, episode_context, parent_view
+from passagent.search.islands import IslandView, gains_after, is_draft, is_first, is_progress, log_gain
 from passagent.search.migration import choose_migrant
 from passagent.search.policies import policy_of
 from passagent.search.policies.greedy import Greedy
-from passagent.search.profiling_nodes import limits_of
+from passagent.search.run_models import choose_model, meter_of, writer_of
 from passagent.search.session import Session
-from passagent.search.writers import choose_model, meter_of, writer_of
-from passagent.store import bests, episodes, gains, hint_uses, migrations, nodes, runs
-from passagent.store import conversations as stored
+from passagent.store import bests, blobs, episodes, hint_uses, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
@@ -67,7 +62,7 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
 
     def save(message: Message, usage: Usage | None) -> None:
         # stored before anything is waited for: with the node that is evaluated, or before the next call
-        unsaved.append((stored.pack(message), vars(usage) if usage else None))
+        unsaved.append((blobs.pack_message(message), vars(usage) if usage else None))
         if usage:
             replies.append((usage, message.get("stop_reason")))
             session.check()
@@ -133,11 +128,11 @@ def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
         )
         context = episode_context(session, episode, parent)
         messages = redacted(compose(context))
-        packed = [stored.pack(message) for message in messages]
+        packed = [blobs.pack_message(message) for message in messages]
     with store.transaction():
         episodes.set_parent(store, episode)
         if parent and reason is not None:
-            migrations.add_migration(store, episode, parent, reason)
+            bests.add_migration(store, episode, parent, reason)
         hint_uses.record_uses(store, episode, [hint.id for hint in context.hints], context.held_out)
         episodes.add_packed(store, episode, [(message, None) for message in packed])
     session.events.look()
@@ -200,12 +195,12 @@ def _is_at_light(session: Session, found: list[Node]) -> bool:
 def _count_gain(session: Session, best: float | None) -> None:
     """Count what an episode that left `best` gained for the run."""
     store, run_id = session.store, session.run.id
-    before, start = gains.of_run(store, run_id), None
+    before, start = runs.gains_of(store, run_id), None
     if before is None:
         seed = next(iter(bests.best_of_island(store, run_id, SEEDS, 1)), None)
         start = seed.as_score if seed else None
-    after = gains_after(before, run_id, start, best, session.elapsed_s, session.config.search.min_gain)
-    gains.save(store, after)
+    after = gains_after(before, start, best, session.elapsed_s, session.config.search.min_gain)
+    runs.save_gains(store, run_id, after)
 
 
 def tools(

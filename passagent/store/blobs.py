@@ -1,7 +1,7 @@
-"""The files of candidates, by content: what several nodes propose is stored once.
+"""Files and messages as they lie in the database: JSON, compressed with zlib.
 
-A row of `files` is one directory of texts as JSON, compressed. Its key is the sha256 of that JSON, which is
-the candidate's. It is stored in the transaction that stores the node.
+A row of `files` is one directory of texts. Its key is the sha256 of that JSON, which is the candidate's, so
+what several nodes propose is stored once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from passagent.errors import InfrastructureError, PassagentError
 
@@ -51,3 +51,37 @@ def get(store: Store, key: str) -> dict[str, str]:
         raise InfrastructureError(f"{place} are damaged; restore the database from a backup")
     files: dict[str, str] = json.loads(text)
     return files
+
+
+SYSTEM_SEQ = 1
+"""The place of the system message in a conversation."""
+
+
+def pack_message(message: dict[str, Any]) -> bytes:
+    """A message ready to be stored: work that no transaction needs to wait for."""
+    # ASCII: a lone surrogate of a model can be stored, too
+    return zlib.compress(json.dumps(message).encode())
+
+
+def unpack_message(body: bytes) -> dict[str, Any]:
+    """The inverse of pack_message."""
+    message: dict[str, Any] = json.loads(zlib.decompress(body))
+    return message
+
+
+def add_message(store: Store, body: bytes, seq: int) -> int:
+    """The id of the stored message, the conversation's number `seq`. To be called in a transaction.
+
+    Nearly all episodes begin with the same system message, so one that is equal to the last is there once.
+    """
+    if seq == SYSTEM_SEQ:
+        last = store.row(
+            "SELECT message_id AS id, body FROM steps JOIN messages ON messages.id = message_id "
+            "WHERE seq = :seq ORDER BY episode_id DESC LIMIT 1",
+            {"seq": seq},
+        )
+        if last is not None and last["body"] == body:
+            return int(last["id"])
+    message_id = store.execute("INSERT INTO messages (body) VALUES (:body)", {"body": body}).lastrowid
+    assert message_id is not None
+    return message_id

@@ -1,41 +1,39 @@
-"""What happened in a run, in order, from the rows themselves.
+"""What happened in a run, in order, as events read from the rows of the store.
 
-Rows are followed by their ids, which SQLite's one writer hands out in the order of the commits, and those
-that are still open are looked at again: no clock decides what is new.
+Rows are followed by their ids, which SQLite's one writer hands out in the order of the commits. Rows that are
+still open are looked at again: no clock decides what is new.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-from passagent.store.database import Store
+from passagent.events import (
+    EpisodeBegun,
+    EpisodeEnded,
+    Event,
+    HintWritten,
+    Joined,
+    Judged,
+    Left,
+    MeasuredAgain,
+    Migrated,
+    Noted,
+    OnEvent,
+    Proposed,
+    Replied,
+    RequestFailed,
+)  # fmt: skip
+from passagent.store.database import Store, now
 
-
-class Happening(NamedTuple):
-    """Something that happened."""
-
-    at: str
-    """ISO 8601, UTC."""
-    kind: str
-    """One of _KINDS."""
-    about: dict[str, Any]
-
-
-_KINDS = (
-    "joined",
-    "migration",
-    "episode_begun",
-    "reply",
-    "request_failed",
-    "proposed",
-    "judged",
-    "episode_ended",
-    "measured_again",
-    "hint_written",
-    "left",
-)
-"""In the order of what happens in the same millisecond."""
+_ORDER = (
+    Joined, Migrated, EpisodeBegun, Replied, RequestFailed, Proposed, Judged, EpisodeEnded, MeasuredAgain,
+    HintWritten, Left,
+)  # fmt: skip
+"""The order of events of the same millisecond."""
 
 
 @dataclass
@@ -43,35 +41,32 @@ class Seen:
     """How far a run was followed."""
 
     last: dict[str, int] = field(default_factory=dict)
-    """Of each table: the newest row that was looked at."""
+    """For each table: the newest row that was looked at."""
     open: dict[str, dict[int, int]] = field(default_factory=dict)
-    """Of each table: the rows that more will happen to, with how much of it was told."""
+    """For each table: the rows that more will happen to, with how many of their events were returned."""
 
 
 class _Source(NamedTuple):
-    """A table whose rows tell what happens."""
+    """A table whose rows become events."""
 
     key: str
-    """What new rows have more of."""
+    """The column that grows with each new row."""
     is_open: str
     """Whether more will happen to a row."""
     query: str
-    """Of what the stages tell."""
-    stages: tuple[tuple[str, str, tuple[str, ...]], ...]
-    """Kind, the column with its time (null until it has happened), and the columns that tell of it."""
+    """Selects the fields of the events, by their names."""
+    stages: tuple[tuple[type[Event], str], ...]
+    """Event and the column with its time, null until it has happened."""
 
 
-_EPISODE = ("episode", "island", "model")
-_NODE = ("node", "island", "episode")
-_CALL = ("episode", "island", "role", "model", "attempt", "latency_s")
 _SOURCES = {
     "sessions": _Source(
         "sessions.id",
         "left_at IS NULL",
         "SELECT owner, version, json(changes) AS changes, joined_at, left_at, left_because FROM sessions",
         (
-            ("joined", "joined_at", ("owner", "version", "changes")),
-            ("left", "left_at", ("owner", "left_because")),
+            (Joined, "joined_at"),
+            (Left, "left_at"),
         ),
     ),
     "episodes": _Source(
@@ -86,12 +81,8 @@ _SOURCES = {
         "episodes.finished_at, end_reason, steps, best_node, best_as, gain FROM episodes "
         "LEFT JOIN nodes AS parents ON parents.id = episodes.parent_id",
         (
-            ("episode_begun", "begun_at", (*_EPISODE, "parent", "parent_as")),
-            (
-                "episode_ended",
-                "finished_at",
-                (*_EPISODE, "parent", "parent_status", "end_reason", "steps", "best_node", "best_as", "gain"),
-            ),
+            (EpisodeBegun, "begun_at"),
+            (EpisodeEnded, "finished_at"),
         ),
     ),
     "elite_migrations": _Source(
@@ -99,7 +90,7 @@ _SOURCES = {
         "0",
         "SELECT node_id AS node, from_island, to_island, reason, "
         "elite_migrations.created_at FROM elite_migrations",
-        (("migration", "created_at", ("node", "from_island", "to_island", "reason")),),
+        ((Migrated, "created_at"),),
     ),
     "calls": _Source(
         "calls.id",
@@ -110,8 +101,8 @@ _SOURCES = {
         "CASE WHEN calls.state != 'done' THEN calls.finished_at END AS failed_at "
         "FROM calls JOIN episodes ON episodes.id = episode_id",
         (
-            ("reply", "replied_at", (*_CALL, "input_tokens", "output_tokens", "cost")),
-            ("request_failed", "failed_at", (*_CALL, "state", "error")),
+            (Replied, "replied_at"),
+            (RequestFailed, "failed_at"),
         ),
     ),
     "nodes": _Source(
@@ -130,15 +121,8 @@ _SOURCES = {
         "LEFT JOIN nodes AS parents ON parents.id = nodes.parent_id "
         "LEFT JOIN evaluations ON evaluations.id = nodes.evaluation_id",
         (
-            ("proposed", "created_at", (*_NODE, "parent", "note", "repeat_of")),
-            (
-                "judged",
-                "evaluated_at",
-                (
-                    *(*_NODE, "status", "as_score", "from_store", "note", "diagnosis"),
-                    *("parent", "parent_as", "parent_status"),
-                ),
-            ),
+            (Proposed, "created_at"),
+            (Judged, "evaluated_at"),
         ),
     ),
     "confirmations": _Source(
@@ -146,25 +130,37 @@ _SOURCES = {
         "0",
         "SELECT node_id AS node, round, confirmations.status, confirmations.as_score, "
         "nodes.as_score AS first_as, measured_at FROM confirmations JOIN nodes ON nodes.id = node_id",
-        (("measured_again", "measured_at", ("node", "round", "status", "as_score", "first_as")),),
+        ((MeasuredAgain, "measured_at"),),
     ),
     "distilled_hints": _Source(
         "distilled_hints.episode_id",
         "distilled_hints.state = 'wanted'",
         "SELECT number AS episode, island, hint_id AS hint, "
         "written_at FROM distilled_hints JOIN episodes ON episodes.id = episode_id",
-        (("hint_written", "written_at", ("episode", "island", "hint")),),
+        ((HintWritten, "written_at"),),
     ),
 }
+
+
+def _as_is(value: Any) -> Any:
+    return value
+
+
+def _from_json(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
+
+
+_READ: dict[str, Callable[[Any], Any]] = {"changes": _from_json, "diagnosis": _from_json, "from_store": bool}
+"""Columns that SQLite returns as text or as a number."""
 
 _LAST = "SELECT " + ", ".join(
     f"(SELECT coalesce(max({source.key}), 0) FROM {table}) AS {table}" for table, source in _SOURCES.items()
 )
 
 
-def newest(store: Store, run_id: str, limit: int) -> tuple[list[Happening], Seen]:
-    """The last `limit` things that happened, in order, and from where to go on with `since`."""
-    found, seen = [], Seen(_last(store))
+def newest(store: Store, run_id: str, limit: int) -> tuple[list[Event], Seen]:
+    """The last `limit` events in order, and from where to go on with `since`."""
+    found, seen = list[Event](), Seen(_last(store))
     for table, source in _SOURCES.items():
         some = f"SELECT {source.key} FROM {table} WHERE run_id = :run ORDER BY 1 DESC LIMIT :limit"
         where = (
@@ -176,9 +172,9 @@ def newest(store: Store, run_id: str, limit: int) -> tuple[list[Happening], Seen
     return _in_order(found)[max(0, len(found) - limit) :], seen
 
 
-def since(store: Store, run_id: str, seen: Seen) -> list[Happening]:
-    """What happened since `seen` was brought up to date, in order; it is brought up to date."""
-    found, last = [], _last(store)
+def since(store: Store, run_id: str, seen: Seen) -> list[Event]:
+    """The events since `seen` was brought up to date, in order; `seen` is brought up to date."""
+    found, last = list[Event](), _last(store)
     for table, source in _SOURCES.items():
         rows = []
         if seen.open[table]:
@@ -194,8 +190,8 @@ def since(store: Store, run_id: str, seen: Seen) -> list[Happening]:
     return _in_order(found)
 
 
-def _in_order(found: list[Happening]) -> list[Happening]:
-    return sorted(found, key=lambda one: (one.at, _KINDS.index(one.kind)))
+def _in_order(found: list[Event]) -> list[Event]:
+    return sorted(found, key=lambda event: (event.at, _ORDER.index(type(event))))
 
 
 def _last(store: Store) -> dict[str, int]:
@@ -210,13 +206,40 @@ def _rows(store: Store, source: _Source, where: str, bounds: dict[str, Any]) -> 
     return store.rows(f"{source.query.replace('SELECT ', columns, 1)} WHERE {where} ORDER BY 1", bounds)
 
 
-def _take(seen: Seen, table: str, source: _Source, rows: list[dict[str, Any]]) -> list[Happening]:
-    """What the rows tell that was not told yet; `seen` takes them in."""
-    found, told = [], seen.open.setdefault(table, {})
+def _take(seen: Seen, table: str, source: _Source, rows: list[dict[str, Any]]) -> list[Event]:
+    """The events of the rows that were not returned yet; `seen` takes them in."""
+    new, returned = list[Event](), seen.open.setdefault(table, {})
     for row in rows:
         reached = [stage for stage in source.stages if row[stage[1]] is not None]
-        for kind, at, columns in reached[told.pop(row["id"], 0) :]:
-            found.append(Happening(row[at], kind, {column: row[column] for column in columns}))
+        for kind, at in reached[returned.pop(row["id"], 0) :]:
+            columns = {item.name: _READ.get(item.name, _as_is)(row[item.name]) for item in fields(kind)[1:]}
+            new.append(kind(at=row[at], **columns))
         if row["is_open"]:
-            told[row["id"]] = len(reached)
-    return found
+            returned[row["id"]] = len(reached)
+    return new
+
+
+class Follower:
+    """Passes on what happens in a run from now on, each time that it is asked to look."""
+
+    def __init__(self, store: Store, run_id: str, on_event: OnEvent | None) -> None:
+        """`on_event` gets the events; None: nobody does, and nothing is looked up."""
+        self._store, self._run_id, self._on_event = store, run_id, on_event
+        self._seen = None if on_event is None else newest(store, run_id, 0)[1]
+
+    def look(self) -> None:
+        """Pass on what is new. In an open transaction nothing is: it may be rolled back."""
+        if self._on_event is None or self._seen is None or self._store.db.conn.in_transaction:
+            return
+        for event in since(self._store, self._run_id, self._seen):
+            self._on_event(event)
+
+    def tell(self, kind: type[Event], **about: Any) -> None:
+        """Pass on what is new, then an event that is not stored."""
+        self.look()
+        if self._on_event is not None:
+            self._on_event(kind(at=now(), **about))
+
+    def note(self, message: str) -> None:
+        """Pass on what is new, then something for a person to know."""
+        self.tell(Noted, message=message)

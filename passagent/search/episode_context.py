@@ -1,0 +1,370 @@
+"""What an episode's prompt is composed from: parent, attempts, hints, knowledge, eager's figures."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import functools
+import json
+import math
+import random
+import re
+import time
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice, zip_longest
+from pathlib import Path
+from typing import NamedTuple
+
+from passagent.agent.context import Attempt, EpisodeContext, HintView, ParentView
+from passagent.agent.failure import first_error
+from passagent.agent.observe import observation, verdict
+from passagent.config import EvaluatorConfig
+from passagent.errors import PassagentError
+from passagent.evaluator.fleet.opening import LOCAL, threads_of
+from passagent.evaluator.hardware.devices import first_device
+from passagent.evaluator.reference import eager
+from passagent.evaluator.reference.eager import EagerGraph
+from passagent.evaluator.result import Evaluation
+from passagent.evaluator.target import kind_of, target_of
+from passagent.experience import knowledge, retrieve
+from passagent.experience.diagnosis import START, Diagnosis
+from passagent.experience.exemplars import Match
+from passagent.experience.hints import LEARNED, Hint, LearnedHint, Situation, is_held_out
+from passagent.experience.knowledge import Passage
+from passagent.search.islands import is_draft, is_first
+from passagent.search.session import EXPERT, Session, Told
+from passagent.store import Store, bests, evaluations, hint_uses, nodes, runs
+from passagent.store.episodes import Episode
+from passagent.store.nodes import Node
+from passagent.store.runs import SEEDS
+from passagent.system import resources
+from passagent.tasks import Task
+
+MAX_VIEWS = 64
+DRAFT_EXAMPLES = 5
+"""Passes of other tasks that a draft is shown: it has no parent to learn from (Kernel Foundry 3.2)."""
+
+
+def episode_context(session: Session, episode: Episode, parent: Node | None) -> EpisodeContext:
+    """The context of `episode`, which names its parent; `best_as` is what its island knows of.
+
+    The other islands' best is left out: it depends on which of them is faster. A draft is told of nothing
+    that came before it in the run (KernelEvolve 4: without memory context).
+    """
+    store, run_id = session.store, session.run.id
+    island, scores = runs.get_island(store, run_id, episode.island), list[float]()
+    search = session.config.search
+    draft = is_draft(search, episode.number)
+    is_seed = parent is not None and parent.island == SEEDS
+    begins = parent is None or (is_seed and is_first(search.drafts, session.run.islands, episode.number))
+    shown, more = list[Attempt](), 0
+    if not draft:
+        shown, more = attempts(session, episode, parent, island.nodes)
+        best = best_known(session, episode)
+        scores += [best] if best is not None and best > 0 else []
+    scores += [parent.as_score] if parent and parent.status == "ok" and parent.as_score else []
+    hints, held_out = hints_for(session, episode, parent)
+    return EpisodeContext(
+        task=session.task,
+        target=target_of(session.config.evaluator),
+        device_name=session.device_name,
+        role=island.role,
+        seed=episode.seed,
+        parent=parent_view(session, parent) if parent else None,
+        best_as=max(scores, default=None),
+        attempts=shown,
+        more_attempts=more,
+        hints=hints,
+        held_out=held_out,
+        knowledge=passages(session, parent),
+        past=past_tasks(session, draft) if begins and episode.model != EXPERT else [],
+        machine=session.machine,
+        threads=threads_of(session.config.evaluator),
+        eager=session.eager,
+        migrated=bool(episode.migrated),
+        limits=session.config.agent,
+    )
+
+
+def best_known(session: Session, episode: Episode) -> float | None:
+    """See bests.best_known: it stays what it was when the episode began, but for the episode's migrant."""
+    island = episode.island
+    if session.bests.get(island, (None, None))[0] != episode.number:
+        best = bests.best_known(session.store, session.run.id, island, episode.number)
+        session.bests[island] = episode.number, best
+    return session.bests[island][1]
+
+
+def past_tasks(session: Session, draft: bool) -> list[Match]:
+    """Passes of the tasks most like this one, found in other runs and faster than eager; more for a draft."""
+    if session.memory is None or not session.config.experience.examples:
+        return []
+    return session.memory.find(DRAFT_EXAMPLES if draft else 0).examples
+
+
+def parent_view(session: Session, parent: Node) -> ParentView:
+    """The parent as the prompt shows it; an elite is the parent of many episodes."""
+    key = parent.id, parent.evaluation_id, parent.status, parent.as_score, parent.diagnosis
+    if key not in session.views:
+        if len(session.views) == MAX_VIEWS:
+            session.views.clear()
+        session.views[key] = _view(session, parent)
+    return session.views[key]
+
+
+def _view(session: Session, parent: Node) -> ParentView:
+    assert parent.evaluation_id is not None and parent.status is not None
+    evaluation = Evaluation.model_validate(evaluations.get_evaluation(session.store, parent.evaluation_id))
+    files = nodes.get_files(session.store, parent)
+    return ParentView(
+        node_id=parent.id,
+        as_score=parent.as_score,
+        status=parent.status,
+        files=files,
+        diagnosis=diagnosis_of(parent).text,
+        observation=observation(evaluation, files=files),
+        verdict=verdict(evaluation),
+        is_seed=parent.island == SEEDS,
+    )
+
+
+def diagnosis_of(node: Node | None) -> Diagnosis:
+    """The diagnosis stored with a node; of no node: the start."""
+    return START if node is None or node.diagnosis is None else _diagnosis(node.diagnosis)
+
+
+@functools.lru_cache(maxsize=64)
+def _diagnosis(stored: str) -> Diagnosis:
+    """An elite is the parent of many episodes."""
+    found = json.loads(stored)
+    return Diagnosis(found["label"], found["text"])
+
+
+def attempts(session: Session, episode: Episode, parent: Node | None, made: int) -> tuple[list[Attempt], int]:
+    """At most agent.siblings relatives of what the episode starts from, the newest last.
+
+    And how many other candidates there are of those that the island has `made`.
+    """
+    limit, island = session.config.agent.siblings, episode.island
+    if not limit:
+        return [], 0
+    found = relatives(session.store, episode, parent, limit)
+    own = sum(node.island == island for node in [*found, *([parent] if parent else [])])
+    return [attempt(session.store, node, session.told) for node in found], made - own
+
+
+def hints_for(session: Session, episode: Episode, parent: Node | None) -> tuple[list[HintView], list[str]]:
+    """Return the hints for the parent's diagnosis, learned ones first, and ids of those that are held out.
+
+    The episode's seed decides which hints are drawn, and whether it sees the learned ones among them.
+    """
+    config, run, task = session.config, session.run, session.task
+    if not config.agent.hints or episode.island == SEEDS:  # the expert reads none
+        return [], []
+    works = target_of(config.evaluator)
+    dtypes = frozenset(subgraph.dtype for subgraph in task.subgraphs)
+    situation = Situation(diagnosis_of(parent).label, frozenset(task.operators), kind_of(run.device), dtypes)
+
+    def draw(hints: Iterable[Hint], limit: int, kind: str) -> list[Hint]:
+        return retrieve(
+            [hint for hint in hints if works.admits(hint.advice)],
+            situation,
+            limit,
+            random.Random(f"{kind}:{episode.seed}"),
+            (episode.island, run.islands),
+        )
+
+    learned: list[Hint] = []
+    if session.memory is not None and config.experience.learned:
+        rows = hint_uses.learned(session.store, session.memory.excluded)
+        written = [LearnedHint.model_validate_json(row.hint) for row in rows]
+        # of several with the same text the oldest is shown
+        learned = draw({hint.advice: hint for hint in reversed(written)}.values(), LEARNED, "learned")
+    shown = [HintView(hint.id, hint.advice) for hint in draw(session.hints, config.agent.hints, "hints")]
+    if is_held_out(episode.seed):
+        return shown, [hint.id for hint in learned]
+    return [*(HintView(hint.id, hint.advice, is_learned=True) for hint in learned), *shown], []
+
+
+_ASKED = {
+    "start": "choose the region to fuse",
+    "memory_bound": "memory: fewer bytes, access pattern",
+    "latency_bound": "launch dispatch host cost",
+    "instruction_bound": "inner loop vectorise registers parallel",
+    "mismatch": "how a pattern matches",
+    "inexact": "numerics round where eager rounds",
+    "wrong_result": "numerics round exact tolerance",
+    "refused": "what a replacement may do",
+}
+"""What the knowledge documents are asked for a diagnosis, where its name alone does not say it."""
+
+
+def passages(session: Session, parent: Node | None) -> list[Passage]:
+    """Sections of the knowledge documents for the parent's diagnosis and the task's operators."""
+    limit = session.config.agent.knowledge
+    if not limit:
+        return []
+    label = diagnosis_of(parent).label
+    asked = _ASKED.get(label, label.replace("_", " "))
+    return list(
+        _passages(
+            resources.roots(),
+            asked,
+            tuple(session.task.operators),
+            session.config.evaluator.model_dump_json(),
+            session.device_name,
+            limit,
+        )
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _passages(
+    roots: tuple[Path, ...],
+    asked: str,
+    operators: tuple[str, ...],
+    evaluator: str,
+    device_name: str,
+    limit: int,
+) -> list[Passage]:
+    """The same for every episode that asks the same of the same documents (`roots`)."""
+    works = target_of(EvaluatorConfig.model_validate_json(evaluator))
+    found = knowledge.search(asked, operators, limit=50, target=works)
+    return list(islice((one for one in found if _is_useful(one, device_name)), limit))
+
+
+_GPU = re.compile(r"[a-z]+\d+")
+"""Of the knowledge documents, those named after a GPU have its figures."""
+
+
+def _is_useful(passage: Passage, device_name: str) -> bool:
+    """Whether a section is prose; of a GPU's figures, about this GPU."""
+    gpu = passage.path.rpartition("/")[2].partition(".")[0]
+    is_other_gpu = _GPU.fullmatch(gpu) is not None and gpu not in device_name.lower()
+    return passage.path.endswith(".md") and not is_other_gpu
+
+
+MAX_TOLD, MAX_FILES = 1024, 3
+"""Attempts kept in mind, and changed files named of each."""
+
+
+def relatives(store: Store, episode: Episode, parent: Node | None, limit: int) -> list[Node]:
+    """The candidates nearest to the start of `episode`, at most `limit`, in the order of their making.
+
+    In turn one of the parent's ancestors, of what its own episode made after it, and of what later episodes
+    of the island made from it (or from the task). Places left over go to the island's newest other nodes,
+    then to the seeds. Only what was finished before the episode began is looked at, so the same is found
+    whichever island is faster.
+    """
+    run_id, island = episode.run_id, episode.island
+    ahead = nodes.ancestors(store, parent.id, limit) if parent else []
+    beside = nodes.later_in_episode(store, parent, limit) if parent else []
+    after = nodes.siblings(store, run_id, island, episode.parent_id, limit)
+    others = nodes.newest_before(store, episode, limit, 3 * limit + 1)
+    seeds = bests.best_of_island(store, run_id, SEEDS, limit + 1)
+    nearest = chain(*zip_longest(ahead, beside, after), others, seeds)
+    found: dict[int, Node] = {}
+    for node in nearest:
+        is_new = node is not None and node.status is not None and node.episode_id != episode.id
+        if node is not None and is_new and (parent is None or node.id != parent.id) and len(found) < limit:
+            found.setdefault(node.id, node)
+    return sorted(found.values(), key=lambda node: (node.number, node.place))
+
+
+def attempt(store: Store, node: Node, told: Told) -> Attempt:
+    """A candidate as a prompt tells of it; `told` keeps what takes long."""
+    key = node.id, node.evaluation_id
+    if key not in told:
+        if len(told) == MAX_TOLD:
+            told.clear()
+        told[key] = _told(store, node)
+    changed, failure = told[key]
+    return Attempt(
+        node.id, node.status or "", node.as_score, node.note, node.parent_id, changed=changed, failure=failure
+    )
+
+
+def _told(store: Store, node: Node) -> tuple[str, str]:
+    files, changed = nodes.get_files(store, node), ""
+    if node.parent_id is not None:
+        before = nodes.get_files(store, nodes.get_node(store, node.parent_id))
+        found = [str(change) for change in changes(before, files)]
+        more = len(found) - MAX_FILES
+        changed = ", ".join(found[:MAX_FILES] + ([f"{more} more files"] if more > 0 else [])) or "nothing"
+    if node.status == "ok" or node.evaluation_id is None:
+        return changed, ""
+    result = evaluations.get_evaluation(store, node.evaluation_id)
+    return changed, first_error(Evaluation.model_validate(result), files)
+
+
+class Change(NamedTuple):
+    """A file that is not the same on both sides."""
+
+    file: str
+    added: int
+    """Lines."""
+    removed: int
+
+    def __str__(self) -> str:
+        """`Fused.py +12 -3`."""
+        parts = [f"+{self.added}" * bool(self.added), f"-{self.removed}" * bool(self.removed)]
+        return " ".join([self.file, *filter(None, parts)])
+
+
+def unified(before: dict[str, str], after: dict[str, str], names: tuple[str, str]) -> Iterator[str]:
+    """The unified diff of two candidates, line by line; `names` are the sides' directories in the headers."""
+    for file in sorted(before.keys() | after.keys()):
+        if before.get(file) != after.get(file):
+            old, new = (side.get(file, "").splitlines() for side in (before, after))
+            yield from difflib.unified_diff(old, new, f"{names[0]}/{file}", f"{names[1]}/{file}", lineterm="")
+
+
+def changes(before: dict[str, str], after: dict[str, str]) -> list[Change]:
+    """The files that differ, with how many lines came and went."""
+    found = []
+    for file in sorted(before.keys() | after.keys()):
+        if before.get(file) != after.get(file):
+            lines = list(unified({file: before.get(file, "")}, {file: after.get(file, "")}, ("a", "b")))[2:]
+            count = [sum(line.startswith(sign) for line in lines) for sign in "+-"]
+            found.append(Change(file, *count))
+    return found
+
+
+WAIT_S = 20.0
+"""An episode waits so long for it, s; then its prompt does without, and later ones have it."""
+_LOOK_S = 0.2
+
+
+async def describe(session: Session, episode: Episode) -> None:
+    """Have `session.eager` known before an episode's prompt is composed, as far as WAIT_S go.
+
+    A session that `waits_for_eager` waits as long as it takes: its prompt does not depend on how busy the
+    device is. The expert reads the task itself and is not held up. Raises Stopping.
+    """
+    if session.eager:
+        return
+    session.eager = kept_eager(session.task, session.config.evaluator)
+    if session.eager or episode.island == SEEDS or session.model.name == EXPERT:
+        return
+    if session.describing is None:
+        session.describing = asyncio.create_task(_measure(session))
+    until = math.inf if session.waits_for_eager else time.monotonic() + WAIT_S
+    while not session.describing.done() and time.monotonic() < until:
+        session.check()
+        await asyncio.wait({session.describing}, timeout=_LOOK_S)
+
+
+async def _measure(session: Session) -> None:
+    """Ask the evaluator. A task or machine that fails here fails at the first candidate, too."""
+    try:
+        session.eager = await session.evaluator.describe(session.task.path)
+    except PassagentError as error:
+        session.events.note(f"eager could not be measured for the prompts: {error}")
+    config = session.config.evaluator
+    if session.eager and config.pool == LOCAL:
+        eager.keep(session.task, config, first_device(config.device), session.eager)
+
+
+def kept_eager(task: Task, config: EvaluatorConfig) -> tuple[EagerGraph, ...]:
+    """What was measured of the task on this machine within a day; () if nothing was, or on others."""
+    return eager.kept(task, config, first_device(config.device)) if config.pool == LOCAL else ()

@@ -1,0 +1,140 @@
+"""Islands: what a policy may look at, how an island begins, and what its episodes gained."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+
+from passagent.config import SearchConfig
+from passagent.evaluator.result import GRAVITY
+from passagent.store import Store, bests, nodes
+from passagent.store.nodes import Node
+from passagent.store.runs import SEEDS, Gains
+
+_RECENT = 4
+"""Newest failures among which the least grave is the one to mend."""
+
+
+def fitness(node: Node) -> float:
+    """The AS of a correct node; a correct node that was not timed comes after every timed one."""
+    return nodes.UNTIMED if node.as_score is None else node.as_score
+
+
+def rank(node: Node) -> tuple[float, int, int]:
+    """The better node has the higher rank; of equal ones the earlier, by episode and place, not by id."""
+    return fitness(node), -node.number, -node.place
+
+
+@dataclass(frozen=True)
+class IslandView:
+    """An island of a run. Its episodes follow each other, so what is seen here does not depend on timing."""
+
+    store: Store
+    run_id: str
+    island: int
+
+    def elites(self, limit: int) -> list[Node]:
+        """The best correct nodes with distinct sources, migrants and seeds included, the best first."""
+        found = bests.elites(self.store, self.run_id, self.island, limit)
+        distinct: dict[str, Node] = {}
+        for node in sorted(found, key=rank, reverse=True):
+            distinct.setdefault(node.canonical_key, node)
+        return list(distinct.values())[:limit]
+
+    def best(self) -> Node | None:
+        """The best elite."""
+        return next(iter(self.elites(1)), None)
+
+    def to_mend(self) -> Node | None:
+        """Where nothing is correct yet: the least grave of the newest failures."""
+        failures = nodes.latest_failures(self.store, self.run_id, self.island, _RECENT)
+        failures = failures or nodes.latest_failures(self.store, self.run_id, SEEDS, _RECENT)
+        return min(failures, key=lambda node: GRAVITY.index(node.status), default=None)  # type: ignore[arg-type]
+
+    def any_node(self, rng: random.Random) -> Node | None:
+        """A node of a seed or an episode of the island, drawn at random; the task (None) counts as one."""
+        rows = self.store.rows(
+            "SELECT id FROM episodes WHERE run_id = :run AND island IN (:island, :seeds) AND state = 'done' "
+            "ORDER BY number",
+            {"run": self.run_id, "island": self.island, "seeds": SEEDS},
+        )
+        drawn = rng.randrange(1 + len(rows))
+        if drawn == 0:
+            return None
+        found = nodes.of_episode(self.store, rows[drawn - 1]["id"])
+        return rng.choice(found) if found else None
+
+
+def is_draft(config: SearchConfig, number: int) -> bool:
+    """Whether episode `number` starts from the task and is told of no other: the first ones, or all."""
+    return 0 < number <= config.drafts or config.policy == "best_of_n"
+
+
+def is_first(drafts: int, islands: int, number: int) -> bool:
+    """Whether episode `number` is the first of its island that is no draft: it starts from a seed."""
+    return drafts < number <= drafts + islands
+
+
+HALF_LIFE = 8
+"""Episodes after which a gain counts half as much for what is to be expected."""
+MIN_HISTORY = 2 * HALF_LIFE
+"""Episodes before anything is expected."""
+EAGER_AS = 1.0
+"""What the task itself scores: eager against eager."""
+
+
+def log_gain(parent: Node | None, best_as: float | None) -> float | None:
+    """ln(best AS / the AS before), a parent that is not correct counting as the task; None without a best."""
+    if best_as is None or best_as <= 0:
+        return None
+    start = parent.as_score if parent is not None and parent.status == "ok" and parent.as_score else EAGER_AS
+    return math.log(best_as / start)
+
+
+def is_progress(before: float | None, after: float | None, min_gain: float) -> bool:
+    """Whether an island's best AS rose by the share `min_gain`."""
+    if after is None:
+        return False
+    return before is None or after > before * (1 + min_gain)
+
+
+def gains_after(
+    before: Gains | None,
+    start_as: float | None,
+    best: float | None,
+    searched_s: float,
+    min_gain: float,
+) -> Gains:
+    """The run's gains with one more episode, which left `best` and ended at `searched_s`.
+
+    `start_as`: the seeds' best AS, for the first episode. What is gained from nothing correct is counted from
+    eager's AS.
+    """
+    before = before or Gains(0, start_as, start_as, 0, 0.0, 0.0, 0.0)
+    best_as = max((score for score in (before.best_as, best) if score is not None), default=None)
+    gain = 0.0
+    if best_as is not None and best_as > 0:
+        gain = max(0.0, math.log(best_as / (before.best_as or EAGER_AS)))
+    is_gain = is_progress(before.marked_as, best_as, min_gain)
+    fade = 0.5 ** (1 / HALF_LIFE)
+    return Gains(
+        before.episodes + 1,
+        best_as,
+        best_as if is_gain else before.marked_as,
+        0 if is_gain else before.stagnant + 1,
+        searched_s,
+        before.gain * fade + gain,
+        before.hours * fade + max(0.0, searched_s - before.searched_s) / 3600,
+    )
+
+
+def expected_per_hour(gains: Gains | None) -> float | None:
+    """The relative gain in AS that an hour more is expected to bring: 0.02 is 2%.
+
+    As in the past, the nearer past counting more: with weights w that halve every HALF_LIFE episodes,
+    exp(sum of w ln(AS after / AS before) / sum of w hours) - 1. None before MIN_HISTORY episodes.
+    """
+    if gains is None or gains.episodes < MIN_HISTORY or gains.hours <= 0:
+        return None
+    return math.expm1(min(gains.gain / gains.hours, 700.0))

@@ -1,0 +1,215 @@
+"""The models of a run: who writes an episode, who is asked beside it, and what calls may take of budgets.
+
+The cheating validator (Kernel Foundry 3.2.2) looks at a candidate that would become an elite. The hint
+distiller (Kernel Foundry 3.4) is asked once about each episode that ended with progress. That it is to be
+asked is stored with the episode's end, so the next process asks after a crash. A reply and its outcome are
+stored together, so nothing is paid for twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
+
+from passagent.agent import distiller, validator
+from passagent.agent.distiller import Improvement, Side
+from passagent.agent.validator import Opinion
+from passagent.config import ModelChoice
+from passagent.evaluator.result import Candidate, Evaluation
+from passagent.evaluator.service.known import keep
+from passagent.evaluator.target import kind_of
+from passagent.experience.hints import LearnedHint
+from passagent.models import open_model
+from passagent.models.ensemble import Ensemble, Outcome, choose, member
+from passagent.models.meter import Meter, metered
+from passagent.models.prices import Price
+from passagent.models.types import Model, Reply, Usage
+from passagent.search.episode_context import diagnosis_of
+from passagent.search.islands import IslandView, fitness
+from passagent.search.session import EXPERT, Session, Stopping
+from passagent.search.stop import Want
+from passagent.store import episodes, evaluations, hint_uses, ledger, nodes
+from passagent.store.episodes import Episode
+from passagent.store.nodes import Node
+from passagent.store.runs import SEEDS
+from passagent.system.redaction import redact
+
+log = logging.getLogger("passagent.search")
+
+
+def writer_of(session: Session, episode: Episode) -> Model:
+    """The model that writes the episode, once it is chosen."""
+    if episode.island == SEEDS:
+        return open_model(session.config.model.of(ModelChoice(name=EXPERT)))
+    return member(session.model, episode.model)
+
+
+def choose_model(session: Session, episode: Episode) -> str:
+    """The name of the model that writes the episode: of an ensemble, by what its models gained there."""
+    if episode.island == SEEDS:
+        return EXPERT
+    if not isinstance(session.model, Ensemble):
+        return session.model.name
+    rows = ledger.replies_before(session.store, episode)
+    return choose(session.model.weights, outcomes(rows, session.prices), episode.seed)
+
+
+def outcomes(rows: list[dict[str, Any]], prices: Mapping[str, Price | None]) -> list[Outcome]:
+    """Finished episodes, from their replies (calls.replies_before).
+
+    They cost what their replies did, in USD if every price is known, else in tokens. Failed tries are not
+    counted: the choice must not depend on the weather.
+    """
+    usages = [Usage(**{kind: row[kind] for kind in ledger.KINDS}) for row in rows]
+    prices_of = [prices.get(row["model"]) for row in rows]
+    costs = [price.cost(usage) if price else None for price, usage in zip(prices_of, usages, strict=True)]
+    is_money = None not in costs
+    found: dict[int, Outcome] = {}
+    for row, usage, cost in zip(rows, usages, costs, strict=True):
+        spent = cost if is_money and cost is not None else usage.input_tokens + usage.output_tokens
+        before = found[row["number"]].cost if row["number"] in found else 0.0
+        found[row["number"]] = Outcome(row["model"], row["gain"] or 0.0, before + spent)
+    return list(found.values())
+
+
+def meter_of(session: Session, episode: Episode, role: str = "agent", is_last: bool = False) -> Meter:
+    """What counts the episode's model calls, in the ledger and the budgets; `is_last`: see Session.admit."""
+    name = episode.model or session.model.name
+    who = "seeds" if episode.island == SEEDS else f"island {episode.island}"
+
+    def tell(line: str) -> None:
+        log.warning("%s: %s", who, line)
+        session.events.note(redact(f"{who}: {line}"))
+
+    return Meter(
+        session.store,
+        episode,
+        session.prices.get(name),
+        admit=partial(_admit, session, name, is_last),
+        tell=tell,
+        pause=lambda seconds: session.in_time(asyncio.sleep(seconds)),
+        role=role,
+    )
+
+
+async def _admit(
+    session: Session, name: str, is_last: bool, tokens: int, cost: float | None
+) -> Callable[[], None]:
+    seconds = 0.0
+    if session.limits.max_time_s is not None:
+        seconds = ledger.mean_latency_s(session.store, session.run.id, name)
+    return await session.admit(Want(tokens=tokens, cost=cost, seconds=seconds), is_last)
+
+
+def is_validation_due(session: Session, node: Node, evaluation: Evaluation) -> bool:
+    """Whether the validator is to be asked: the node would be an elite of its island, and it was not yet."""
+    if session.validator is None or validator.is_settled(evaluation, session.config.validator):
+        return False
+    limit = session.config.search.elites
+    elites = IslandView(session.store, node.run_id, node.island).elites(limit)
+    score = -1.0 if evaluation.as_score is None else evaluation.as_score
+    return len(elites) < limit or score > fitness(elites[-1])
+
+
+async def ask_validator(
+    session: Session, node: Node, candidate: Candidate, environment: str, evaluation: Evaluation
+) -> tuple[int, Evaluation]:
+    """The evaluation with the validator's opinion, as stored: its id and itself.
+
+    Raises what the model raises, and Stopping where a budget has no room.
+    """
+    assert session.validator is not None
+    store, config = session.store, session.config
+    episode = replace(episodes.get_episode(store, node.episode_id), model=session.validator.name)
+    meter = meter_of(session, episode, validator.ROLE)
+    kept: list[tuple[int, Evaluation]] = []
+
+    def save(reply: Reply, opinion: Opinion | None) -> None:
+        with store.transaction():
+            meter.settle(reply.usage, reply.stop_reason)
+            ledger.count(store, episode, asdict(reply.usage))
+            if opinion is not None:
+                judged = validator.with_opinion(evaluation, opinion, config.evaluator)
+                kept.append((keep(store, session.task, candidate, environment, judged), judged))
+        session.events.look()
+
+    model = metered(session.validator, meter)
+    await validator.ask(model, session.task, candidate, config.validator, save)
+    return kept[-1]
+
+
+async def distil(session: Session, island: int, is_last: bool = False) -> None:
+    """Ask about the island's episodes that ended with progress and were not asked about yet.
+
+    Raises what the model raises, and Stopping where a budget has no room, or where the session is to stop,
+    unless this `is_last` (Session.admit).
+    """
+    if session.distiller is None:
+        return
+    for episode_id in hint_uses.undistilled(session.store, session.run.id, island):
+        await _ask_distiller(
+            session, session.distiller, episodes.get_episode(session.store, episode_id), is_last
+        )
+
+
+async def distil_rest(session: Session) -> None:
+    """Before a run is over: the progress that ended it, too, as far as the budgets go.
+
+    An episode in which the target was met has not come to its end: it is gone on with should the run be.
+    """
+    target = session.config.search.target_as
+    if session.distiller is None:
+        return
+    for episode in episodes.running(session.store, session.run.id):
+        best = _best(session, episode)
+        if target is None or best is None or best.repeat_of is not None or (best.as_score or 0.0) < target:
+            continue
+        hint_uses.want_distilled(session.store, episode)
+    try:
+        for island in range(session.run.islands):
+            await distil(session, island, is_last=True)
+    except Stopping as stopping:
+        log.info("not all progress is distilled: %s", stopping)
+
+
+async def _ask_distiller(session: Session, model: Model, episode: Episode, is_last: bool) -> None:
+    store, run, best = session.store, session.run, _best(session, episode)
+    assert best is not None and session.memory is not None
+    task_hashes = session.memory.marks
+    meter = meter_of(session, replace(episode, model=model.name), distiller.ROLE, is_last)
+    parent = None if episode.parent_id is None else nodes.get_node(store, episode.parent_id)
+    improvement = Improvement(
+        task=session.task,
+        target=kind_of(run.device),
+        diagnosis=diagnosis_of(parent),
+        before=_side(session, parent) if parent else None,
+        after=_side(session, best),
+        hint_id=f"run-{run.id}-episode-{episode.number}",
+        source=f"run {run.id}, episode {episode.number}",
+    )
+
+    def save(reply: Reply, hint: LearnedHint | None) -> None:
+        written = hint.model_dump() if hint else None
+        with store.transaction():
+            meter.settle(reply.usage, reply.stop_reason)
+            ledger.count(store, episode, asdict(reply.usage))
+            hint_uses.settle_distilled(store, episode.id, written, best.id, model.name, task_hashes)
+        session.events.look()
+
+    await distiller.ask(metered(model, meter), improvement, save)
+
+
+def _best(session: Session, episode: Episode) -> Node | None:
+    """The best correct node of an episode, also of one that goes on."""
+    right = [node for node in nodes.of_episode(session.store, episode.id) if node.status == "ok"]
+    return max(right, key=lambda node: (node.as_score or 0.0, -node.id), default=None)
+
+
+def _side(session: Session, node: Node) -> Side:
+    assert node.evaluation_id is not None
+    result = evaluations.get_evaluation(session.store, node.evaluation_id)
+    return Side(nodes.get_files(session.store, node), Evaluation.model_validate(result))
