@@ -9,11 +9,11 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests")]
 
 import tiny  # noqa: E402
-from test_bench import QUICK, call  # noqa: E402, F401
+from test_bench import QUICK  # noqa: E402
 
 
 def test_compilers_side_by_side(
-    call,  # noqa: F811
+    call,
     tmp_path,
     monkeypatch,
 ):

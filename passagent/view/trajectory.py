@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
-from passagent.data.export.lengths import percentiles
-from passagent.data.export.writing import Summary
+from passagent.data.export.writing import Summary, percentiles
 from passagent.store.trajectories import Candidate, Trajectory, Turn
 from passagent.view.text import counted, number, printable, table
 

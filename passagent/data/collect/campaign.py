@@ -26,7 +26,7 @@ from passagent.models import open_model
 from passagent.models.probe import check_models
 from passagent.models.types import Model
 from passagent.search.controller import search, seldom_collected
-from passagent.search.runlog import run_log
+from passagent.search.run_files import run_log
 from passagent.search.session import Evaluator, Session
 from passagent.search.setup import check_money, check_roles, new_run, open_session
 from passagent.search.startup import Parts
