@@ -10,10 +10,11 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests")]
 
 import tiny  # noqa: E402
 from test_bench import QUICK  # noqa: E402
+from test_cli import call  # noqa: E402, F401
 
 
 def test_compilers_side_by_side(
-    call,
+    call,  # noqa: F811
     tmp_path,
     monkeypatch,
 ):

@@ -147,8 +147,9 @@ def test_gpu_kernel_with_numbers_builds_in_every_dtype(monkeypatch, dtype):
         passagent.kernels, "triton_kernel", lambda plan, **_: lambda kernel: built(kernel, plan)
     )
     monkeypatch.setattr(special_values, "author", lambda graphs, *_: author(graphs, "cuda", default("cuda")))
-    for group, names in (("scalar", None), ("one", {"pow -0.5", "pow 0.5", "softsign"}), ("two", {"pow"})):
-        outcomes = special_values.swept(group, dtype, "cpu", names or (), inductor=False)
+    groups = {"scalar": (), "one": ("pow -0.5", "pow 0.5", "softsign"), "two": ("pow",), "rows": ("any nan",)}
+    for group, names in groups.items():
+        outcomes = special_values.swept(group, dtype, "cpu", names, inductor=False)
         assert outcomes and [(o.name, o.failure) for o in outcomes if o.failure] == []
 
 

@@ -267,8 +267,9 @@ class TritonValues(Writer):
         text, kind = self.literal(value, dtype), TYPES.get(dtype, "tl.float32")
         if dtype in FLOATING and value == 0 and math.copysign(1, value) < 0:
             return f"(tl.full({self.one}, 0.0, {kind}) * -1)"
-        tiny = dtype in FLOATING and 0 < abs(value) < _SMALLEST_NORMAL
-        return f"tl.full({self.one}, {bare(text)}, {kind})" if typed or tiny or dtype == "float64" else text
+        is_tiny = dtype in FLOATING and 0 < abs(value) < _SMALLEST_NORMAL
+        is_block = typed or is_tiny or dtype in ("float64", "bool")
+        return f"tl.full({self.one}, {bare(text)}, {kind})" if is_block else text
 
     def literal(self, value: float | int | bool, dtype: str) -> str:
         if dtype == "bool":

@@ -154,7 +154,8 @@ def softsign(c: Call, input: Value) -> Value:
             size = c.finish(c.e("maximum", x, c.e("neg", x)), input.dtype)
             return c.e("add", c.wide(size), c.number(1, "int64"))
 
-        below = c.pointwise(size_and_one, input, common=input.dtype, out=input.dtype)
+        above = "int64" if input.dtype == "bool" else input.dtype  # True + 1 is 2
+        below = c.pointwise(size_and_one, input, common=input.dtype, out=above)
     return c.pointwise("div", input, below)
 
 

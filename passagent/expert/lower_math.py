@@ -32,6 +32,8 @@ def _binary(name: str, *aliases: str, exact: bool = False, rounds: Sequence[str]
     ) -> Value:
         if rounding_mode is not None:
             raise c.fail("a rounding mode is not lowered")
+        if alpha != 1 and c.out == "bool":  # True + 2 * True is True
+            return c.pointwise("or", a, b) if alpha else c.pointwise(lambda x, y: x, a, b)
         if alpha != 1:
             return c.pointwise(partial(_scaled_sum, c, name), a, b, alpha, rounds=c.target in rounds)
         if name == "div" and not isinstance(a, Value):  # `number / x` is x.reciprocal() * number
