@@ -29,7 +29,7 @@ from passagent.evaluator import compilers
 from passagent.evaluator.result import GraphResult, Measured, Speedup, Violation, Worst
 from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.tasks import load_task
-from passagent.view.progress import BenchProgress
+from passagent.view.bench_table import BenchProgress
 
 SETTINGS = ("isolation=in-process", "warmups=1", "trials=10", "max_trials=10")
 QUICK = [word for setting in SETTINGS for word in ("--set", f"evaluator.{setting}")]

@@ -148,7 +148,7 @@ def test_a_model_is_known_by_its_graphs_and_inputs():
     [
         (["--out", "not-a-name"], "is no name of a Python package"),
         (["--out", "full"], "is there already"),
-        (["--out", "new", "--max-time", "soon"], "'soon' is no time"),
+        (["--out", "new", "--max-time", "soon"], "max_time = 'soon': is no time"),
     ],
 )
 def test_usage_mistakes(call, tmp_path, words, told):  # noqa: F811
@@ -325,5 +325,5 @@ def test_optimize_asks_for_the_same_options_in_python():
     options = {one.name for one in command.params if one.param_type_name == "option"} - {"help"}
     given = set(inspect.signature(pa.optimize).parameters)
     # of a model's own address, price and budgets: `settings`; the factory's inputs: `inputs`
-    assert options - given == {"base_url", "price", "max_cost", "max_tokens", "set_", "json"}
-    assert given - options == {"model_name", "settings", "on_progress"}
+    assert options - given == {"base_url", "price", "max_cost", "max_tokens", "json", "help_all"}
+    assert given - options == {"model_name", "on_progress"}

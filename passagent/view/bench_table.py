@@ -5,13 +5,20 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TextIO
 
+from passagent.data.bench import measure
 from passagent.data.bench.kernelbench import LEVELS_P, Line
 from passagent.data.bench.losses import BOUNDS, Losses
+from passagent.data.bench.measure import Work
 from passagent.data.bench.results import Row
 from passagent.data.bench.summary import METRICS, Estimate, Summary, Unseen
-from passagent.view.text import TableData, number, table
+from passagent.events import Event, OnEvent
+from passagent.store import Store, runs
+from passagent.store.runs import Run
+from passagent.view.event_lines import PROGRESS, event_line
+from passagent.view.progress import Screen
+from passagent.view.text import TableData, clock, number, table
 
 HEADERS = {
     "fast_1": "fast_1 (%)",
@@ -166,3 +173,49 @@ def _shown(estimate: Estimate, scale: float, digits: int) -> str:
 
     ends = "" if estimate.low is None else f" [{shown(estimate.low)}-{shown(estimate.high)}]"
     return shown(estimate.value) + ends
+
+
+class BenchProgress(Screen, measure.Watch):
+    """A line for each measurement; on a terminal the one under way beneath them. See Watch of a benchmark."""
+
+    def __init__(self, total: int, done: int, stream: TextIO) -> None:
+        self.total, self.count, self._before = total, done, done
+        self._now = ""
+        super().__init__(stream, lambda: self._now)
+
+    def begin(self, work: Work) -> None:
+        """See Watch.begin."""
+        measured = self.count - self._before
+        remaining = self.elapsed_s / measured * (self.total - self.count) if measured else None
+        left_text = "" if remaining is None else f", {clock(remaining)} left"
+        self._now = f"{self.count}/{self.total}{left_text}: {work.task.name} {work.compiler}"
+
+    def say(self, text: str) -> None:
+        """See Watch.say."""
+        self.print(f"          {text}")
+
+    def search(self, store: Store, run: Run) -> OnEvent:
+        """See Watch.search."""
+        roles = {island.island: island.role for island in runs.islands(store, run.id)}
+
+        def on_event(event: Event) -> None:
+            if isinstance(event, PROGRESS):
+                self.say(event_line(event, roles))
+
+        return on_event
+
+    def done(self, row: Row) -> None:
+        """See Watch.done."""
+        self.count += 1
+        result = f"not measured: {row.error}"
+        if row.left and row.error is None:
+            result = "left whole to eager, counted as 1.0"
+        elif row.evaluation is not None and row.error is None:
+            judged = row.evaluation
+            correct = sum(graph.status == "ok" for graph in judged.graphs)
+            result = (
+                f"{judged.status}, AS {number(judged.as_score)}, speedup {number(judged.gmean_speedup)}, "
+                f"{correct}/{len(judged.graphs)} correct, {judged.seconds:.1f} s"
+            )
+        head = f"[{clock(self.elapsed_s):>5}] {self.count}/{self.total}"
+        self.print(f"{head} {row.task} {row.compiler}: {result}")

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from passagent import events
-from passagent.data.bench import measure
-from passagent.data.bench.measure import Work
 from passagent.data.collect import campaign
-from passagent.events import Event, OnEvent
+from passagent.events import Event
 from passagent.store import Store, runs
 from passagent.store.runs import SEEDS, Run
 from passagent.system.faults import os_fault
@@ -23,7 +21,6 @@ from passagent.view.text import clock, console, number, thousands, width
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from passagent.data.bench.results import Row
     from passagent.data.collect.budget import CollectionBudget
     from passagent.data.collect.trials import Outcome, Pair, Summary
 
@@ -174,52 +171,6 @@ class SearchProgress(Screen):
         )
         head = f"run {self.run.id}: {self.run.task}, {self.run.model}, {self.run.device}"
         return Group(Text(head), table, Text(foot))
-
-
-class BenchProgress(Screen, measure.Watch):
-    """A line for each measurement; on a terminal the one under way beneath them. See Watch of a benchmark."""
-
-    def __init__(self, total: int, done: int, stream: TextIO) -> None:
-        self.total, self.count, self._before = total, done, done
-        self._now = ""
-        super().__init__(stream, lambda: self._now)
-
-    def begin(self, work: Work) -> None:
-        """See Watch.begin."""
-        measured = self.count - self._before
-        remaining = self.elapsed_s / measured * (self.total - self.count) if measured else None
-        left_text = "" if remaining is None else f", {clock(remaining)} left"
-        self._now = f"{self.count}/{self.total}{left_text}: {work.task.name} {work.compiler}"
-
-    def say(self, text: str) -> None:
-        """See Watch.say."""
-        self.print(f"          {text}")
-
-    def search(self, store: Store, run: Run) -> OnEvent:
-        """See Watch.search."""
-        roles = {island.island: island.role for island in runs.islands(store, run.id)}
-
-        def on_event(event: Event) -> None:
-            if isinstance(event, PROGRESS):
-                self.say(event_line(event, roles))
-
-        return on_event
-
-    def done(self, row: Row) -> None:
-        """See Watch.done."""
-        self.count += 1
-        result = f"not measured: {row.error}"
-        if row.left and row.error is None:
-            result = "left whole to eager, counted as 1.0"
-        elif row.evaluation is not None and row.error is None:
-            judged = row.evaluation
-            correct = sum(graph.status == "ok" for graph in judged.graphs)
-            result = (
-                f"{judged.status}, AS {number(judged.as_score)}, speedup {number(judged.gmean_speedup)}, "
-                f"{correct}/{len(judged.graphs)} correct, {judged.seconds:.1f} s"
-            )
-        head = f"[{clock(self.elapsed_s):>5}] {self.count}/{self.total}"
-        self.print(f"{head} {row.task} {row.compiler}: {result}")
 
 
 class CollectProgress(Screen, campaign.Watch):

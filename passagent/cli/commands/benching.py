@@ -17,7 +17,7 @@ from passagent.data.bench.sweep import Measured, Planned, Request, run
 from passagent.errors import PassagentError
 from passagent.options import BenchOptions
 from passagent.view import bench_table
-from passagent.view.progress import BenchProgress
+from passagent.view.bench_table import BenchProgress
 
 Form = Literal["table", "json", "markdown"]
 

@@ -284,7 +284,7 @@ def sections(store: Store) -> dict[str, bool]:
     """Which of these pages have something to show."""
     row = store.row(
         "SELECT EXISTS (SELECT 1 FROM runs WHERE trial IS NOT NULL) AS collect, "
-        "EXISTS (SELECT 1 FROM hints_shown) AS hints"
+        "EXISTS (SELECT 1 FROM episodes WHERE hints IS NOT NULL) AS hints"
     )
     assert row is not None
     return {name: bool(value) for name, value in row.items()}
