@@ -151,7 +151,7 @@ def collect_with_kills(tmp_path: Path, tasks: list[str], count: int, kills: int,
             process.join()
         allow(10**6)
         process = start(server, tmp_path / "out", *words)
-        process.join(120)
+        process.join(300)
         assert process.exitcode == 0, (tmp_path / "out").read_text()[-3000:]
         lost = check_ledger(tmp_path / "runs", server)
     made = pairs_in(tmp_path / "runs")
