@@ -221,8 +221,8 @@ def test_a_run_is_opened_and_gone_on_with(searched, place):
     more = pa.resume(run, iters=3)
     assert more == run and run.data["episodes"] == 3
     with pytest.raises(pa.UsageError, match="is fixed for a run's life"):
-        pa.resume("last", runs_dir=place / "runs", seed=5)
-    new = pa.fork(run.best, iters=1, islands=1)
+        pa.resume("last", runs_dir=place / "runs", settings={"search.seed": 5})
+    new = pa.fork(run.best, iters=1, settings={"search.islands": 1})
     assert new.id != run.id and new.data["episodes"] == 1
 
 
