@@ -2,8 +2,8 @@
 
     python benchmarks/special_values_fairness.py TASK... --out FILE.json
 
-Each task is a directory, or one of tasks. The input sets and the judgement are the evaluator's; everything
-runs in this process and nothing is timed. A refusal is a fault of Inductor's or of the judgement: each is
+Each task is a directory, or one of tasks. The input sets and the judgement are the evaluator's; nothing is
+timed. A refusal is a fault of Inductor's or of the judgement: each is
 explained in docs/evaluator.md.
 """
 
@@ -11,8 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import os
 import secrets
+import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +44,7 @@ def main() -> None:
     parser.add_argument("tasks", nargs="+", type=Path)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--subgraphs", type=int, default=1 << 16, help="of each task, at most")
+    parser.add_argument("--jobs", type=int, default=1, help="processes side by side, a task each")
     parser.add_argument("--most-s", type=float, default=3600.0, help="begin no further task after this long")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
@@ -49,27 +54,47 @@ def main() -> None:
         for one in ([path] if is_task(path) else sorted(filter(Path.is_dir, path.iterdir())))
     ]
     rows: list[dict[str, Any]] = []
-    until = time.monotonic() + args.most_s
-    for path in paths:
-        if time.monotonic() > until:
-            break
-        for subgraph in load_task(path).subgraphs[: args.subgraphs]:
-            torch._dynamo.reset()
-            row = {"task": path.name, "subgraph": subgraph.name, "dtype": subgraph.dtype}
-            try:
-                row |= {"refused": refusals(subgraph, args.device)}
-            except (PassagentError, RuntimeError, ValueError, TypeError, IndexError) as error:
-                row |= {"error": f"{type(error).__name__}: {error}"[:300]}
-            rows.append(row)
-            for said in [*row.get("refused", []), *([row["error"]] if "error" in row else [])]:
-                print(f"{path.name} {subgraph.dtype}: {said}", flush=True)
-        if args.out is not None:
-            head = {"device": device_name(args.device), "evaluator": evaluator_version()}
-            args.out.write_text(json.dumps(head | {"torch": str(torch.__version__), "rows": rows}, indent=1))
+    judge = partial(judged, device=args.device, subgraphs=args.subgraphs, until=time.time() + args.most_s)
+    with multiprocessing.get_context("spawn").Pool(args.jobs, start_worker) as pool:
+        for task_rows in pool.imap_unordered(judge, paths):
+            rows += task_rows
+            for row in task_rows:
+                for line in [*row.get("refused", []), *([row["error"]] if "error" in row else [])]:
+                    print(f"{row['task']} {row['dtype']}: {line}", flush=True)
+            if args.out is not None:
+                head = {"device": device_name(args.device), "evaluator": evaluator_version()}
+                kept = sorted(rows, key=lambda row: (row["task"], row["subgraph"]))
+                args.out.write_text(
+                    json.dumps(head | {"torch": str(torch.__version__), "rows": kept}, indent=1)
+                )
     refused = sum(bool(row.get("refused")) for row in rows)
     failed = sum("error" in row for row in rows)
     tasks = len({row["task"] for row in rows})
-    print(f"{tasks} tasks, {len(rows)} subgraphs: {refused} refused, {failed} not judged")
+    print(
+        f"{tasks} tasks of {len(paths)}, {len(rows)} subgraphs: {len(rows) - refused - failed} accepted, "
+        f"{refused} refused, {failed} not judged"
+    )
+
+
+def start_worker() -> None:
+    """One thread a process; compilers start no processes of their own, and wait for no other one's lock."""
+    torch.set_num_threads(1)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+
+
+def judged(path: Path, device: str, subgraphs: int, until: float) -> list[dict[str, Any]]:
+    """A row for each subgraph of a task: its refusals, or the error; none where the time is over."""
+    rows: list[dict[str, Any]] = []
+    for subgraph in load_task(path).subgraphs[:subgraphs] if time.time() < until else ():
+        torch._dynamo.reset()
+        row = {"task": path.name, "subgraph": subgraph.name, "dtype": subgraph.dtype}
+        try:
+            row |= {"refused": refusals(subgraph, device)}
+        except (PassagentError, RuntimeError, ValueError, TypeError, IndexError) as error:
+            row |= {"error": f"{type(error).__name__}: {error}"[:300]}
+        rows.append(row)
+    return rows
 
 
 def refusals(subgraph: Subgraph, device: str) -> list[str]:

@@ -280,7 +280,6 @@ class SearchConfig(_Section):
     """Best candidates measured again, side by side, before a run ends: that names the winner."""
     confirm_rounds: int = Field(4, ge=2)
     """How often each of them is measured, at most; two rounds can be enough to tell their order."""
-    confirm_every: int = Field(0, ge=0)  # and so often before it ends, counted in episodes; 0: never
     target_as: float | None = Field(None, gt=0)
     """Stop when a correct pass has this AS."""
     max_stagnation: int | None = Field(None, ge=1)

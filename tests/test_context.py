@@ -23,7 +23,7 @@ from passagent.search.candidates import score_to_beat
 from passagent.search.episode_context import attempt
 from passagent.search.setup import stored_config
 from passagent.search.startup import Parts
-from passagent.store import Store, bests, episodes, evaluations, nodes, runs
+from passagent.store import Store, bests, confirmations, episodes, evaluations, nodes, runs
 
 
 def passages(label: str, device: str, device_name: str = "NVIDIA H200", limit: int = 3) -> list[str]:
@@ -112,6 +112,18 @@ def test_the_score_to_beat_is_the_lower_end_of_a_best_one_with_unstable_timing(t
             evaluation["graphs"][0]["unstable"] = unstable
             tiny_search.give_evaluation(store, best, evaluation)
             assert score_to_beat(store, later) == pytest.approx(score)
+
+
+def test_the_score_to_beat_of_compared_contenders_is_the_mean_of_their_rounds(tmp_path: Path) -> None:
+    with searched(tmp_path) as (store, run):
+        every = [node for node in nodes.of_run(store, run.id) if node.island == 0]
+        best = max(bests.elites(store, run.id, 0, 1), key=lambda node: node.as_score)
+        other = next(node for node in every if node.status == "ok" and node.as_score < best.as_score)
+        confirmations.plan(store, run.id, 1, [[best], [best]], held_all=False)
+        for row, node in zip(confirmations.series_rows(store, run.id, 1), (best, other), strict=True):
+            confirmations.measured(store, row, node.evaluation_id, "ok", node.as_score)
+        later = replace(max(every, key=lambda node: node.id), id=10_000)
+        assert score_to_beat(store, later) == pytest.approx((best.as_score * other.as_score) ** 0.5)
 
 
 def test_an_attempt_tells_what_was_changed_and_why_it_failed(tmp_path: Path) -> None:

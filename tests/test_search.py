@@ -765,16 +765,38 @@ def test_a_series_that_was_cut_off_is_gone_on_with(store, task):
     assert len(again.asked) == 12 - 5  # nothing new: nothing is measured again
 
 
-def test_finalists_are_measured_every_so_often(store, task):
-    settings = {"islands": 2, "iters": 7, "finalists": 2, "confirm_every": 3, "confirm_rounds": 2}
-    session = open_tiny(store, task, **settings)
+class Unsteady(Lucky):
+    """Every candidate's timing is unstable, its interval wide; measured again it is a tenth as fast."""
+
+    unstable = True
+
+    async def evaluate(self, task_path, candidate, bar=None):
+        evaluation = await super().evaluate(task_path, candidate)
+        score = evaluation.as_score
+        graph = evaluation.graphs[0].model_copy(update={"unstable": self.unstable})
+        ends = {"as_low": score * 0.5, "as_high": score * 2} if self.unstable else {}
+        ends = ends or {"as_low": score * 0.999, "as_high": score * 1.001}
+        return evaluation.model_copy(update=ends | {"graphs": [graph]})
+
+
+@pytest.mark.parametrize("is_unstable", [True, False])
+def test_contenders_are_compared_at_an_episodes_end_only_while_timing_is_unstable(store, task, is_unstable):
+    class Evaluator(Unsteady):
+        unstable = is_unstable
+
+    session = open_tiny(store, task, evaluator=Evaluator(), islands=1, iters=8, finalists=3, seed=1)
     finish(session)
-    found = store.rows("SELECT series, count(*) AS n FROM confirmations GROUP BY series")
-    assert [row["series"] for row in found] == [3, 6, 7]
-    before = shape(store, session.run.id)
-    other = open_tiny(store, task, **(settings | {"confirm_every": 0}))
-    finish(other)
-    assert shape(store, other.run.id) == before  # the tree does not depend on it
+    run = runs.get_run(store, session.run.id)
+    series = store.rows("SELECT series, count(DISTINCT node_id) AS nodes FROM confirmations GROUP BY series")
+    *early, last = [row["series"] for row in series]
+    assert last == 8 and bool(early) == is_unstable
+    assert all(row["nodes"] == 2 for row in series[:-1]), "the best and the one within its interval"
+    measured = [row["n"] for row in store.rows("SELECT count(*) AS n FROM confirmations WHERE series < 8")]
+    assert measured[0] <= run.evaluations // 2
+    for row in series[:-1]:
+        rows = confirmations.series_rows(store, run.id, row["series"])
+        episode = max(nodes.get_node(store, one.node_id).number for one in rows)
+        assert episode == row["series"] + 1, "the episode that just ended left one of them"
 
 
 def test_an_interval_says_when_two_cannot_be_told_apart():

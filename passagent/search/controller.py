@@ -20,7 +20,7 @@ from passagent.evaluator.result import Candidate
 from passagent.models.ensemble import model_names
 from passagent.search.candidates import judge
 from passagent.search.expansion import conclude, run_claimed
-from passagent.search.finalists import confirm, confirm_now_and_then
+from passagent.search.finalists import confirm, confirm_contender
 from passagent.search.remeasure import changes_between, measure_again, terms_of
 from passagent.search.run_models import distil, distil_rest
 from passagent.search.session import EXPERT, Session, Stopping
@@ -140,10 +140,10 @@ async def _island(session: Session, island: int) -> None:
     try:
         while (episode := await _next_episode(session, island)) is not None:
             await distil(session, island)  # what a process before this one may have left
-            await run_claimed(session, episode)
+            episode = await run_claimed(session, episode)
             await distil(session, island)
             session.notify()
-            await confirm_now_and_then(session)
+            await confirm_contender(session, episode)
     except Stopping as stopping:
         log.info("island %d stops: %s", island, stopping)
 

@@ -1,8 +1,9 @@
 """A run's best candidates are measured again, side by side, so that luck does not win.
 
-Before a run ends, and every `search.confirm_every` episodes; with half as many evaluations as the run itself
-made, or what ENOUGH_ROUNDS of FEWEST_FINALISTS take. What comes of it names the winner; the policies do not
-look at it, so the tree does not depend on when it was done.
+That is before a run ends, and after an episode that leaves a contender while timing is unstable. It takes
+half as many evaluations as the run itself made; at the end at least what ENOUGH_ROUNDS of FEWEST_FINALISTS
+take. It names the winner and the score to beat; the policies do not look at it, so the tree does not depend
+on it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from typing import Any
 
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.service.known import keep
@@ -19,6 +21,7 @@ from passagent.search.comparison import Round, confirmed_evaluation, is_settled,
 from passagent.search.session import Session
 from passagent.store import Store, confirmations, evaluations, nodes, runs
 from passagent.store.confirmations import Confirmation
+from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 
 FEWEST_ROUNDS = 2
@@ -29,52 +32,66 @@ FEWEST_FINALISTS, ENOUGH_ROUNDS = 2, 3
 
 async def confirm(session: Session) -> None:
     """Measure the finalists of the run as it is now, unless they were. Raises what the evaluator raises."""
+    search, run_id = session.config.search, session.run.id
+    allowed = runs.get_run(session.store, run_id).evaluations // 2
+    limit = min(search.finalists, max(FEWEST_FINALISTS, allowed // ENOUGH_ROUNDS))
+    candidates = confirmations.finalists(session.store, run_id, limit + 1)
+    best = _contenders(session.store, candidates[:limit])
+    count = min(search.confirm_rounds, max(ENOUGH_ROUNDS, allowed // max(1, len(best))))
     series = _finished(session)
-    _plan(session, series)
+    _plan(session, series, best, count, held_all=len(best) == len(candidates))
     await _measure(session, series)
 
 
-async def confirm_now_and_then(session: Session) -> None:
-    """Measure the finalists if `search.confirm_every` more episodes are done, and nobody does it already."""
-    every = session.config.search.confirm_every
-    if not every:
+async def confirm_contender(session: Session, episode: Episode) -> None:
+    """Compare the run's two best while timing is unstable, if the episode left one near enough to the other.
+
+    Near enough is within its interval. Raises what the evaluator raises.
+    """
+    store, run_id = session.store, session.run.id
+    if session.config.search.finalists < FEWEST_FINALISTS:
         return
-    series = _finished(session) // every * every
-    if series and _plan(session, series):
-        await _measure(session, series)
+    candidates = confirmations.finalists(store, run_id, FEWEST_FINALISTS + 1)
+    best = _contenders(store, candidates[:FEWEST_FINALISTS])
+    allowed = runs.get_run(store, run_id).evaluations // 2 - confirmations.count_measured(store, run_id)
+    if len(best) < FEWEST_FINALISTS or allowed < FEWEST_ROUNDS * len(best):
+        return
+    is_new = any(node.episode_id == episode.id for node in best)
+    if is_new and any(evaluations.is_unstable(_evaluation(store, node)) for node in best):
+        series, count = _finished(session) - 1, min(ENOUGH_ROUNDS, allowed // len(best))
+        if _plan(session, series, best, count, held_all=len(best) == len(candidates)):
+            await _measure(session, series)
 
 
 def _finished(session: Session) -> int:
     return sum(island.episodes for island in runs.islands(session.store, session.run.id))
 
 
-def _plan(session: Session, series: int) -> bool:
+def _plan(session: Session, series: int, best: list[Node], count: int, held_all: bool) -> bool:
     """Whether this planned the series: each round has the finalists in an order of its own."""
-    search = session.config.search
-    allowed = runs.get_run(session.store, session.run.id).evaluations // 2
-    limit = min(search.finalists, max(FEWEST_FINALISTS, allowed // ENOUGH_ROUNDS))
-    found = confirmations.finalists(session.store, session.run.id, limit + 1)
-    best = _contenders(session.store, found[:limit])
     rng = random.Random(f"finalists:{session.run.seed}:{series}")
-    count = min(search.confirm_rounds, max(ENOUGH_ROUNDS, allowed // max(1, len(best))))
     rounds = [rng.sample(best, len(best)) for _ in range(count)]
-    return confirmations.plan(session.store, session.run.id, series, rounds, held_all=len(best) == len(found))
+    return confirmations.plan(session.store, session.run.id, series, rounds, held_all)
 
 
-def _contenders(store: Store, found: list[Node]) -> list[Node]:
+def _contenders(store: Store, nodes: list[Node]) -> list[Node]:
     """Those whose interval reaches the first one's: the others are behind, luck or not."""
-    if not found:
+    if not nodes:
         return []
-    low, _ = _ends(store, found[0])
-    return [node for node in found if _ends(store, node)[1] >= low]
+    low, _ = _ends(store, nodes[0])
+    return [node for node in nodes if _ends(store, node)[1] >= low]
 
 
 def _ends(store: Store, node: Node) -> tuple[float, float]:
     """The interval of a node's AS; all there is where it is not known."""
-    assert node.evaluation_id is not None
-    result = evaluations.get_evaluation(store, node.evaluation_id)
+    result = _evaluation(store, node)
     low, high = result.get("as_low"), result.get("as_high")
     return 0.0 if low is None else low, math.inf if high is None else high
+
+
+def _evaluation(store: Store, node: Node) -> dict[str, Any]:
+    assert node.evaluation_id is not None
+    return evaluations.get_evaluation(store, node.evaluation_id)
 
 
 async def _measure(session: Session, series: int) -> None:

@@ -23,7 +23,7 @@ class Confirmation:
 
     run_id: str
     series: int
-    """Episodes that were finished when the series began."""
+    """Episodes that were finished when the series began, but for the one that led to it."""
     round: int
     """1, 2, ... in the series."""
     place: int
@@ -106,6 +106,14 @@ def measured(
             "node": row.node_id,
         },
     )
+
+
+def count_measured(store: Store, run_id: str) -> int:
+    """How many measurements the run's series came to."""
+    row = store.row(
+        "SELECT count(evaluation_id) AS n FROM confirmations WHERE run_id = :run", {"run": run_id}
+    )
+    return row["n"] if row else 0
 
 
 def shorten(store: Store, run_id: str, series: int, rounds: int) -> None:
