@@ -20,9 +20,12 @@ _SUMS = {
     _aten.add: _aten.add, _aten.add_: _aten.add, _aten.sub: _aten.add, _aten.sub_: _aten.add,
     _aten.rsub: _aten.add, _aten.sum: _aten.sum, _aten.mean: _aten.mean, _aten.mm: _aten.mm,
     _aten.bmm: _aten.bmm, _aten.mv: _aten.mv, _aten.dot: _aten.dot, _aten.addmm: _aten.addmm,
-    _aten.baddbmm: _aten.baddbmm, _aten.convolution: _aten.convolution,
+    _aten.baddbmm: _aten.baddbmm, _aten.convolution: _aten.convolution, _aten.cumsum: _aten.cumsum,
+    **{pool: pool for pool in (_aten.avg_pool2d, _aten.avg_pool3d)},
+    **{pool: pool for pool in (_aten._adaptive_avg_pool2d, _aten._adaptive_avg_pool3d)},
 }  # fmt: skip
 """Operators that add terms which may cancel, and what adds their squares."""
+_MEANS = (_aten.mean, *(packet for packet in _SUMS if "avg_pool" in str(packet)))
 
 
 def in_float64(
@@ -116,7 +119,7 @@ def _sum_of_squares(adding: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         given = [value**2 if isinstance(value, int | float) else value for value in given]
         given, scales = sorted(given[:2], key=lambda value: not isinstance(value, torch.Tensor)), {}
     squares: torch.Tensor = adding(*given, **scales)
-    if adding is torch.ops.aten.mean:
+    if adding in _MEANS:
         squares = squares * (squares.numel() / max(1, tensors[0].numel()))
     return squares
 
