@@ -113,25 +113,46 @@ def _room(
     want: torch.Tensor, others: Sequence[torch.Tensor], tolerances: tuple[float, float]
 ) -> torch.Tensor:
     """Return the room of a piece's elements, flat, float32."""
-    spread = torch.zeros(want.shape, dtype=torch.float64, device=want.device)
-    moves = torch.zeros(want.shape, dtype=torch.bool, device=want.device)
-    lowest = highest = want.double()
-    for other in others:
-        rounded = other.to(want.dtype)
-        # sums of float16 are float32: what is beyond float16 is infinite in any order of them
-        moves |= _class(rounded if want.dtype == torch.float16 else other) != _class(want)
-        lowest, highest = torch.fmin(lowest, rounded.double()), torch.fmax(highest, rounded.double())
-        spread = torch.maximum(spread, (rounded.double() - want.double()).abs().nan_to_num(0.0, 0.0, 0.0))
+    rounded = [other.to(want.dtype) for other in others]
     if not want.is_floating_point():
+        spread = torch.stack([(value.double() - want.double()).abs() for value in rounded]).amax(0)
         unsettled = (spread > 0) & (want.dtype == torch.bool)
         return (_SPREAD * spread).masked_fill(unsettled, torch.inf).float().reshape(-1)
-    within = tolerances[0] + tolerances[1] * want.double().abs().nan_to_num(0.0, 0.0, 0.0)
+    lowest, highest = want, want
+    for value in rounded:
+        lowest, highest = torch.minimum(lowest, value), torch.maximum(highest, value)
+    room = _room_between(want, lowest, highest, torch.zeros_like(want, dtype=torch.bool), tolerances)
+    is_finite = (lowest.isfinite() & highest.isfinite()).all(-1)
+    if not bool(is_finite.all()):  # most rows are finite, and of one class without a look
+        rows, moves = want[~is_finite], torch.zeros_like(want[~is_finite], dtype=torch.bool)
+        lowest = highest = rows
+        for other, value in zip(others, rounded, strict=True):
+            own = value[~is_finite]
+            # sums of float16 are float32: what is beyond float16 is infinite in any order of them
+            for classed in (own,) if want.dtype == torch.float16 else (own, other[~is_finite]):
+                moves |= _class(classed) != _class(rows)
+            lowest, highest = torch.fmin(lowest, own), torch.fmax(highest, own)
+        room[~is_finite] = _room_between(rows, lowest, highest, moves, tolerances)
+    return room.float().reshape(-1)
+
+
+def _room_between(
+    want: torch.Tensor,
+    lowest: torch.Tensor,
+    highest: torch.Tensor,
+    moves: torch.Tensor,
+    tolerances: tuple[float, float],
+) -> torch.Tensor:
+    """Return the room of rows by the ends of what else eager gives, float64; `moves`: to another class."""
+    lowest, highest, value = lowest.double(), highest.double(), want.double()
+    spread = torch.maximum(highest - value, value - lowest).nan_to_num(0.0, 0.0, 0.0)
+    within = tolerances[0] + tolerances[1] * value.abs().nan_to_num(0.0, 0.0, 0.0)
     # what is of either sign may be the quotient by a sum of which nothing is left
-    moves |= (spread > within) & (lowest < 0) & (highest > 0)
+    moves = moves | ((spread > within) & (lowest < 0) & (highest > 0))
     share = (spread / within).clamp(max=1.0).masked_fill(moves, 1.0).mean(-1, keepdim=True)
     room = within * (1 + _SPREAD * share) + _SPREAD * spread
     unsettled = moves | (want.isfinite() & (share > _UNSETTLED))
-    return room.masked_fill(unsettled, torch.inf).float().reshape(-1)
+    return room.masked_fill(unsettled, torch.inf)
 
 
 def _pieces(values: torch.Tensor) -> list[torch.Tensor]:
