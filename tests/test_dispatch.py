@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cases import HERE, TASKS, read_case, write_task
+from cases import TASKS, cases_of, write_task
 from tiny import HONEST, KERNEL, candidate
 from tiny import write_task as write_tiny
 
@@ -237,7 +237,7 @@ def test_plans_fit_a_gpu_by_whatever_name(device, tasks, monkeypatch):
     """Recorded and read again for it, on a machine that has none: nothing is built."""
     monkeypatch.setattr(recorder, "device_facts", lambda name: dict(H100))
     monkeypatch.setattr(recorder.Recorder, "_built", lambda *_: iter(()))
-    case = read_case(HERE / "honest/cuda_vectorised_with_a_tail.py")
+    case = cases_of("honest")["cuda_vectorised_with_a_tail"]
     lease = DeviceLease(Device(device, "GPU-none", "none"))
     one = recorder.Recorder(CONFIG.model_copy(update={"device": device}), lease)
     for subgraph in tasks[case.task].subgraphs:

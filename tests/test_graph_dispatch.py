@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 import torch
-from cases import HERE, read_case
+from cases import cases_of
 from cases import write_task as write_case
 from test_timing import reference, scripted
 from tiny import KERNEL, candidate, write_subgraph, write_task
@@ -318,7 +318,7 @@ def test_eager_on_a_gpu_is_captured(on_gpu, task, references):
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["autotuned_configurations", "autotuned_with_a_zeroed_output"])
 def test_autotuned_triton_on_a_gpu_is_captured(on_gpu, name, tmp_path):
-    case = read_case(HERE / "honest" / f"{name}.py")
+    case = cases_of("honest")[name]
     result = on_gpu.evaluate(write_case(tmp_path / case.task, case.task), case.candidate)
     assert (result.status, result.dispatch) == ("ok", "graph"), result
     check_times(result)
@@ -326,7 +326,7 @@ def test_autotuned_triton_on_a_gpu_is_captured(on_gpu, name, tmp_path):
 
 @pytest.mark.gpu
 def test_in_place_on_a_gpu_is_captured_one_call_at_a_time(on_gpu, tmp_path, references):
-    case = read_case(HERE / "honest" / "inplace_as_eager.py")
+    case = cases_of("honest")["inplace_as_eager"]
     task = write_case(tmp_path / case.task, case.task)
     for subject in ("eager", case.candidate):
         result = on_gpu.evaluate(task, subject)
@@ -338,7 +338,7 @@ def test_in_place_on_a_gpu_is_captured_one_call_at_a_time(on_gpu, tmp_path, refe
 
 @pytest.mark.gpu
 def test_wrong_values_on_a_gpu_are_wrong(on_gpu, tmp_path):
-    case = read_case(HERE / "honest" / "autotuned_configurations.py")
+    case = cases_of("honest")["autotuned_configurations"]
     files = {name: text.replace("x + y, 0.0", "x + y, 0.5") for name, text in case.candidate.files.items()}
     assert files != case.candidate.files
     wrong = type(case.candidate)(files)

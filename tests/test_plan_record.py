@@ -84,9 +84,7 @@ def record(recorder, graphs):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "case", [case.values[0] for case in cases.suite("honest")], ids=lambda case: case.name
-)
+@pytest.mark.parametrize("case", cases.cases_of("honest").values(), ids=lambda case: case.name)
 def test_an_honest_pass_is_recorded(case, record):
     device = "cuda" if case.gpu or uses_triton(case.candidate) else "cpu"
     answer = record(case.candidate, case.task, device)
@@ -110,7 +108,7 @@ def test_sizes_that_depend_on_data_belong_to_eager(recorder, tmp_path):
 
 
 def honest(name: str) -> cases.Case:
-    return next(case.values[0] for case in cases.suite("honest") if case.values[0].name == name)
+    return cases.cases_of("honest")[name]
 
 
 def test_a_triton_pass_is_recorded_where_there_is_no_gpu(record):

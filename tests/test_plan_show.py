@@ -186,7 +186,7 @@ def test_the_command_says_where_a_pattern_matches_nothing(task, tmp_path, passag
 def test_the_command_prints_triton_ir(tmp_path):
     """The one that is run as a program."""
     (tmp_path / "pass").mkdir()
-    case = next(c.values[0] for c in cases.suite("honest") if c.values[0].name == "annotated_everywhere")
+    case = cases.cases_of("honest")["annotated_everywhere"]
     case.candidate.write(tmp_path / "pass")
     task = cases.write_task(tmp_path / "its_task", case.task)
     words = [sys.executable, "-m", "passagent", "plan", tmp_path / "pass", task.path, "--ir", "ttir"]
