@@ -239,11 +239,6 @@ TASKS = {
         "tmp_0 = torch.nn.functional.embedding(in_0, in_1)\ntmp_1 = tmp_0 * 2.0\nreturn (tmp_1,)",
         [[([8, 32], I64, ["min_val = 0", "max_val = 49"]), ([50, 64], F32)]],
     ),
-    "scattered": TaskText(
-        "tmp_0 = in_0 * 2.0\ntmp_1 = torch.zeros((8, 64), dtype=torch.float32)\n"
-        "tmp_2 = tmp_1.index_add(0, in_1, tmp_0)\nreturn (tmp_2,)",
-        [[([4, 64], F32), ([4], I64, ["data = [0, 3, 5, 7]"])]],
-    ),
     "all_kept": TaskText(
         "tmp_0 = in_0.to(torch.float32)\ntmp_1 = tmp_0 * in_1\nreturn (tmp_1,)",
         [[([4, 64], I64, ["data = " + repr([1] * 256)]), ([4, 64], F32)]],

@@ -33,7 +33,7 @@ from passagent.plan.model import (
     ViewValue,
 )
 from passagent.plan.refusal import COMPUTES
-from passagent.plan.show import Moved, brief, moved, size
+from passagent.plan.show import Moved, brief, moved
 
 BODY = """def fused(x, y):
     out = torch.empty_like(x)
@@ -104,21 +104,6 @@ def test_bytes_are_counted_by_what_holds_something_when_a_step_runs():
     assert moved(plan(Alloc(value=1), launch(0, 4))) == Moved(1024, 64)  # an expanded row is one row
     one, both = Alternative(name="a", steps=(launch(0, 1),)), Alternative(name="b", steps=(launch(0, 1),) * 2)
     assert moved(plan(Alloc(value=1), Choice(of=(one, both)))) == moved(plan(Alloc(value=1), *both.steps))
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1024, "1.0 KB"),
-        (1536, "1.5 KB"),
-        (3 << 20, "3.0 MB"),
-        (5 << 40, "5120.0 GB"),
-    ],
-)
-def test_sizes_are_in_the_unit_that_fits(count, text):
-    assert size(count) == text
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ def holders(asked):
     return list(dict.fromkeys(holder for holder, *_ in asked))
 
 
-@pytest.mark.parametrize("op", ["load", "graph", "audit"])
+@pytest.mark.parametrize("op", ["load", "audit"])
 def test_a_second_worker_that_is_lost_is_replaced(op, referee, task, asked, monkeypatch):
     killed = []
     ask = Worker.ask
@@ -106,7 +106,7 @@ def test_a_second_worker_that_hangs_ends_with_the_first(referee, task, monkeypat
     assert referee.evaluate(task, candidate()).status == "ok"
 
 
-@pytest.mark.parametrize("op", ["load", "graph", "audit"])
+@pytest.mark.parametrize("op", ["load", "audit"])
 def test_a_worker_lost_beside_another_is_nobodys_fault(op, referee, task, one_pair, monkeypatch):
     killed = []
     ask = Worker.ask
