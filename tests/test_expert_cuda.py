@@ -16,8 +16,8 @@ import triton.language as tl
 from expert_cases import BLOCKS, CASES, captured, r, write
 
 from passagent.expert import cuda_host
-from passagent.expert.choices import Plan, default
-from passagent.expert.cost import Launch, Work, launches, microseconds
+from passagent.expert.choices import default
+from passagent.expert.cost import Launch, Work, launches
 
 
 def interpreted(program: str) -> None:
@@ -535,13 +535,6 @@ def test_a_thread_handles_fewer_elements_where_each_is_of_many_loads():
     assert "window=True" in text and "each = 64 if window else 256" in text
     assert "window" not in source(lambda x: F.max_pool2d(x, 3, 1, 1), [r(1, 8, 20, 20)])
     assert launches([Work("_run", ("window",), 1, 1 << 24, 0, 1 << 26)], default("cuda"))[0].warps == 8
-
-
-def test_starving_the_memory_costs():
-    work = Work("_run", (), rows=1, lanes=1 << 24, height=0, moved=1 << 27)
-    ours, starved = (microseconds([work], Plan(block=n, warps=w)) for n, w in ((1024, 4), (4096, 1)))
-    assert ours < starved
-    assert 30 < ours < 60  # 128 MiB at 4 TB/s
 
 
 def test_all_is_loaded_before_the_first_reduction():

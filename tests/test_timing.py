@@ -189,11 +189,6 @@ def test_ratios_without_noise_are_exact(eager, factors):
     assert shifted == pytest.approx((2 * low, 2 * high))
 
 
-def test_equal_blocks_have_an_interval_of_no_width():
-    low, high = interval(log_ratios([[300, 300]] * 6, [[200, 200]] * 6))
-    assert (low, high) == pytest.approx((1.5, 1.5))
-
-
 def answer(own_us, count, clock_us, waited_us=0):
     return Answer(
         messages.RunReply.model_construct(samples=[round(own_us * 1e3)] * count),
