@@ -12,8 +12,8 @@ A case is a pass file as an author would write it, with a header of comments:
 A file `FAMILY.cases` holds several cases that share most of their lines: the shared text, with a line `***`
 where each has lines of its own, then each case's lines, after `=== NAME` and with `--` between two places.
 
-A directory of the same name holds the case's helper modules, and its manifest if that is not `[NAME]`. A
-line `// NAME.h` of a kernel stands for the text of that file beside it, which several cases share. A refusal
+A directory of the same name holds the case's helper modules, and its manifest if that is not `[NAME]`. A line
+`// NAME` or `# NAME` stands for the text of that file of tests/parts, which several cases share. A refusal
 must point at the line that ends with `# <- here`, if there is one.
 """
 
@@ -239,11 +239,6 @@ TASKS = {
         "tmp_0 = torch.nn.functional.embedding(in_0, in_1)\ntmp_1 = tmp_0 * 2.0\nreturn (tmp_1,)",
         [[([8, 32], I64, ["min_val = 0", "max_val = 49"]), ([50, 64], F32)]],
     ),
-    "scattered": TaskText(
-        "tmp_0 = in_0 * 2.0\ntmp_1 = torch.zeros((8, 64), dtype=torch.float32)\n"
-        "tmp_2 = tmp_1.index_add(0, in_1, tmp_0)\nreturn (tmp_2,)",
-        [[([4, 64], F32), ([4], I64, ["data = [0, 3, 5, 7]"])]],
-    ),
     "all_kept": TaskText(
         "tmp_0 = in_0.to(torch.float32)\ntmp_1 = tmp_0 * in_1\nreturn (tmp_1,)",
         [[([4, 64], I64, ["data = " + repr([1] * 256)]), ([4, 64], F32)]],
@@ -324,11 +319,6 @@ def referees_of(config: EvaluatorConfig) -> Iterator[Callable[[str], Referee]]:
         )
 
 
-def read_case(path: Path) -> Case:
-    """The case in the file `path`; see case_of."""
-    return case_of(path, path.read_text())
-
-
 def read_family(path: Path) -> dict[Path, str]:
     """The cases of a family: for each the path and the text of a file of its own."""
     shared, *cases = re.split(r"^=== ", path.read_text(), flags=re.MULTILINE)
@@ -344,8 +334,9 @@ def read_family(path: Path) -> dict[Path, str]:
 
 def case_of(path: Path, text: str) -> Case:
     """The case of a file `path` with this text; its header says what is expected."""
-    for shared in path.parent.glob("*.h"):
-        text = text.replace(f"// {shared.name}\n", shared.read_text())
+    for part in (HERE / "parts").iterdir():
+        for comment in ("//", "#"):
+            text = text.replace(f"\n{comment} {part.name}\n", f"\n{part.read_text()}")
     header = dict(re.findall(r"^# (expect|task): (.+?)\s*$", text, re.MULTILINE))
     expected = [
         (match[1], match[2])
@@ -370,17 +361,18 @@ def case_of(path: Path, text: str) -> Case:
     )
 
 
-def suite(name: str) -> list:
-    """The cases of tests/adversarial or tests/honest as parameters of a test."""
-    parameters = []
-    texts = {path: path.read_text() for path in (HERE / name).glob("*.py")}
-    for family in (HERE / name).glob("*.cases"):
+@functools.cache
+def cases_of(directory: str) -> dict[str, Case]:
+    """The cases of tests/adversarial or tests/honest by name."""
+    texts = {path: path.read_text() for path in (HERE / directory).glob("*.py")}
+    for family in (HERE / directory).glob("*.cases"):
         texts |= read_family(family)
-    for path in sorted(texts):
-        case = case_of(path, texts[path])
-        marks = [pytest.mark.gpu] if case.gpu else []
-        parameters.append(pytest.param(case, id=case.name, marks=marks))
-    return parameters
+    return {path.stem: case_of(path, texts[path]) for path in sorted(texts)}
 
 
-__all__ = ["MARK", "TASKS", "Case", "read_case", "suite", "write_task"]
+def suite(directory: str) -> list:
+    """The cases of tests/adversarial or tests/honest as parameters of a test."""
+    return [
+        pytest.param(case, id=name, marks=[pytest.mark.gpu] if case.gpu else [])
+        for name, case in cases_of(directory).items()
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -33,6 +34,13 @@ class Module(torch.nn.Module):
 
     def forward(self, *args: Any) -> Any:
         return self.function(*args)
+
+
+@functools.cache
+def case_of(name: str) -> tuple[Captured, Sequence[Any]]:
+    """The graph and the inputs of a case of CASES."""
+    function, inputs = CASES[name]
+    return captured(function, inputs), inputs
 
 
 def captured(function: Callable[..., Any], inputs: Sequence[Any]) -> Captured:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from cases import HERE, write_task
+from cases import cases_of, write_task
 
 from passagent.config import EvaluatorConfig
 from passagent.deploy.delivery.deliver import Delivered, MeasuredCandidate, deliver
@@ -61,10 +61,9 @@ def by_the_expert(task: Task, target: str) -> dict[str, str]:
 
 def as_a_model_writes(name: str, root: Path) -> tuple[Task, dict[str, str]]:
     """A design of tests/honest without its header of comments, and its task."""
-    text = (HERE / "honest" / f"{name}.py").read_text()
-    key = re.search(r"^# task: (\w+)$", text, re.M)
-    body = re.sub(r"\A(#[^\n]*\n)+", "", text)
-    return write_task(root, key[1] if key else "add_relu"), {f"{name}.py": body, MANIFEST: json.dumps([name])}
+    case = cases_of("honest")[name]
+    files = {file: re.sub(r"\A(#[^\n]*\n)+", "", text) for file, text in case.candidate.files.items()}
+    return write_task(root, case.task), files
 
 
 @dataclass

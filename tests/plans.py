@@ -174,7 +174,7 @@ def main(names):
     from passagent.evaluator.correctness.rounding import round_as_hardware_does
 
     round_as_hardware_does()
-    found = [parameter.values[0] for parameter in cases.suite("honest")]
+    found = cases.cases_of("honest").values()
     with tempfile.TemporaryDirectory() as scratch, recording_process() as process:
         write = functools.cache(lambda name: cases.write_task(Path(scratch) / name, name))
         for case in found:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from cases import HERE, TASKS, Case, read_case, referees_of, suite, write_task
+from cases import TASKS, Case, cases_of, referees_of, suite, write_task
 
 from passagent.config import EvaluatorConfig
 from passagent.evaluator import score
@@ -149,7 +149,7 @@ def test_what_native_code_finds_in_its_worker_does_not_pay(twin, referees, tasks
     """A noisy machine measures again: what pays does so each time."""
 
     def judged(directory: str, name: str) -> Evaluation:
-        case = read_case(HERE / directory / f"{name}.py")
+        case = cases_of(directory)[name]
         return referees("cpu").evaluate(tasks[case.task], case.candidate)
 
     paid = UNPAID[twin]
@@ -166,8 +166,9 @@ def test_what_native_code_finds_in_its_worker_does_not_pay(twin, referees, tasks
 def test_all_thirty_designs_are_here():
     assert len(DESIGNS) >= 40
     found = set()
-    for path in (HERE / "honest").glob("*.py"):
-        for numbers in re.findall(r"^# INTEGRITY.md, honest design (.+)$", path.read_text(), re.MULTILINE):
+    for name, case in cases_of("honest").items():
+        text = case.candidate.files[f"{name}.py"]
+        for numbers in re.findall(r"^# INTEGRITY.md, honest design (.+)$", text, re.MULTILINE):
             found |= {int(number) for number in numbers.split(",")}
     assert found == set(range(1, 31))
 

@@ -1,13 +1,9 @@
 """Work beside a worker's: in order, bounded, and no failure of it is lost."""
 
-import threading
-import time
-
 import pytest
 
 from passagent.evaluator.hardware.devices import find_device
 from passagent.evaluator.hardware.leases import DeviceLease
-from passagent.evaluator.judging import comparisons as aside
 from passagent.evaluator.judging.comparisons import Comparisons
 
 
@@ -20,29 +16,6 @@ def beside():
 
 def fail(message):
     raise ValueError(message)
-
-
-def test_work_is_done_in_order_while_the_caller_goes_on(beside):
-    gate, done = threading.Event(), []
-    beside.do(lambda: gate.wait() and done.append(1), 8)
-    beside.do(lambda: done.append(2), 8)
-    assert done == []
-    gate.set()
-    beside.wait()
-    assert done == [1, 2]
-
-
-def test_no_more_waits_than_there_is_room_for(beside, monkeypatch):
-    done = []
-    for number in range(aside._MOST + 2):
-        beside.do(lambda number=number: (time.sleep(0.01), done.append(number))[0], 8)
-    assert len(done) >= 2  # the others had to end first
-    beside.wait()
-    beside.do(lambda: done.append("small"), 8)
-    beside.do(lambda: done.append("large"), aside._ROOM)
-    assert "small" in done
-    beside.do(lambda: done.append("too large"), aside._ROOM + 1)
-    assert done[-1] == "too large"  # waited for at once
 
 
 def in_a_block(beside, error=None):

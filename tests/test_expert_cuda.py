@@ -16,8 +16,8 @@ import triton.language as tl
 from expert_cases import BLOCKS, CASES, captured, r, write
 
 from passagent.expert import cuda_host
-from passagent.expert.choices import Plan, default
-from passagent.expert.cost import Launch, Work, launches, microseconds
+from passagent.expert.choices import default
+from passagent.expert.cost import Launch, Work, launches
 
 
 def interpreted(program: str) -> None:
@@ -430,22 +430,6 @@ def test_rows_of_channels_are_reduced_down_a_column():
     assert "axis=1" in short  # seven rows are no run
 
 
-def test_columns_are_narrow_where_they_are_few():
-    """A layer norm of an image's channels, batch of one: 13 programs of 16 pixels left nine tenths idle."""
-
-    def programs(lanes, height, *options):
-        (launch,) = launches([Work("_column", options, 1, lanes, height, 0)], default("cuda"))
-        return launch.programs, launch.block
-
-    assert programs(14 * 14, 384, "tiled") == (196, 1)
-    assert programs(28 * 28, 192, "tiled") == (196, 4)
-    assert programs(56 * 56, 96, "tiled") == (196, 16)
-    assert programs(14 * 14, 50000, "tiled", "swept") == (
-        13,
-        16,
-    )  # a narrow one would read it all several times
-
-
 @pytest.mark.long
 def test_reductions_of_two_inputs_of_one_length_share_a_row():
     """Their axes never meet in an operator: that they are equal is checked at every call."""
@@ -503,20 +487,22 @@ def test_a_plan_refuses_what_does_not_fit_whatever_its_guards_begin_with():
         plan_of(wide, wide)
 
 
-def test_launches_are_those_of_the_plan_functions():
-    work = Work("_rows", (), rows=1000, lanes=300, height=0, moved=1200000)
-    assert launches([work], Plan(block=2048)) == (Launch(250, 512, 4, 8),)
-    many = Work("_rows", (), rows=4000, lanes=300, height=0, moved=4800000)
-    assert launches([many], Plan(block=2048)) == (Launch(1000, 512, 4, 8),)
-    assert launches([work], Plan(block=1024, warps=2)) == (Launch(500, 512, 2, 2),)
-    flat = Work("_run", (), rows=1, lanes=1 << 24, height=0, moved=1 << 26)
-    assert launches([flat], default("cuda")) == (Launch(1 << 14, 1024, 1, 4),)
-    round_ = Work("_rows", (), rows=40960, lanes=64, height=0, moved=5242880)
-    assert launches([round_], default("cuda")) == (Launch(1280, 64, 32, 8),)
-    seven = Work("_rows", (), rows=32768, lanes=49, height=0, moved=3211264)
-    assert launches([seven], default("cuda")) == (Launch(4096, 64, 8, 1),)  # no two warps share a row
-    odd = Work("_run", (), rows=1, lanes=361 * 49 * 49, height=0, moved=1 << 21)
-    assert launches([odd], default("cuda"))[0].warps * 32 == launches([odd], default("cuda"))[0].block
+@pytest.mark.parametrize(
+    ("function", "shape", "kernel"),
+    [
+        (lambda x: F.softmax(x * 2, -1), (1000, 300), "_fused_mul_softmax_kernel"),
+        (lambda x: F.softmax(x * 2, -1), (40960, 64), "_fused_mul_softmax_kernel"),
+        (lambda x: F.softmax(x * 2, -1), (32768, 49), "_fused_mul_softmax_kernel"),
+        (lambda x: F.relu(x) + 1.0, (1 << 12, 1 << 12), "_fused_relu_add_kernel"),
+    ],
+)
+def test_launches_are_those_of_the_plan_functions(function, shape, kernel):
+    authored = write([captured(function, [torch.empty(shape)])], "cuda")
+    [launch] = launches(authored.works, default("cuda"))
+    constants = planned(authored.files, kernel, shape)
+    assert {key: getattr(constants[key], "value", constants[key]) for key in ("BLOCK",)} == {
+        "BLOCK": launch.block
+    }
 
 
 def test_only_the_last_program_of_an_odd_size_has_a_mask():
@@ -549,13 +535,6 @@ def test_a_thread_handles_fewer_elements_where_each_is_of_many_loads():
     assert "window=True" in text and "each = 64 if window else 256" in text
     assert "window" not in source(lambda x: F.max_pool2d(x, 3, 1, 1), [r(1, 8, 20, 20)])
     assert launches([Work("_run", ("window",), 1, 1 << 24, 0, 1 << 26)], default("cuda"))[0].warps == 8
-
-
-def test_starving_the_memory_costs():
-    work = Work("_run", (), rows=1, lanes=1 << 24, height=0, moved=1 << 27)
-    ours, starved = (microseconds([work], Plan(block=n, warps=w)) for n, w in ((1024, 4), (4096, 1)))
-    assert ours < starved
-    assert 30 < ours < 60  # 128 MiB at 4 TB/s
 
 
 def test_all_is_loaded_before_the_first_reduction():

@@ -5,7 +5,7 @@ import ast
 import pytest
 import torch
 import torch.nn.functional as F
-from expert_cases import CASES, captured, check, r, write
+from expert_cases import CASES, captured, case_of, check, r, write
 
 from passagent.expert.pattern_text import unused_in_inference
 from passagent.expert.wording import before_divisions, conditions, product, simplified
@@ -76,8 +76,7 @@ def test_before_a_division_is_asked_whether_it_can_be_done():
 @pytest.mark.parametrize("name", CASES)
 def test_nothing_that_a_generator_leaves_is_in_a_pass(name, target):
     """No condition on constants and no factor of 1."""
-    function, inputs = CASES[name]
-    texts = write([captured(function, inputs)], target).files
+    texts = write([case_of(name)[0]], target).files
     for text in (text for file, text in texts.items() if file.endswith(".py")):
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Compare):

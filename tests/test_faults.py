@@ -97,51 +97,33 @@ def cpp(code):
 WILD = "*reinterpret_cast<volatile int*>(8) = 1;"
 BLOCK_ALL = "signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 64))\nwhile True: pass"
 PIECES = "x = []\nwhile True: x.append(torch.empty(1 << 24))"
-SPAM = "while True: os.write(1, b'spam ' * 10000)"
-SPIN = "while True: sum(range(10**6))"
 FILL = "f = io.open('filler', 'wb')\nwhile True: f.write(bytes(1 << 20))"
-DEEP = f"x = {'-' * 20000}1"
 DOUBLING = "def f():" + "".join(f"\n{' ' * n}try: f()\n{' ' * n}finally:" for n in range(1, 21)) + " f()\nf"
-FAULTS = {
+FAULTS = {  # others, which a worker meets in the same way: test_sandbox.py
     "an infinite kernel": (cpp("for (volatile int k = 0; k < 2;) {}"), "timeout", "within 1 s"),
-    "an infinite host loop": (python("while True: pass"), "timeout", "within 1 s"),
     "an infinite loop at import": (python("while True: pass", "load"), "timeout", "within 1 s"),
     "sleep": (python("time.sleep(10**6)"), "timeout", "within 1 s"),
     "a process that blocks all signals": (python(BLOCK_ALL), "timeout", "within 1 s"),
     "too much host memory": (python("torch.empty(1 << 38)"), "out_of_memory", "allocate"),
     "too much memory, in pieces": (python(PIECES), "out_of_memory", ""),
     "a segfault in C++": (cpp(WILD), "runtime_error", "died with SIGSEGV"),
-    "a segfault": (python("ctypes.string_at(8)"), "runtime_error", "died with SIGSEGV"),
     "a segfault at import": (python("ctypes.string_at(8)", "load"), "load_error", "died with SIGSEGV"),
-    "endless recursion": (python("def f(): f()\nf()"), "runtime_error", "RecursionError"),
-    "abort": (python("os.abort()"), "runtime_error", "died with SIGABRT"),
-    "an expression too deep to load": (python(DEEP, "load"), "load_error", "nested too deeply"),
     "a file that compiling doubles": (python(DOUBLING, "load"), "timeout", "within 1 s"),
-    "exit": (python("os._exit(0)"), "runtime_error", "exited with code 0"),
     "exit at import": (python("os._exit(7)", "load"), "load_error", "exited with code 7"),
     "sys.exit": (python("raise SystemExit(0)"), "runtime_error", "exited with code 1"),
-    "closed descriptors": (python("os.closerange(0, 1000)\nwhile True: pass"), "runtime_error", "broke off"),
-    "a fork bomb": (python("while True: os.fork()"), "runtime_error", "Operation not permitted"),
     "a thread bomb": (
         python("while True: threading.Thread(target=time.sleep, args=(10**6,), daemon=True).start()"),
         "runtime_error",
         "can't start new thread",
     ),
-    "a disk filler": (python(FILL), "runtime_error", "No space left on device"),
     "a disk filler at import": (python(FILL, "load"), "load_error", "No space left on device"),
-    "a log filler": (python(SPAM), "runtime_error", "more than 16 MB to its log"),
-    "processor time": (python(SPIN), "timeout", "1 s of processor time"),
-    "killing itself": (python("os.kill(os.getpid(), 9)"), "runtime_error", "Operation not permitted"),
-    "killing the zygote": (python("os.kill(os.getppid(), 9)"), "runtime_error", "Operation not permitted"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_costs_one_candidate(name, referee, task, monkeypatch):
     bad, status, words = FAULTS[name]
-    cpu_s = 1 if "processor time" in words else 3600
-    limits = Limits(file=16 << 20, scratch=12 << 20, threads=200, cpu_s=cpu_s)
-    monkeypatch.setattr(endings, "LIMITS", limits)
+    monkeypatch.setattr(endings, "LIMITS", Limits(file=16 << 20, scratch=12 << 20, threads=200))
     config = CONFIG.model_copy(update={"memory_gb": 2} if "pieces" in name else {})
     monkeypatch.setattr(referee, "config", config)
     _drop_spares(referee)  # it was forked with the usual limits
@@ -498,7 +480,7 @@ def triton_pass(before="", offset="", extra=""):
 
 
 ENDLESS = "    while tl.load(a) == tl.load(a): tl.atomic_add(out, 0.0)"
-GPU_FAULTS = {
+GPU_FAULTS = {  # others, which a worker meets in the same way: test_sandbox.py
     "an illegal access": (triton_pass(offset=" + (1 << 42)"), "runtime_error", "illegal memory access"),
     "an infinite kernel": (triton_pass(extra=ENDLESS), "timeout", "within"),
     "too much memory": (triton_pass("torch.empty(1 << 42, device='cuda')"), "out_of_memory", ""),

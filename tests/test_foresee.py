@@ -17,7 +17,6 @@ from passagent.evaluator.fleet.host import Host
 from passagent.evaluator.hardware.devices import Device
 from passagent.evaluator.judging import recorder, referee
 from passagent.evaluator.judging.referee import Referee
-from passagent.evaluator.service.pool import DeviceSlot, EvaluatorPool
 from passagent.evaluator.service.referee_process import RefereeProcess
 from passagent.tasks import load_task
 
@@ -57,30 +56,6 @@ class Owner:
 
     async def stop(self):
         pass
-
-
-def test_who_waits_is_told_to_a_device_that_is_busy_one_at_a_time(tmp_path):
-    given = [tiny_search.Candidate({"FuseRelu.py": f"{number} x"}) for number in range(5)]
-
-    async def work():
-        evaluators = EvaluatorPool(CONFIG, [Device("cpu", "cpu-a", "cpu")])
-        owners = [Owner("a"), Owner("b")]
-        evaluators._slots = [DeviceSlot(owner) for owner in owners]
-        jobs = []
-        for one in given:
-            jobs.append(asyncio.create_task(evaluators.evaluate(tmp_path, one)))
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-        told = [list(owner.foreseen) for owner in owners]
-        for owner in owners:
-            for _ in given:
-                owner.answers.release()
-        await asyncio.gather(*jobs)
-        await evaluators.close()
-        return told
-
-    first, second = asyncio.run(work())
-    assert (first, second) == (["2 x"], ["3 x"]), "the first two are measured, the last waits without"
 
 
 @pytest.fixture

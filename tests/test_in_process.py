@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import suite, write_task
+from cases import cases_of, write_task
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import UsageError
@@ -21,8 +21,8 @@ from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.view.evaluation import evaluation_text
 
 CONFIG = EvaluatorConfig(isolation="in-process", warmups=3, trials=20, max_trials=40)
-HONEST = {one.values[0].name: one.values[0] for one in suite("honest")}
-ATTACKS = {one.values[0].name: one.values[0] for one in suite("adversarial")}
+ATTACKS = cases_of("adversarial")
+HONEST = cases_of("honest")
 DESIGN = HONEST["arguments_made_of_one_number"]
 
 

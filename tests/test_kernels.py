@@ -1,7 +1,7 @@
 """cpp_kernel: what arrives in C++, half types bit for bit, and what a source may not ask for.
 
-Of each rule one attack goes through the evaluator (tests/adversarial/cpp_*.py), and so do sources that must
-pass (tests/honest/cpp_*.py); here are the borders of the rules, and the lines that refusals name.
+Of each rule one attack goes through the evaluator (tests/adversarial/cpp_*), and so do sources that must
+pass (tests/honest/cpp_*); here are the borders of the rules, and the lines that refusals name.
 """
 
 import os

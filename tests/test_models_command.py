@@ -14,30 +14,17 @@ import paid_run
 import pytest
 from wire_server import WireServer
 
-from passagent import cli
-
 pytestmark = pytest.mark.usefixtures("quick_retries")
 KEY = "sk-planted-0123456789abcdef"
 DOCS = (Path(__file__).parents[1] / "docs" / "models.md").read_text()
 Call = Callable[..., tuple[int, str, str]]
 
 
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
-    """`call("models", ...)`: exit code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(autouse=True)
+def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
-        if name.startswith(("PASSAGENT_", "OPENAI_", "ANTHROPIC_")):
+        if name.startswith(("OPENAI_", "ANTHROPIC_")):
             monkeypatch.delenv(name)
-
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["passagent", *map(str, words)])
-        with pytest.raises(SystemExit) as exit_:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(exit_.value.code or 0), out, err
-
-    return run
 
 
 def test_what_is_configured(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,14 +74,6 @@ def write_conversation(store, run, number: int, messages: list[dict]) -> episode
     return episode
 
 
-def test_system_message_of_several_episodes_is_stored_once(store):
-    run = make_run(store, iters=100)
-    made = [write_conversation(store, run, n, conversation_of(n)) for n in range(5)]
-    for number, episode in enumerate(made):
-        assert episodes.conversation(store, episode.id) == conversation_of(number)
-    assert store.row("SELECT count(*) AS n FROM messages") == {"n": 1 + 5 * 3}
-
-
 def test_a_message_that_another_run_has_too_outlives_its_run(store):
     first, second = make_run(store, iters=100), make_run(store, iters=100)
     for run in (first, second):

@@ -180,8 +180,8 @@ def test_inputs_elsewhere_are_refused():
         replayed(summing()).call(draw(200), torch.zeros(200))
 
 
-HONEST = [case.values[0] for case in cases.suite("honest")]
-ON_GPU = [case.name for case in HONEST if case.gpu or plans.uses_triton(case.candidate)]
+HONEST = cases.cases_of("honest")
+ON_GPU = [case.name for case in HONEST.values() if case.gpu or plans.uses_triton(case.candidate)]
 OTHERWISE = {
     "chain_in_place_by_two_kernels", "count_in_place_read_only",
     "last_of_a_chain_in_place_elsewhere",
@@ -198,7 +198,7 @@ def process():
 @pytest.mark.long
 @pytest.mark.parametrize("name", sorted({*ON_GPU} - OTHERWISE))
 def test_honest_plans_equal_eager(name, process, tmp_path):
-    case = next(case for case in HONEST if case.name == name)
+    case = HONEST[name]
     task = cases.write_task(tmp_path / case.task, case.task)
     answer, _ = plans.recorded(process, case, task)
     assert answer.kind == "recorded", answer

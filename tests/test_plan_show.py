@@ -33,7 +33,7 @@ from passagent.plan.model import (
     ViewValue,
 )
 from passagent.plan.refusal import COMPUTES
-from passagent.plan.show import Moved, brief, moved, size
+from passagent.plan.show import Moved, brief, moved
 
 BODY = """def fused(x, y):
     out = torch.empty_like(x)
@@ -106,21 +106,6 @@ def test_bytes_are_counted_by_what_holds_something_when_a_step_runs():
     assert moved(plan(Alloc(value=1), Choice(of=(one, both)))) == moved(plan(Alloc(value=1), *both.steps))
 
 
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1024, "1.0 KB"),
-        (1536, "1.5 KB"),
-        (3 << 20, "3.0 MB"),
-        (5 << 40, "5120.0 GB"),
-    ],
-)
-def test_sizes_are_in_the_unit_that_fits(count, text):
-    assert size(count) == text
-
-
 @pytest.fixture
 def task(tmp_path):
     cases.write_task(tmp_path / "task", "add_relu")
@@ -186,7 +171,7 @@ def test_the_command_says_where_a_pattern_matches_nothing(task, tmp_path, passag
 def test_the_command_prints_triton_ir(tmp_path):
     """The one that is run as a program."""
     (tmp_path / "pass").mkdir()
-    case = next(c.values[0] for c in cases.suite("honest") if c.values[0].name == "annotated_everywhere")
+    case = cases.cases_of("honest")["annotated_everywhere"]
     case.candidate.write(tmp_path / "pass")
     task = cases.write_task(tmp_path / "its_task", case.task)
     words = [sys.executable, "-m", "passagent", "plan", tmp_path / "pass", task.path, "--ir", "ttir"]

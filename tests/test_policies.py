@@ -136,11 +136,3 @@ def test_each_preset_runs(store, task, preset):  # noqa: F811
     assert finish(session).state == "finished"
     made = nodes.of_run(store, session.run.id)
     assert len(made) == 5 * min(2, whole.agent.max_evaluations) and {node.state for node in made} == {"done"}
-
-
-def test_the_presets_are_the_papers_systems():
-    evolve, foundry = (load_config(name).search for name in ("kernel_evolve", "kernel_foundry"))
-    assert (evolve.policy, evolve.drafts, evolve.iters, evolve.expert_seeds) == ("mcts", 10, 50, 0)
-    assert (foundry.policy, foundry.iters, foundry.islands) == ("evolutionary", 30, 3)
-    assert foundry.expert_seeds > 0 and load_config("kernel_foundry").validator.decisive
-    assert load_config("passnet").search.expert_seeds == 0 < load_config().search.expert_seeds

@@ -21,7 +21,6 @@ from passagent.evaluator.hardware import health, nvml
 from passagent.evaluator.hardware.devices import Device, find_device, find_devices
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.judging.effort import PAIRS
-from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.reference import keeping
 from passagent.evaluator.result import Evaluation, GraphResult
 from passagent.evaluator.runner.starting import owner_ahead
@@ -156,15 +155,6 @@ def test_an_owner_that_was_started_ahead_is_the_devices_and_has_prepared(task):
         assert judged_by(ahead, task) == ("ok", pid, [])
     with owner_ahead(CONFIG.model_copy(update={"device": "cuda:0,cuda:1"}), task) as several:
         assert several is None
-
-
-def test_references_are_prepared_while_nothing_is_asked(tmp_path):
-    found = load_task(tiny.write_task(tmp_path / "task"))
-    with Referee(CONFIG) as referee:
-        referee.prepare(found, lambda: False)
-        assert len(referee._baseline._kept) == 1
-        referee.prepare(found, lambda: True)
-        assert len(referee._baseline._kept) == len(found.subgraphs) > 1
 
 
 def test_an_owner_that_fails_to_prepare_judges_all_the_same(task, tmp_path):
@@ -337,11 +327,6 @@ def test_a_device_that_is_not_here_is_a_usage_error(text):
         EvaluatorPool(CONFIG.model_copy(update={"device": text}))
 
 
-def test_the_cpu_is_one_device():
-    assert [device.name for device in find_devices("cpu")] == ["cpu"]
-    assert find_device("cpu").uuid == "cpu"
-
-
 def test_the_health_check_ends_orphaned_workers():
     name = "passagent.evaluator.runner.zygote"
     program = "import subprocess as s, sys; n = s.DEVNULL; sleep = 'import time; time.sleep(99)'; "
@@ -368,12 +353,6 @@ def test_a_health_check_that_dies_says_why(tmp_path, monkeypatch):
     monkeypatch.setattr(health, "import_path", lambda: {"PYTHONPATH": f"{tmp_path}:{Path.cwd()}"})
     problem = asyncio.run(health.check(find_device("cpu")))
     assert problem == "the health check failed: OSError: libtorch is gone"
-
-
-def test_the_state_of_the_cpu():
-    state = health.device_state("cpu")
-    assert state["load_1m"] >= 0
-    assert not health.is_throttled({"before": state, "after": state})
 
 
 def test_which_throttling_makes_a_device_sick():

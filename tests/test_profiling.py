@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from cases import suite
+from cases import cases_of
 from cases import write_task as write_case
 from tiny_search import FastEvaluator, PacedModel, settings, write_task
 
@@ -315,7 +315,7 @@ def test_an_episode_has_three_profiles_and_a_resume_counts_them():
 
 @pytest.mark.long
 def test_the_command_judges_a_pass_and_says_what_limits_it(tmp_path):
-    case = next(one.values[0] for one in suite("honest") if one.values[0].name == "pass_with_its_own_cpp")
+    case = cases_of("honest")["pass_with_its_own_cpp"]
     place = tmp_path / "pass"
     place.mkdir()
     for name, text in case.candidate.files.items():

@@ -44,25 +44,6 @@ def test_a_set_is_what_was_drawn_and_read_once(sets):
         assert read[chosen] is read[chosen]
 
 
-def test_on_the_cpu_values_stay_out_of_the_memory(sets):
-    drawn, arena, described = sets
-    read = InputSets(described, arena, "cpu")
-    assert read[0][0].numel() == 7
-    assert arena._mapped is None
-    view = arena.view(described[0][0].tensor)
-    read.close()
-    assert torch.equal(view[:5], drawn[0][0])  # what is in use stays mapped
-
-
-def test_only_what_is_asked_for_goes_to_the_device(sets, monkeypatch):
-    _, arena, described = sets
-    monkeypatch.setattr(reservoirs, "device_bytes", lambda _: 1 << 40)
-    read = InputSets(described, arena, "meta")
-    assert read._taken == {}
-    assert [read[1][0].device.type, read[1][1].device.type] == ["meta", "cpu"]
-    assert list(read._taken) == [1]
-
-
 def test_outputs_may_be_larger_than_a_log():
     """The limit on a worker's files is for its log; Linux applies it to writes into shared memory, too."""
     child = """

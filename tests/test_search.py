@@ -305,18 +305,6 @@ def test_a_failing_model_lets_the_others_finish_their_step(store, task):
     assert steps[0]["n"] == 30  # five a episode: no paid reply was asked for again
 
 
-def test_stopping_rules_compose():
-    progress = stop.Progress(episodes=3, evaluations=8, tokens=100, elapsed_s=5.0, best_as=1.5)
-    assert stop.any_of([stop.iterations(4), stop.tokens(101)])(progress) is None
-    assert stop.any_of([stop.iterations(4), stop.tokens(100)])(progress) == "100 tokens are used"
-    assert stop.iterations(3)(progress) == "all 3 episodes are done"
-    assert stop.evaluations(8)(progress) == "8 evaluations are made"
-    assert stop.time(5)(progress) == "5 s have passed"
-    assert stop.target_as(1.5)(progress) == "the target AS 1.5 is reached"
-    assert stop.target_as(1.0)(stop.Progress(0, 0, 0, 0, None)) is None
-    assert stop.rules_of(SearchConfig(iters=9, max_evaluations=8))(progress) == "8 evaluations are made"
-
-
 def test_stagnation_and_expected_gain_are_rules():
     stale = stop.Progress(9, 8, 100, 5.0, 1.5, stagnant=6, gain_per_hour=0.015)
     assert stop.stagnation(7, 0.01)(stale) is None

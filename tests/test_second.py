@@ -16,8 +16,6 @@ from passagent.evaluator.judging.eager_worker import EagerWorker
 from passagent.evaluator.judging.loaded_worker import LoadedWorker
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.judging.verdict import Refused
-from passagent.evaluator.reference import keeping
-from passagent.evaluator.reference.baseline import Baseline
 from passagent.evaluator.result import Violation
 from passagent.evaluator.runner.process import Worker
 from passagent.tasks.reader import load_task
@@ -68,27 +66,7 @@ def holders(asked):
     return list(dict.fromkeys(holder for holder, *_ in asked))
 
 
-def test_a_second_worker_is_checked_beside_the_first_and_times_the_second_pair(referee, task, asked):
-    result = referee.evaluate(task, candidate())
-    assert result.status == "ok"
-    assert [graph.pairs for graph in result.graphs] == [[6, 6]] * 3
-    first, second = sorted(holders(asked), key=lambda one: (one, "load", "second") in asked)
-    for holder, thread in ((first, "MainThread"), (second, "second")):
-        taken = [where for who, op, where in asked if who is holder and op == "graph"]
-        assert taken == [thread] * 3
-    referee.workers.settle()
-    assert not first.worker.is_alive()
-    assert not second.worker.is_alive()
-
-
-def test_what_there_is_no_room_for_is_taken_when_it_is_timed(referee, task, asked, monkeypatch):
-    monkeypatch.setattr(effort, "held_bytes", lambda _: 0)
-    assert referee.evaluate(task, candidate()).status == "ok"
-    assert [op for _, op, where in asked if where == "second"] == ["load"]
-    assert [op for _, op, _ in asked].count("graph") == 3 * 3  # checked, and timed twice
-
-
-@pytest.mark.parametrize("op", ["load", "graph", "audit"])
+@pytest.mark.parametrize("op", ["load", "audit"])
 def test_a_second_worker_that_is_lost_is_replaced(op, referee, task, asked, monkeypatch):
     killed = []
     ask = Worker.ask
@@ -128,37 +106,7 @@ def test_a_second_worker_that_hangs_ends_with_the_first(referee, task, monkeypat
     assert referee.evaluate(task, candidate()).status == "ok"
 
 
-def test_two_workers_share_the_subgraphs(referee, task, asked, one_pair, monkeypatch):
-    warmed = []
-    warm = EagerWorker.warm
-
-    def noted(self, reference):
-        warmed.append((reference.subgraph.name, threading.current_thread().name.partition("_")[0]))
-        return warm(self, reference)
-
-    monkeypatch.setattr(EagerWorker, "warm", noted)
-    result = referee.evaluate(task, candidate())
-    assert (result.status, [len(graph.pairs) for graph in result.graphs]) == ("ok", [1] * 3)
-    operations = [[op for who, op, _ in asked if who is holder] for holder in holders(asked)]
-    assert sorted(ops.count("graph") for ops in operations) == [1, 2]
-    assert [ops.count("load") for ops in operations] == [1, 1]
-    assert {where for _, op, where in asked if op == "graph"} == {"lane"}
-    assert sorted(warmed) == sorted((subgraph.name, "warming") for subgraph in task.subgraphs)
-
-
-def test_large_subgraphs_are_shared_once_all_their_references_are_here(
-    referee, task, asked, one_pair, monkeypatch
-):
-    assert referee.evaluate(task, candidate()).status == "ok"
-    monkeypatch.setattr(keeping, "KEPT_BYTES", 0)
-    referee._baseline._worker.kill()
-    for where in ("MainThread", "lane", "lane"):
-        asked.clear()
-        assert referee.evaluate(task, candidate()).status == "ok"
-        assert {thread for _, op, thread in asked if op == "graph"} == {where}
-
-
-@pytest.mark.parametrize("op", ["load", "graph", "audit"])
+@pytest.mark.parametrize("op", ["load", "audit"])
 def test_a_worker_lost_beside_another_is_nobodys_fault(op, referee, task, one_pair, monkeypatch):
     killed = []
     ask = Worker.ask
@@ -175,20 +123,6 @@ def test_a_worker_lost_beside_another_is_nobodys_fault(op, referee, task, one_pa
     assert referee.evaluate(task, candidate()).status == "ok"
 
 
-def test_a_rule_that_one_of_two_workers_saw_broken_counts(referee, task, one_pair, monkeypatch):
-    audited = LoadedWorker.audited
-
-    def seen(self, reference, outputs, sets):
-        if reference.subgraph is task.subgraphs[1]:
-            raise Refused([Violation(rule="delegated", file="", line=0, message="not so")])
-        return audited(self, reference, outputs, sets)
-
-    monkeypatch.setattr(LoadedWorker, "audited", seen)
-    result = referee.evaluate(task, candidate())
-    assert (result.status, [graph.status for graph in result.graphs]) == ("refused", ["refused"] * 3)
-    assert [(one.rule, one.file) for one in result.violations] == [("delegated", "Fused.py")]
-
-
 def test_of_two_workers_one_that_hangs_ends_the_evaluation(referee, task, one_pair, monkeypatch):
     hangs = (
         "    if a.dtype == torch.bfloat16:\n        n = 0\n        while True:\n            n += 1\n" + HONEST
@@ -197,12 +131,6 @@ def test_of_two_workers_one_that_hangs_ends_the_evaluation(referee, task, one_pa
     assert referee.evaluate(task, candidate(hangs)).status == "timeout"
     monkeypatch.setattr(referee, "config", CONFIG)
     assert referee.evaluate(task, candidate()).status == "ok"
-
-
-def test_values_that_differ_in_the_check_beside_another_are_their_subgraphs(referee, task, one_pair):
-    wrong = "    if a.dtype == torch.bfloat16:\n        return torch.zeros_like(a)\n" + HONEST
-    result = referee.evaluate(task, candidate(wrong))
-    assert [graph.status for graph in result.graphs] == ["ok", "ok", "wrong_result"]
 
 
 def test_eagers_worker_lost_while_it_gets_ready_is_nobodys_fault(referee, task, monkeypatch):
@@ -222,21 +150,6 @@ def test_eagers_worker_lost_while_it_gets_ready_is_nobodys_fault(referee, task, 
     assert referee.evaluate(task, candidate()).status == "ok"
 
 
-def test_references_are_drawn_beside_the_check_of_the_one_before(referee, task, monkeypatch):
-    drawn = []
-    reference = Baseline.reference
-
-    def noted(self, subgraph, dispatch):
-        drawn.append((subgraph.name, threading.current_thread().name.partition("_")[0]))
-        return reference(self, subgraph, dispatch)
-
-    monkeypatch.setattr(Baseline, "reference", noted)
-    assert referee.evaluate(task, candidate()).status == "ok"
-    names = [subgraph.name for subgraph in task.subgraphs]
-    assert drawn[:3] == [(name, "drawing") for name in names]
-    assert drawn[3:] == [(name, "MainThread") for name in names[::-1] + names]
-
-
 def test_a_comparison_that_fails_beside_timed_calls_counts(referee, task, monkeypatch):
     compared = []
 
@@ -253,10 +166,3 @@ def test_a_comparison_that_fails_beside_timed_calls_counts(referee, task, monkey
     wrong = result.graphs[-1]  # the first that is timed
     assert (wrong.speedup, wrong.passes_from_t) == (None, None)
     assert "a timed call differs" in wrong.error
-
-
-def test_values_that_differ_in_the_check_are_their_subgraphs(referee, task):
-    wrong = "    if a.dtype == torch.bfloat16:\n        return torch.zeros_like(a)\n" + HONEST
-    result = referee.evaluate(task, candidate(wrong))
-    assert [graph.status for graph in result.graphs] == ["ok", "ok", "wrong_result"]
-    assert [graph.speedup is None for graph in result.graphs] == [False, False, True]

@@ -51,7 +51,7 @@ def expert_on_the_cpu(tmp_path):
 
 
 def cpp_by_a_model(tmp_path):
-    return as_a_model_writes("cpp_switch_over_operators", tmp_path / "task")
+    return as_a_model_writes("cpp_names_that_look_alike", tmp_path / "task")
 
 
 def triton_with_a_plan(tmp_path):

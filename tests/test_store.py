@@ -200,13 +200,6 @@ def test_runs_are_found_by_prefix(store):
         runs.find_run(store, max(digits, key=digits.count))
 
 
-def test_a_seed_is_a_function_of_run_and_number():
-    seeds = {episodes.episode_seed(seed, number) for seed in (0, 1) for number in range(1, 200)}
-    assert len(seeds) == 398
-    assert all(0 <= seed < 2**31 for seed in seeds)
-    assert episodes.episode_seed(7, 3) == episodes.episode_seed(7, 3)
-
-
 def test_files_are_stored_once_and_whole_or_told(store):
     packed = blobs.pack({"b.py": "x = 'ä'", "a.json": "[]"})
     assert blobs.pack({"a.json": "[]", "b.py": "x = 'ä'"}) == packed

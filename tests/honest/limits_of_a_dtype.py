@@ -23,6 +23,7 @@ SOURCE = textwrap.dedent(
       }
     }"""
 )
+
 KERNEL = cpp_kernel(SOURCE, "softmax")
 
 
