@@ -46,7 +46,7 @@ class Meter:
         call_id, latency_s, release = self._arrived
         self._arrived = None
         cost = self.price.cost(usage) if self.price else None
-        ledger.finish(self.store, call_id, vars(usage), cost, latency_s, stop_reason)
+        ledger.finish(self.store, call_id, ledger.Ending(vars(usage), cost, latency_s, stop_reason))
         release()
 
     def at_most(self, input_tokens: int, output_tokens: int) -> float | None:
@@ -113,10 +113,10 @@ class Metered:
             ledger.lose(self.meter.store, call_id)
             return
         usage: Usage | None = getattr(error, "usage", None)
-        tokens: dict[str, Any] | None = asdict(usage) if usage else None
+        tokens: dict[str, Any] = asdict(usage) if usage else {}
         cost = self.meter.price.cost(usage) if usage and self.meter.price else None
-        text = redact(one_line(str(error)))
-        ledger.broken(self.meter.store, self.meter.episode, call_id, tokens, cost, latency_s, text)
+        ending = ledger.Ending(tokens, cost, latency_s, error=redact(one_line(str(error))))
+        ledger.broken(self.meter.store, self.meter.episode, call_id, ending)
 
 
 def metered(model: Model, meter: Meter) -> Model:
