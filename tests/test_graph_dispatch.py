@@ -80,9 +80,9 @@ def test_eager_beside_itself_is_credited_with_the_same(referee, task, monkeypatc
     seen = []
     measure = judging.measure
 
-    def noted(side, twin, *others):
-        seen.append((side.overhead_ns, twin.overhead_ns))
-        return measure(side, twin, *others)
+    def noted(pair):
+        seen.append((pair.candidate.overhead_ns, pair.baseline.overhead_ns))
+        return measure(pair)
 
     monkeypatch.setattr(judging, "measure", noted)
     result = referee.evaluate(task, "eager")

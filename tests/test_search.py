@@ -21,7 +21,7 @@ from passagent.errors import InfrastructureError, PassagentError, UsageError
 from passagent.evaluator.judging import unrecorded
 from passagent.evaluator.reference.eager import EagerGraph, Output
 from passagent.evaluator.result import Candidate, Evaluation, Speedup, Violation
-from passagent.evaluator.service.known import recall
+from passagent.evaluator.service.known import Case, recall
 from passagent.models.scripted import ScriptedModel, calling
 from passagent.search import candidates, episode_context, stop
 from passagent.search.comparison import Round, interval, is_settled, standing
@@ -557,7 +557,7 @@ def test_series_end_stores_each_finalists_rounds_as_one_evaluation(store, task):
     finalists = {row.node_id: nodes.get_node(store, row.node_id) for row in rows}
     assert len(finalists) == 3
     for node in finalists.values():
-        known = recall(store, task, Candidate(nodes.get_files(store, node)), session.environment)
+        known = recall(store, Case(task, Candidate(nodes.get_files(store, node)), session.environment))
         mean = confirmations.score_of(store, node)
         assert known.evaluation.as_score == pytest.approx(mean) != pytest.approx(node.as_score)
         assert known.evaluation.graphs[0].speedup.e2e == pytest.approx(mean)

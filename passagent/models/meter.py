@@ -1,4 +1,4 @@
-"""What is paid is counted: a model whose every request has a row in the ledger and room in the budget.
+"""Count what is paid: a model whose every request has a row in the ledger and room in the budget.
 
 The meter sits inside the retries: each try is a request of its own.
 """
@@ -32,12 +32,13 @@ class Meter:
     price: Price | None
     admit: Admit
     tell: Callable[[str], None]
-    """See Retrying.tell."""
+    """Prints a line for a person, as Retrying.tell does."""
     pause: Callable[[float], Awaitable[None]]
-    """See Retrying.pause."""
+    """Waits, as Retrying.pause does."""
     role: str = "agent"
     _arrived: tuple[int, float, Callable[[], None]] | None = None
-    """Of a reply that is not stored yet: its call's id, its latency in s, what gives the room back."""
+    """A reply that is not stored yet: its call's id, its latency in s, and the function that gives the room
+    back."""
 
     def settle(self, usage: Usage, stop_reason: str | None) -> None:
         """End the row of the reply that arrived last: to be called in the transaction that stores it."""
@@ -64,7 +65,7 @@ class Meter:
 
 @dataclass
 class Metered:
-    """See the module."""
+    """A model whose every request is counted by a meter."""
 
     inner: Model
     meter: Meter

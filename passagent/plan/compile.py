@@ -32,6 +32,7 @@ from passagent.plan.model import (
     TritonKernel,
     flat,
 )
+from passagent.sandbox.tools import Access
 
 _IR = Path(__file__).with_name("ir.py")
 _WARP = 32
@@ -153,10 +154,7 @@ def _compile(kernel: TritonKernel, request: str, scratch: Path) -> Path:
     command = [sys.executable, "-P", str(_IR), "kernel.ttir", "request.json"]
     environment = {"PYTHONPATH": os.pathsep.join(search), "HOME": str(scratch)}
     try:
-        toolchain.run(
-            command, kernel.entry, scratch,
-            own=("kernel.ttir",), read=[_IR], execute=execute, environment=environment,
-        )  # fmt: skip
+        toolchain.run(command, kernel.entry, scratch, access=Access([_IR], execute, environment))
     except KernelBuildError as error:
         if not (scratch / "ready").exists():
             raise PassagentError(f"Triton does not start: {str(error).splitlines()[-1]}") from None

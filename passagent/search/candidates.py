@@ -19,7 +19,7 @@ from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, PassagentError
 from passagent.evaluator.fleet.opening import LOCAL
 from passagent.evaluator.result import Candidate, Evaluation
-from passagent.evaluator.service.known import Known, keep, recall
+from passagent.evaluator.service.known import Case, Known, keep, recall
 from passagent.evaluator.service.pool import SubjectLost
 from passagent.events import EvaluationBegun
 from passagent.sandbox.environment import evaluator_version
@@ -175,7 +175,7 @@ async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[No
             packed = evaluations.pack(evaluation.model_dump(mode="json"))
             charged = None if evaluation.unrecorded else session.run.id
             with store.transaction():
-                evaluation_id = keep(store, task, candidate, environment, evaluation, charged, packed)
+                evaluation_id = keep(store, Case(task, candidate, environment), evaluation, charged, packed)
                 node = _finish_unless_asked(session, node, evaluation_id, evaluation)
         finally:
             release()
@@ -190,9 +190,11 @@ def _recall(
 ) -> Known | None:
     """Find the evaluation of these files, else of the same program in other ones."""
     fits = partial(validator.settings_fit, config=session.config.validator)
-    find = partial(
-        recall, session.store, session.task, environment=environment, fits=fits, unstable=True, bar=bar
-    )
+
+    def find(candidate: Candidate) -> Known | None:
+        case = Case(session.task, candidate, environment)
+        return recall(session.store, case, fits, unstable=True, bar=bar)
+
     stored = find(candidate)
     for twin in nodes.twins(session.store, node, TWINS) if stored is None else ():
         stored = stored or find(Candidate(nodes.get_files(session.store, twin)))
@@ -291,7 +293,8 @@ async def limits_of(session: Session, files: dict[str, str], deep: bool) -> str:
     Raises ToolError for one that was not evaluated.
     """
     candidate = Candidate(files)
-    stored = recall(session.store, session.task, candidate, session.environment, unstable=True, bar=0.0)
+    case = Case(session.task, candidate, session.environment)
+    stored = recall(session.store, case, unstable=True, bar=0.0)
     evaluation = stored.evaluation if stored else None
     work = profiled(session.task, candidate, evaluation, session.config.evaluator, deep)
     limits = await session.in_time(work)

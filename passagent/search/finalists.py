@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from passagent.evaluator.result import Candidate, Evaluation
-from passagent.evaluator.service.known import keep
+from passagent.evaluator.service.known import Case, keep
 from passagent.evaluator.service.pool import on_one_device
 from passagent.search.candidates import evaluate
 from passagent.search.comparison import Round, confirmed_evaluation, is_settled, round_of, standing
@@ -115,7 +115,7 @@ async def _measure_rounds(session: Session, series: int) -> None:
         evaluation = await evaluate(session, candidate, bar=0.0)
         with store.transaction():
             # not charged to the run: the budget of evaluations is for what is new
-            evaluation_id = keep(store, session.task, candidate, environment, evaluation)
+            evaluation_id = keep(store, Case(session.task, candidate, environment), evaluation)
             confirmations.measured(store, row, evaluation_id, evaluation.status, evaluation.as_score)
             if is_over := _is_over(store, row):
                 confirmations.shorten(store, run.id, series, row.round)
@@ -141,7 +141,8 @@ def _keep_pooled(session: Session, series: int) -> None:
     for node_id in {row.node_id for row in confirmations.series_rows(store, session.run.id, series)}:
         node = nodes.get_node(store, node_id)
         candidate = Candidate(nodes.get_files(store, node))
-        keep(store, session.task, candidate, session.environment, confirmed_evaluation(store, node))
+        case = Case(session.task, candidate, session.environment)
+        keep(store, case, confirmed_evaluation(store, node))
 
 
 def rounds_of(store: Store, rows: Sequence[Confirmation]) -> dict[int, list[Round]]:

@@ -13,7 +13,7 @@ from typing import Any
 from passagent import __version__
 from passagent.agent.prompt import prompts_hash
 from passagent.evaluator.result import Candidate, Evaluation
-from passagent.evaluator.service.known import keep, recall
+from passagent.evaluator.service.known import Case, keep, recall
 from passagent.sandbox.environment import evaluator_version
 from passagent.search.candidates import evaluate
 from passagent.search.session import Session
@@ -65,15 +65,15 @@ async def _measure(session: Session, environment: str) -> None:
 async def _evaluate(session: Session, node: Node) -> tuple[int, Evaluation]:
     """The node's evaluation here: its id and itself. A validator's opinion of it holds here, too."""
     store, candidate = session.store, Candidate(nodes.get_files(session.store, node))
-    environment = session.environment
-    stored = recall(store, session.task, candidate, environment, lambda opinion: True, unstable=True)
+    case = Case(session.task, candidate, session.environment)
+    stored = recall(store, case, lambda opinion: True, unstable=True)
     if stored is not None:
         return stored.id, stored.evaluation
     evaluation = await evaluate(session, candidate)
     assert node.evaluation_id is not None
     before = evaluations.get_evaluation(store, node.evaluation_id)
     evaluation = evaluation.model_copy(update={"validator": before.get("validator")})
-    evaluation_id = keep(store, session.task, candidate, environment, evaluation, session.run.id)
+    evaluation_id = keep(store, case, evaluation, session.run.id)
     return evaluation_id, evaluation
 
 

@@ -20,7 +20,7 @@ from passagent.agent.distiller import Improvement, Side
 from passagent.agent.validator import Opinion
 from passagent.config import ModelChoice
 from passagent.evaluator.result import Candidate, Evaluation
-from passagent.evaluator.service.known import keep
+from passagent.evaluator.service.known import Case, keep
 from passagent.evaluator.target import kind_of
 from passagent.experience.hints import LearnedHint
 from passagent.models import open_model
@@ -134,7 +134,7 @@ async def ask_validator(
             ledger.count(store, episode, asdict(reply.usage))
             if opinion is not None:
                 judged = validator.with_opinion(evaluation, opinion, config.evaluator)
-                opinions.append((keep(store, session.task, candidate, environment, judged), judged))
+                opinions.append((keep(store, Case(session.task, candidate, environment), judged), judged))
         session.events.look()
 
     model = metered(session.validator, meter)
