@@ -82,18 +82,18 @@ def _planned(
 
     def call(*args: Any) -> Any:
         session = recorder.current()
-        known = (*orders, *[()] * len(args))[: len(args)]
-        given = tuple(map(layout.laid, args, known))
+        all_orders = (*orders, *[()] * len(args))[: len(args)]
+        laid_out = tuple(map(layout.laid, args, all_orders))
         device = next((a.device for a in args if isinstance(a, torch.Tensor)), torch.device(recorder.device))
-        *grid, outputs, numbers = plan(*map(layout.seen, given, known))
-        made = {}
+        *grid, outputs, numbers = plan(*map(layout.seen, laid_out, all_orders))
+        tensors = {}
         for name, like in ((name, Like(*like)) for name, like in outputs.items()):
             step = strides(like.shape, like.order)
-            made[name] = torch.empty_strided(like.shape, step, dtype=like.dtype, device=device)
-        launch(session, _Planned(given, grid[0] if grids else 1, made, numbers))
-        results = tuple(made.values())
+            tensors[name] = torch.empty_strided(like.shape, step, dtype=like.dtype, device=device)
+        launch(session, _Planned(laid_out, grid[0] if grids else 1, tensors, numbers))
+        results = tuple(tensors.values())
         result = results[0] if len(results) == 1 else results or None
-        return result if all(map(operator.is_, args, given)) else layout.row_major(result)
+        return result if all(map(operator.is_, args, laid_out)) else layout.row_major(result)
 
     return call
 
@@ -122,7 +122,7 @@ def _launch(
     signature = tuple(Parameter(type=ctype) for ctype in types)
     kernel = NativeKernel(kind=kind, text=source, entry=name, signature=signature)
     session.kernels[kernel.digest()] = kernel
-    given = tuple(
+    arguments = tuple(
         session.use(a)
         if isinstance(a, torch.Tensor)
         else session.whole(a)
@@ -130,4 +130,4 @@ def _launch(
         else session.constant(a)
         for a in args
     )
-    session.steps.append(Launch(kernel=kernel.digest(), args=given, **how))
+    session.steps.append(Launch(kernel=kernel.digest(), args=arguments, **how))

@@ -29,7 +29,7 @@ from passagent.plan.model import Call, Copy, Plan, Recording
 from passagent.plan.recorded_pattern import pattern_graph
 from passagent.plan.replay import Replay, choices_of
 from passagent.plan.show import brief, folded
-from passagent.plan.table import taken
+from passagent.plan.table import Mode, taken
 
 _OF_DTYPE = re.compile(r"\bb?u?(?:float|int)\d+\b|[\d.]+ [KMG]?B\b")
 """The differences of the texts of plans that differ in dtypes only: these and sizes in bytes."""
@@ -105,8 +105,8 @@ class Planned:
     def replay(self, plan: Plan, choices: list[int], audited: bool = False) -> Replay:
         """A plan ready to run; `audited`: every allocation is a block."""
         empty = self._empty if audited else None
-        run = interpret if is_interpreting() else None
-        return Replay(plan, self._built, self.device, choices, empty, run, fresh=audited)
+        mode = Mode(choices, interpret if is_interpreting() else None, fresh=audited)
+        return Replay(plan, self._built, self.device, mode, empty)
 
     def _empty(self, size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
         like = torch.empty_strided(size, stride, dtype=dtype, device="meta")
