@@ -82,17 +82,15 @@ class EvaluatorConfig(_Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _run_python(cls, values: Any) -> Any:
+    def _run_python(cls, data: Any) -> Any:
         """Set `dispatch: python` where a pass's host code is needed in timed calls."""
-        if isinstance(values, dict) and (
-            values.get("host_extensions") or values.get("protocol") == "passbench"
-        ):
-            values = values | {"dispatch": "python"}
-            if values.get("isolation", "sandboxed") != "sandboxed":
+        if isinstance(data, dict) and (data.get("host_extensions") or data.get("protocol") == "passbench"):
+            data = data | {"dispatch": "python"}
+            if data.get("isolation", "sandboxed") != "sandboxed":
                 raise ValueError("isolation: in-process replays plans; dispatch: python has none")
-            if values.get("protocol") == "passbench" and values.get("reference", "eager") != "eager":
+            if data.get("protocol") == "passbench" and data.get("reference", "eager") != "eager":
                 raise ValueError("protocol: passbench has reference: eager")
-        return values
+        return data
 
     @model_validator(mode="after")
     def _can_capture(self) -> EvaluatorConfig:
@@ -110,8 +108,7 @@ class ModelChoice(_Section):
     base_url: str | None = None
     """A compatible server's address. None: the provider's own, or what its ..._BASE_URL variable says."""
     api: Literal["chat", "responses"] | None = None
-    """The one of OpenAI's APIs to use; None: Responses at OpenAI's own address, Chat Completions
-    elsewhere."""
+    """The one of OpenAI's APIs to use; None: Responses at OpenAI's address, else Chat Completions."""
 
 
 class Member(ModelChoice):
@@ -251,7 +248,7 @@ class SearchConfig(_Section):
     deterministic: bool = False
     """Let nothing that a prompt shows depend on how quick devices are. The search then waits for them."""
     policy: Annotated[str, AfterValidator(partial(_known_or_path, choices=POLICIES))] = "evolutionary"
-    """The policy that selects parents: one of POLICIES, or a class of your own (`pkg.mod:MyPolicy`, see
+    """The policy that selects parents: one of POLICIES, or your own class (`pkg.mod:MyPolicy`, see
     extend.py)."""
     stop: list[str] = []
     """Stopping rules of your own beside those below, each `pkg.mod:MyRule` (extend.py)."""

@@ -203,8 +203,7 @@ class HintWritten(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Noted(Event):
-    """Something for a person to know: a device that is waited for, a fault that passes by itself. Not
-    stored."""
+    """Something for a person to know: a wait for a device, a passing fault. Not stored."""
 
     kind = "note"
     message: str

@@ -86,12 +86,10 @@ class Tool(Protocol):
     def __init__(self, workspace: Workspace) -> None: ...
 
     spec: ClassVar[ToolSpec]
-    """Description of the tool for the model; it belongs to the class, as a prompt is made before a
-    workspace."""
+    """The tool for the model; it belongs to the class, as a prompt is made before a workspace."""
 
     async def run(self, arguments: dict[str, Any], call_id: str) -> str:
-        """Run a call and return what the model sees of it. Raises passagent.agent.taskfiles.ToolError for its
-        mistakes.
+        """The model's view of a call. Raises passagent.agent.taskfiles.ToolError for its mistakes.
 
         What it does to the workspace is not done again on resume.
         """
@@ -112,8 +110,7 @@ class Target(Protocol):
         ...
 
     def prompt(self, part: str) -> str:
-        """A part of the prompts: how `kernels` are written here, what `costs` what, a pass as an
-        `example`."""
+        """A part of the prompts: how `kernels` are written, what `costs` what, an `example` pass."""
         ...
 
     def admits(self, text: str) -> bool:
@@ -157,10 +154,8 @@ def load(path: str, what: str) -> Callable[..., Any]:
         here = "install it, or start where it is"
         raise UsageError(f"{place}: there is no module '{error.name}'; {here}") from error
     except Exception as error:
-        message = " ".join(str(error).split())
-        raise UsageError(
-            f"{place}: {module_name} does not import: {type(error).__name__}: {message}"
-        ) from error
+        text = " ".join(str(error).split())
+        raise UsageError(f"{place}: {module_name} does not import: {type(error).__name__}: {text}") from error
     if not hasattr(module, name):
         names = [key for key in vars(module) if not key.startswith("_")]
         raise UsageError(f"{place}: {module_name} has no '{name}'{nearest(name, names)}")
@@ -175,8 +170,7 @@ def load(path: str, what: str) -> Callable[..., Any]:
 
 
 def make(path: str, what: str, *arguments: Any) -> Any:
-    """Make an instance of what is at a path. Raises UsageError where it is not what `what` needs, or cannot
-    be made."""
+    """Make what is at a path. Raises UsageError where it is not what `what` needs, or cannot be made."""
     try:
         instance = load(path, what)(*arguments)
     except UsageError:

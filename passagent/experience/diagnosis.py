@@ -62,8 +62,7 @@ class Diagnosis:
         return math.exp(sum(math.log(max(graph.headroom, 1e-9)) for graph in self.graphs) / len(self.graphs))
 
     def as_json(self) -> str:
-        """The JSON that is stored with a node; its graphs are those of the evaluation that were timed, in
-        order."""
+        """The JSON that is stored with a node; its graphs are the evaluation's timed ones, in order."""
         graphs = [
             {
                 "limiter": graph.limiter,

@@ -331,9 +331,7 @@ def attention_variant(
     if generic is None and dtype == "half":
         raise Unsupported("dtype", "no input tells the 16-bit type of the result")
     kernel.sizes = [simplified(size) for size in kernel.sizes]
-    generic_dtype = (
-        "" if generic is None else str(example(region.inputs[generic]).dtype).removeprefix("torch.")
-    )
+    half = "" if generic is None else str(example(region.inputs[generic]).dtype).removeprefix("torch.")
     return Variant(
         kernel,
         conditions(low.trace.guards),
@@ -342,7 +340,7 @@ def attention_variant(
         [None],
         generic,
         input_dtypes,
-        (generic_dtype,) if generic_dtype else (),
+        (half,) if half else (),
         tuple(len(sizes) for sizes in low.trace.inputs[:count]),
         [layout.output],
         [""],

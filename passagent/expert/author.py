@@ -245,9 +245,9 @@ def _scheduled(
     written = low.written if target == "cuda" else {}
     sources = [_source(o) for o in region.outputs]
     returned = [next((k for k, (_, last) in written.items() if last is o), None) for o in sources]
-    allocated_positions = [j for j, k in enumerate(returned) if k is None]
-    only_written = [k for k in written if k not in returned]
-    values = [*low.outputs, *(written[k][0] for k in only_written)]
+    new = [j for j, k in enumerate(returned) if k is None]
+    more = [k for k in written if k not in returned]
+    values = [*low.outputs, *(written[k][0] for k in more)]
     schedule, orders = stored(trace, values, [*route_target.outputs, *[()] * len(written)], target)
     moves = next((op for n in region.nodes if (op := op_name(n)) in MOVES), None)
     if target == "cpu" and moves and reduces_again(schedule):
@@ -255,19 +255,13 @@ def _scheduled(
     windows = next((op_name(n) for n in region.nodes if is_written_out(n)), None)
     if windows and windows_again(schedule):
         raise Unsupported(windows, "would be computed again for what is reduced of it")
-    allocated = (
-        ["out"] if len(allocated_positions) == 1 else [f"out{k}" for k in range(len(allocated_positions))]
-    )
-    outputs = [
-        allocated[allocated_positions.index(j)] if k is None else names[k] for j, k in enumerate(returned)
-    ]
-    outputs += [names[k] for k in only_written]
-    shapes = [
-        [trace.text(s) for s in trace.shape(trace.refresh(low.outputs[j]))] for j in allocated_positions
-    ]
-    dtypes = [low.outputs[j].dtype for j in allocated_positions]
+    allocated = ["out"] if len(new) == 1 else [f"out{k}" for k in range(len(new))]
+    outputs = [allocated[new.index(j)] if k is None else names[k] for j, k in enumerate(returned)]
+    outputs += [names[k] for k in more]
+    shapes = [[trace.text(s) for s in trace.shape(trace.refresh(low.outputs[j]))] for j in new]
+    dtypes = [low.outputs[j].dtype for j in new]
     returns = [names[k] if k is not None else "" for k in returned]
-    results = Results(outputs, shapes, dtypes, [orders[j] for j in allocated_positions], returns)
+    results = Results(outputs, shapes, dtypes, [orders[j] for j in new], returns)
     return _kernel(schedule, names, results, region, family, route_target)
 
 

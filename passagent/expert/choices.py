@@ -91,8 +91,7 @@ INEXACT += (
     "truediv",
     "add",
 )
-"""Operators that differ from eager in the last place, the most likely first; behind a cancellation that
-becomes a wrong result."""
+"""Operators that differ from eager in the last place, which a cancellation turns into a wrong result."""
 
 
 def safer(plan: Plan, operators: Iterable[str]) -> Iterator[Plan]:
@@ -148,10 +147,8 @@ def _numbers(values: dict[str, int]) -> dict[str, Any]:
 
 def start(target: str, role: str) -> Plan:
     """The first draft of a role: islands begin at different points."""
-    choices = CHOICES[target]
-    return replace(
-        default(target), **_numbers({k: v for k, v in _START.get(role, {}).items() if k in choices})
-    )
+    names = CHOICES[target]
+    return replace(default(target), **_numbers({k: v for k, v in _START.get(role, {}).items() if k in names}))
 
 
 def read_plans(text: str) -> list[Plan]:

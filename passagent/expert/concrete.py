@@ -22,12 +22,8 @@ def _same(value: Any, *_: Any, **__: Any) -> Any:
     return value
 
 
-def _equal(first: Any, second: Any) -> bool:
-    return (
-        len(first) == len(second) and all(map(_equal, first, second))
-        if _is_list(first)
-        else bool(first == second)
-    )
+def _equal(a: Any, b: Any) -> bool:
+    return len(a) == len(b) and all(map(_equal, a, b)) if _is_list(a) else bool(a == b)
 
 
 def _is_list(value: Any) -> bool:

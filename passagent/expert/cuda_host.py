@@ -119,12 +119,9 @@ def taken(route: Route) -> list[str]:
 
 def with_made(route: Route, v: Variant) -> Route:
     """The route with what kernels before a variant's leave among its inputs."""
-    intermediate = [name for b in v.before for name in b.made]
+    temps = [name for b in v.before for name in b.made]
     return replace(
-        route,
-        inputs=[*route.inputs, *intermediate],
-        orders=[*route.orders, *[()] * len(intermediate)],
-        moves=[],
+        route, inputs=[*route.inputs, *temps], orders=[*route.orders, *[()] * len(temps)], moves=[]
     )
 
 
@@ -139,8 +136,8 @@ def guards(v: Variant, inputs: range | list[int]) -> list[str]:
 
 
 def _blocks(v: Variant) -> list[str]:
-    """The conditions that a program's block has elements: Triton has no empty one, and masks are for sizes
-    above zero."""
+    """The conditions that a program's block has elements: Triton has no empty one; masks need sizes above
+    zero."""
     if not isinstance(v.kernel, TritonKernel):
         return []
     parts = [part for part in v.kernel.parts if part.kind != "flat"]
@@ -179,10 +176,8 @@ def _plan(route: Route, kernel: str, numbers: list[str]) -> list[str]:
     used = sorted({k for v in route.variants for k in v.kernel.inputs})
     inputs = [route.inputs[k] for k in used]
     shapes, dtypes = [f"s{k}" for k in used], [f"d{k}" for k in used]
-    _, matching = _shapes(route)
-    lines = (
-        ["", "", f"_shapes{kernel} = {{", *(f"    {values}," for values in matching), "}"] if matching else []
-    )
+    _, rows = _shapes(route)
+    lines = ["", "", f"_shapes{kernel} = {{", *(f"    {values}," for values in rows), "}"] if rows else []
     lines += ["", "", f"def _plan{kernel}({', '.join(taken(route))}):"]
     lines.append('    """Grid, outputs and sizes for these shapes; called once for each."""')
     lines.append(f"    {', '.join(shapes)} = {', '.join(f'{x}.shape' for x in inputs)}")

@@ -48,13 +48,11 @@ def generate(
         writer.sizes, writer.params, writer.inputs, writer.decisive = sizes, params, inputs, decisive
         parts.append(writer.part(group, alone=len(schedule.groups) == 1))
     texts = [*(t for s in shapes for t in s), *schedule.trace.guards, *sizes]
-    host_texts = " ".join([*texts, *(t for p in parts for t in [*p.rows, p.lanes, p.height, p.limit])])
+    words = " ".join([*texts, *(t for p in parts for t in [*p.rows, p.lanes, p.height, p.limit])])
     used = [
-        k
-        for k in range(len(names))
-        if k in inputs or names[k] in outputs or re.search(rf"\bs{k}\b", host_texts)
+        k for k in range(len(names)) if k in inputs or names[k] in outputs or re.search(rf"\bs{k}\b", words)
     ]
-    params.update((p, None) for p in parameters if re.search(rf"\b{p}\b", host_texts))
+    params.update((p, None) for p in parameters if re.search(rf"\b{p}\b", words))
     new_outputs = [name for name in outputs if name not in names]
     arguments = [*[names[k] for k in used], *params, *new_outputs, *sizes.values()]
     return TritonKernel(
@@ -77,7 +75,7 @@ def _source(name: str, parts: list[Part], arguments: list[str]) -> str:
     if len(parts) == 1:
         return parts[0].text("triton.jit", [*arguments, *parts[0].numbers("")])
     texts, numbers = [], list[str]()
-    lines, program = ["    program = tl.program_id(0)"], "program"
+    lines, rest = ["    program = tl.program_id(0)"], "program"
     for k, part in enumerate(parts):
         own_numbers = part.numbers(str(k + 1))
         numbers += [f"programs{k + 1}", *own_numbers] if k < len(parts) - 1 else own_numbers
@@ -85,12 +83,10 @@ def _source(name: str, parts: list[Part], arguments: list[str]) -> str:
         texts.append(part.text("triton.jit", ["program", *used, *part.numbers("")]))
         pairs = zip(part.numbers(""), own_numbers, strict=True)
         named = [f"{theirs.partition(':')[0]}={ours.partition(':')[0]}" for theirs, ours in pairs]
-        passed = [program, *used, *named]
-        test = (
-            "else:" if k == len(parts) - 1 else f"{'if' if k == 0 else 'elif'} {program} < programs{k + 1}:"
-        )
+        passed = [rest, *used, *named]
+        test = "else:" if k == len(parts) - 1 else f"{'if' if k == 0 else 'elif'} {rest} < programs{k + 1}:"
         lines += [f"    {test}", f"        {part.name}({', '.join(passed)})"]
-        program = f"{program} - programs{k + 1}"
+        rest = f"{rest} - programs{k + 1}"
     parameters = [*arguments, *sorted(numbers, key=lambda n: ":" in n)]
     head = ["@triton.jit", f"def {name}({', '.join(parameters)}):"]
     return "\n\n\n".join([*texts, "\n".join([*head, *lines])])

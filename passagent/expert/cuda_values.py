@@ -45,8 +45,7 @@ _FORMS |= {name: f"libdevice.{name}({{0}})" for name in _LIBDEVICE}
 """CUDA's own functions, as exact as eager's, where Triton's are approximations."""
 
 _SMALLEST_NORMAL = 2.0**-126
-"""The smallest normal float32: functions that Triton links from CUDA's library take what is smaller for zero,
-or worse."""
+"""The smallest normal float32: CUDA's functions in Triton take what is smaller for zero, or worse."""
 
 SEVERAL = "along one of several axes of a row"
 """Why a scan has no form."""
@@ -177,8 +176,7 @@ class TritonValues(Writer):
         raise Unsupported(e.data, "has no Triton form")
 
     def is_each(self, e: Expr) -> bool:
-        """Tell whether a value is computed for each element of a block: what is one of its rows' costs
-        nothing."""
+        """Tell whether a value is computed for each element of a block: a row's own cost nothing."""
         axes = self.s.axes(e.axes)
         wide = self.vector is None or self.vector in axes or any(a in axes for a in self.joined)
         return wide and (self.cross is None or self.cross in axes)

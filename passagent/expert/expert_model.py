@@ -27,8 +27,7 @@ EVALUATIONS = 2
 GAINS = 1.1
 """AS from which on a pass keeps its regions: an operator left to eager costs more than a number gains."""
 INEXACT = "inexact"
-"""The label of an evaluation that is correct, but what passes only at a looser tolerance than t = -5 costs
-much of the AS."""
+"""A correct evaluation, but what passes only at a looser tolerance than t = -5 costs much of the AS."""
 
 
 @dataclass
@@ -102,9 +101,7 @@ def read(messages: list[Message]) -> Episode:
         raise PassagentError("expert: the message names no task (the key `task` of its data)")
     parent, attempts = data["parent"] or {}, data["attempts"]
     plans = read_plans(parent.get("note", ""))
-    scores = [attempt["as_score"] for attempt in attempts if attempt["status"] == "ok"] + [
-        parent.get("as_score")
-    ]
+    scores = [a["as_score"] for a in attempts if a["status"] == "ok"] + [parent.get("as_score")]
     episode = Episode(
         data["task"],
         data["target"].partition(":")[0],
@@ -181,8 +178,7 @@ def estimate(task: str, target: str, plan: Plan) -> float:
 
 
 def _launches(episode: Episode, plan: Plan) -> Any:
-    """The launches that distinguish a plan from others: different numbers often come to the same launches or
-    code."""
+    """The launches that distinguish a plan from others: different numbers often give equal launches."""
     if episode.target != "cuda":
         files, _ = candidate(episode.task, episode.target, plan)
         return {name: text.partition("\n")[2] for name, text in files.items()}  # the first line is the plan

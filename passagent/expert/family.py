@@ -33,15 +33,12 @@ class Family:
 
 
 def named(region: Region, family: Family) -> dict[str, Any]:
-    """The arguments of one of a family's regions: shapes of its inputs, values of the pattern's
-    parameters."""
-    values: dict[str, Any] = {
-        p.name: dict(arguments(region.nodes[p.node]))[p.path] for p in family.parameters
-    }
+    """The arguments of a family's region: shapes of its inputs, values of the pattern's parameters."""
+    args: dict[str, Any] = {p.name: dict(arguments(region.nodes[p.node]))[p.path] for p in family.parameters}
     for first, node in zip(family.regions[0].inputs, region.inputs, strict=True):
         value = example(node)
-        values[family.names[first]] = tuple(value.shape) if isinstance(value, torch.Tensor) else value
-    return values
+        args[family.names[first]] = tuple(value.shape) if isinstance(value, torch.Tensor) else value
+    return args
 
 
 def view_route(family: Family) -> wrapper.ViewRoute:
@@ -79,8 +76,7 @@ def view_lines(family: Family) -> list[str]:
 
 
 def matching(families: Sequence[Family], graphs: Sequence[fx.Graph]) -> list[bool]:
-    """Tell for each family whether its pass matches in a graph, after the passes of the families before
-    it."""
+    """Tell for each family whether its pass matches in a graph, after the passes before it."""
     passes = [PlannedPass(str(number), "", _pattern(family)) for number, family in enumerate(families)]
     matches = [False] * len(passes)
     for graph in map(copy.deepcopy, graphs):

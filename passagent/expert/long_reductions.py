@@ -172,8 +172,7 @@ def _input(trace: Trace, axes: list[Axis], r: Expr) -> Expr:
 
 
 def _spread(low: Lowered, reduces: list[Expr]) -> bool:
-    """Tell whether what reads the results has other axes or reductions: it would reduce the parts many
-    times."""
+    """Tell whether what reads the results has other axes or reductions: it would repeat the reduction."""
     for value in _values(low):
         inside = parts(value.expr)
         axes = value.expr.axes.union(*value.dims)

@@ -64,8 +64,7 @@ class Lowered:
     trace: Trace
     outputs: list[Value]
     written: dict[int, tuple[Value, fx.Node]] = field(default_factory=dict)
-    """The values that eager leaves in inputs that it writes into, by the inputs' numbers, and the last
-    writer."""
+    """The values that eager leaves in written inputs, by the inputs' numbers, and the last writer."""
 
 
 @dataclass

@@ -243,12 +243,9 @@ def sign(c: Call, input: Value) -> Value:
         raise c.fail("on booleans is not lowered")
 
     def body(x: Expr) -> Expr:
-        plus_one, zero = c.number(1, x.dtype), c.number(0, x.dtype)
+        unit, zero = c.number(1, x.dtype), c.number(0, x.dtype)
         return c.e(
-            "where",
-            c.e("gt", x, zero),
-            plus_one,
-            c.e("where", c.e("lt", x, zero), c.number(-1, x.dtype), zero),
+            "where", c.e("gt", x, zero), unit, c.e("where", c.e("lt", x, zero), c.number(-1, x.dtype), zero)
         )
 
     return c.pointwise(body, input, exact=True)

@@ -127,14 +127,13 @@ def _scaled(c: Call, x: Expr, gamma: Expr | None, beta: Expr | None) -> Expr:
 
 
 def _centred(c: Call, x: Expr, m: Expr, r: Expr, gamma: Expr | None, beta: Expr | None) -> Expr:
-    """Normalise as eager's layer_norm on CUDA does: gamma * (r * (x - m)) + beta. Of equal elements nothing
+    """Normalise like eager's layer_norm on CUDA: gamma * (r * (x - m)) + beta. Of equal elements nothing
     is left."""
     return _scaled(c, c.e("mul", c.e("sub", x, m), r), gamma, beta)
 
 
 def _by_channel(c: Call, x: Expr, m: Expr, r: Expr, gamma: Expr | None, beta: Expr | None) -> Expr:
-    """Normalise as eager's batch_norm on the CPU does: a scale and a shift, which depend on the channel
-    only."""
+    """Normalise as eager's batch_norm on the CPU does: a scale and a shift of the channel."""
     alpha = c.e("mul", r, gamma) if gamma is not None else r
     shift = c.e("mul", m, alpha)
     return c.e("fma", x, alpha, c.e("sub", beta, shift) if beta is not None else c.e("neg", shift))
@@ -149,8 +148,7 @@ def _of_channel(c: Call, x: Expr, m: Expr, r: Expr, gamma: Expr | None, beta: Ex
 
 
 def _of_group(c: Call, x: Expr, m: Expr, r: Expr, gamma: Expr | None, beta: Expr | None) -> Expr:
-    """Normalise as eager's group_norm on CUDA does: one multiply-add with a scale and a shift for each
-    channel."""
+    """Normalise as eager's group_norm on CUDA does: one multiply-add with a channel's scale and shift."""
     if gamma is None and beta is None:
         return _centred(c, x, m, r, gamma, beta)
     scale = r if gamma is None else c.e("mul", r, gamma)

@@ -179,8 +179,7 @@ def _holds(dtype: str, number: float) -> bool:
 
 
 def _example(value: Value | Number) -> Any:
-    """An example that PyTorch promotes like `value`; `half` is bfloat16, beside which only float16 is
-    named."""
+    """An example that PyTorch promotes like `value`; `half` is bfloat16, as only float16 is named."""
     if not isinstance(value, Value):
         return value.hint if isinstance(value, Size | Scalar) else value
     dtype = torch.bfloat16 if value.dtype == "half" else getattr(torch, value.dtype)

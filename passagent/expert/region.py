@@ -241,8 +241,7 @@ def _depths(graph: fx.Graph, inside: set[fx.Node]) -> dict[fx.Node, int]:
 
 
 def _begins_anew(node: fx.Node, source: fx.Node, inside: set[fx.Node]) -> bool:
-    """Tell whether a kernel begins at an operator: it reads each element often, and what it reads is
-    computed."""
+    """Tell whether a kernel begins at an operator: it reads computed elements often."""
     if node in inside and not is_computed(node):
         return True  # what the library reads is made before it is called
     computed = source
@@ -283,8 +282,7 @@ def _components(graph: fx.Graph, inside: set[fx.Node], depth: dict[fx.Node, int]
 
 
 def _is_read(source: fx.Node, node: fx.Node) -> bool:
-    """Tell whether the kernel of a region reads what an operator of it is given: of a convolution but its
-    bias."""
+    """Tell whether a region's kernel reads an operator's input: of a convolution only its bias."""
     return is_computed(node) or bias_of(node) is source
 
 
@@ -354,8 +352,7 @@ _MAKING = {"arange", "zeros", "ones", "full", "empty", "eye", "linspace", "tenso
 
 
 def on_host(graph: fx.Graph) -> set[fx.Node]:
-    """Nodes that are made without a device, and those computed only from them, until they are moved to
-    one."""
+    """Nodes made without a device, and those computed only from them, until they are moved to one."""
     host_nodes: set[fx.Node] = set()
     for node in operators(graph):
         moved = "device" in node.kwargs or any(isinstance(a, torch.device) for a in node.args)
@@ -367,8 +364,7 @@ def on_host(graph: fx.Graph) -> set[fx.Node]:
 
 
 def left_outside(graph: fx.Graph, inside: set[fx.Node]) -> dict[fx.Node, str]:
-    """The nodes of `inside` that no kernel takes: results on the CPU, and what reads such a tensor from
-    outside."""
+    """The nodes of `inside` that no kernel takes: results on the CPU, and readers of such tensors."""
     host, gone = on_host(graph), dict[fx.Node, str]()
     changed = bool(host)
     while changed:

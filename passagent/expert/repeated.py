@@ -61,8 +61,7 @@ def reduces_again(schedule: Schedule) -> bool:
 
 
 def windows_again(schedule: Schedule) -> bool:
-    """Tell whether a group reduces what another computes of windows, too, or more of it than registers
-    hold."""
+    """Tell whether a group reduces another's windows, too, or more of them than registers hold."""
     holding = []
     for group in schedule.groups:
         items = [item for stage in group.stages for item in stage.items]

@@ -362,8 +362,7 @@ class Schedule:
         return Group(rows, tile, self._stages(stores, reduces, rows))
 
     def _walks_along(self, bound: frozenset[Axis], stores: list[Store]) -> bool:
-        """Tell whether a store goes through memory along an axis that is reduced, and rows of it can be
-        held."""
+        """Tell whether a store goes through memory along a reduced axis, and rows of it can be held."""
         unit = {a for s in stores for a, step in self.addresses[id(s)].terms.items() if step == (1, ())}
         return bool(unit & bound) and self.volume(bound) <= LONGEST_TURNED
 

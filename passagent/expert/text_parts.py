@@ -249,14 +249,12 @@ def cost(e: Expr, visited: set[Expr]) -> int:
     if e in visited or e.kind in {"const", "size", "param", "axis", "reduce"}:
         return 0
     visited.add(e)
-    own_cost = (
+    base = (
         (2 if e.dtype in HALVES else 1)
         if e.kind != "op" or e.data != "cast"
         else (4 if e.dtype in HALVES else 0)
     )
-    return (
-        _COSTS.get(e.data, own_cost) + sum(cost(a, visited) for a in e.args) if e.kind == "op" else own_cost
-    )
+    return _COSTS.get(e.data, base) + sum(cost(a, visited) for a in e.args) if e.kind == "op" else base
 
 
 def parenthesised(text: str) -> str:

@@ -200,7 +200,7 @@ class _Folding(ast.NodeTransformer):
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         sides = [self.visit(side) for side in (node.left, *node.comparators)]
-        comparisons: list[tuple[ast.expr, ast.cmpop, ast.expr]] = []
+        pairs: list[tuple[ast.expr, ast.cmpop, ast.expr]] = []
         for left, op, right in zip(sides, node.ops, sides[1:], strict=False):
             a, b = _integer(left), _integer(right)
             same = isinstance(op, ast.Eq | ast.LtE | ast.GtE) and ast.dump(left) == ast.dump(right)
@@ -209,14 +209,12 @@ class _Folding(ast.NodeTransformer):
                 if not same:
                     return ast.Constant(False)
             if not same:
-                comparisons.append((left, op, right))
-        if not comparisons:
+                pairs.append((left, op, right))
+        if not pairs:
             return ast.Constant(True)
-        if len(comparisons) < len(node.ops) and len(comparisons) > 1:
-            return ast.BoolOp(ast.And(), [ast.Compare(a, [op], [b]) for a, op, b in comparisons])
-        return ast.Compare(
-            comparisons[0][0], [op for _, op, _ in comparisons], [b for _, _, b in comparisons]
-        )
+        if len(pairs) < len(node.ops) and len(pairs) > 1:
+            return ast.BoolOp(ast.And(), [ast.Compare(a, [op], [b]) for a, op, b in pairs])
+        return ast.Compare(pairs[0][0], [op for _, op, _ in pairs], [b for _, _, b in pairs])
 
 
 class _Cancelling(_Folding):
@@ -235,14 +233,12 @@ class _Cancelling(_Folding):
         folded = super().visit_BinOp(node)
         if not isinstance(folded, ast.BinOp) or not isinstance(folded.op, ast.FloorDiv | ast.Mod):
             return folded
-        factors, right = (
-            [_text(factor) for factor in _factors(side)] for side in (folded.left, folded.right)
-        )
+        top, right = ([_text(factor) for factor in _factors(side)] for side in (folded.left, folded.right))
         for factor in right:
-            if factor not in factors:
+            if factor not in top:
                 return folded
-            factors.remove(factor)
-        return ast.parse(product(factors) if isinstance(folded.op, ast.FloorDiv) else "0", mode="eval").body
+            top.remove(factor)
+        return ast.parse(product(top) if isinstance(folded.op, ast.FloorDiv) else "0", mode="eval").body
 
 
 def _factors(node: ast.expr) -> list[ast.expr]:

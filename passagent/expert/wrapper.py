@@ -33,7 +33,7 @@ class Variant:
     returned: list[str]
     """The input that each of the region's results is, written in place; empty: an output."""
     before: list[Variant] = field(default_factory=list)
-    """Variants that run first: the outputs of each are inputs of the next, and of this one
+    """Variants that run first: their outputs are inputs of the next ones, and of this
     (long_reductions.py)."""
     made: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """The outputs' names as inputs of the next kernels, and their shapes in the example."""

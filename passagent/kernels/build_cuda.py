@@ -156,12 +156,12 @@ def _include_path() -> list[Path]:
         for place in (spec.submodule_search_locations or []) if spec else []:
             roots += sorted(Path(place).glob(inner))
     roots += [Path(home) / "include" for home in (os.environ.get("CUDA_HOME"), "/usr/local/cuda") if home]
-    complete = [root for root in roots if (root / "cuda_fp16.h").exists()]
+    with_fp16 = [root for root in roots if (root / "cuda_fp16.h").exists()]
     whole = [
-        root for root in complete if (root / "crt" / "mma.h").exists()
+        root for root in with_fp16 if (root / "crt" / "mma.h").exists()
     ]  # Triton brings a part of a toolkit
-    if complete:
-        return (whole or complete)[:1]
+    if with_fp16:
+        return (whole or with_fp16)[:1]
     raise PassagentError("cuda_kernel: no cuda_fp16.h found; pip install passagent[cuda], or set CUDA_HOME")
 
 

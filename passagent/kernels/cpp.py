@@ -36,8 +36,7 @@ SCALARS = {
 
 Builder = Callable[[str, str, _build.Signature], Path]
 _builder: list[Builder] = [_build.build]
-"""The function that compiles: `build.build` here; in a candidate's process the referee, asked over the
-channel."""
+"""The function that compiles: `build.build` here; in a candidate's process the referee."""
 
 Plan = Callable[..., tuple[dict[str, Any], dict[str, int | float | bool]]]
 

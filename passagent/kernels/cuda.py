@@ -15,8 +15,7 @@ from passagent.kernels.launch import Shape
 
 Builder = Callable[[str, str, Signature, str], Path]
 _builder: list[Builder] = [build_cuda.build]
-"""The function that compiles: `build_cuda.build` here; in a candidate's process the referee, asked over the
-channel."""
+"""The function that compiles: `build_cuda.build` here; in a candidate's process the referee."""
 
 _Argument = torch.Tensor | int | float | bool
 

@@ -1,5 +1,4 @@
-"""The parameters of a CUDA kernel, read from its source: the parameter list of a `__global__` function, as
-types.
+"""The parameters of a CUDA kernel: the parameter list of a `__global__` function, as types.
 
 `instantiate` fits a call's arguments to it: which template arguments they mean, and how each one is passed.
 """
@@ -140,11 +139,9 @@ def find(source: Source, name: str) -> Kernel:
         if is_kernel and token.text == name and code[position + 1].text == "(":
             end = _closing(code, position + 1)
             template, aliases = _template(code[start:position]), _aliases(code)
-            type_parameters = {parameter for parameter, _, _ in template}
+            types = {parameter for parameter, _, _ in template}
             parts = (_parameter(part) for part in _split(code[position + 2 : end]))
-            parameters = [
-                part if part.base in type_parameters else _resolved(part, aliases) for part in parts
-            ]
+            parameters = [part if part.base in types else _resolved(part, aliases) for part in parts]
             return Kernel(name, template, parameters)
     raise KernelBuildError(f"{name}: the source has no kernel `__global__ void {name}(...)`")
 

@@ -102,10 +102,7 @@ def check(source: Source, rules: Rules) -> None:
         at = end + 1
     if refused:
         first, *others = refused
-        more = [
-            f"; line {refusal.line} too: {re.split(': not among|;', str(refusal))[0]}"
-            for refusal in others[:20]
-        ]
+        more = [f"; line {e.line} too: {re.split(': not among|;', str(e))[0]}" for e in others[:20]]
         raise KernelRefused(first.rule, first.line, "".join([str(first), *more]))
 
 

@@ -30,8 +30,7 @@ class ResourceUsage(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def resource_usage(path: Path) -> ResourceUsage | None:
-    """Read the usage of the kernel in a file of `build_cuda.unpack`'s form; None where no cuobjdump is
-    here."""
+    """Read the usage of the kernel in a file of `build_cuda.unpack`'s form; None without cuobjdump."""
     tool = cuobjdump()
     if tool is None:
         return None

@@ -46,8 +46,7 @@ def vector_report(written: str, name: str, signature: Signature) -> VectorReport
 
 
 def read_report(text: str, file: str) -> VectorReport:
-    """Read what the report says of the loops in `file`, by their lines; one that was vectorised once is
-    vector."""
+    """Read the report on the loops in `file`, by their lines; one that was vectorised once is vector."""
     vector, scalar, reasons = set[int](), set[int](), dict[int, str]()
     for match in _LINE.finditer(text):
         if match["file"] != file:

@@ -37,8 +37,7 @@ class Meter:
     """Waits, as Retrying.pause does."""
     role: str = "agent"
     _arrived: tuple[int, float, Callable[[], None]] | None = None
-    """A reply that is not stored yet: its call's id, its latency in s, and the function that gives the room
-    back."""
+    """A reply that is not stored yet: its call's id, latency in s, and what gives the room back."""
 
     def settle(self, usage: Usage, stop_reason: str | None) -> None:
         """End the row of the reply that arrived last: to be called in the transaction that stores it."""

@@ -88,18 +88,16 @@ def read_prices() -> tuple[str, dict[str, Price]]:
     return str(file.date), file.models
 
 
-def price_of(
-    name: str, own_prices: Mapping[str, Sequence[float]], list_prices: Mapping[str, Price]
-) -> Price | None:
+def price_of(name: str, mine: Mapping[str, Sequence[float]], listed: Mapping[str, Price]) -> Price | None:
     """The price of model `name`: given by the person (`[input, output, cached, cache_write]`), else known."""
     if not name.startswith(PAID):
         return FREE
     for key in (name, _DATE.sub("", name)):
-        if key in own_prices:
-            figures = own_prices[key]
+        if key in mine:
+            figures = mine[key]
             return Price(**dict(zip(("input", "output", "cached", "cache_write"), figures, strict=False)))
-        if key in list_prices:
-            return list_prices[key]
+        if key in listed:
+            return listed[key]
     return None
 
 

@@ -97,8 +97,8 @@ class Responses:
 
 
 class ResponsesStream:
-    """The stream of a Responses reply. The terminal event holds the whole response; what came before is for
-    broken ones."""
+    """The stream of a Responses reply. The terminal event holds the response; the others are for broken
+    ones."""
 
     def __init__(self) -> None:
         self.is_done = False

@@ -42,8 +42,7 @@ _FLOATS = {"fp16", "bf16", "fp32", "f32", "fp64"}
 
 
 MOST_STEPS = 1_000_000
-"""The most steps of the check of a candidate's plans, all together: values, arguments and addresses, each
-time it looks."""
+"""The most steps of the check of a candidate's plans: looks at values, arguments and addresses."""
 
 
 class PlanError(PassagentError):

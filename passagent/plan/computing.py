@@ -1,5 +1,4 @@
-"""Divide torch's operators into those that compute, and those that only allocate, view, copy or read
-metadata."""
+"""Torch's operators that compute, and those that only allocate, view, copy or read metadata."""
 
 from __future__ import annotations
 

@@ -97,16 +97,14 @@ def rebuilt(shape: Argument, flat: Iterator[Any]) -> Any:
 
 def explain(plan: Plan, device: torch.device) -> Callable[..., NoReturn]:
     """A function of flat arguments that are not what a plan is for. It raises TypeError, which says why."""
-    expected_arguments = [*flattened(memory.given(plan))]
+    inputs = [*flattened(memory.given(plan))]
 
     def say(*args: Any, **names: Any) -> NoReturn:
         if names:
             raise TypeError("give arguments of a plan by position")
-        if len(args) != len(expected_arguments):
-            raise TypeError(
-                f"the plan is for {len(expected_arguments)} arguments, not {len(args) + len(names)}"
-            )
-        for position, (argument, expected) in enumerate(zip(args, expected_arguments, strict=True)):
+        if len(args) != len(inputs):
+            raise TypeError(f"the plan is for {len(inputs)} arguments, not {len(args) + len(names)}")
+        for position, (argument, expected) in enumerate(zip(args, inputs, strict=True)):
             reason = _unlike(plan, expected, argument, device)
             if reason is not None:
                 raise TypeError(f"argument {position} {reason}; record a plan for it")
@@ -120,31 +118,27 @@ def home(value: InputValue, device: torch.device) -> torch.device:
     return torch.device("cpu") if value.device == "cpu" else device
 
 
-def _unlike(plan: Plan, expected: Argument, given_value: Any, device: torch.device) -> str | None:
+def _unlike(plan: Plan, expected: Argument, have: Any, device: torch.device) -> str | None:
     """In which way an argument is not what the plan is for, or None."""
     if not isinstance(expected, ValueArg):
         constant = python_value(expected)
-        return (
-            None if same_literal(given_value, constant) else f"is {given_value!r:.60}, not {constant!r:.60}"
-        )
+        return None if same_literal(have, constant) else f"is {have!r:.60}, not {constant!r:.60}"
     value = plan.values[expected.value]
-    if not isinstance(given_value, torch.Tensor):
-        return f"is a {type(given_value).__name__}, not a tensor"
+    if not isinstance(have, torch.Tensor):
+        return f"is a {type(have).__name__}, not a tensor"
     assert isinstance(value, InputValue)
     stride = [step if size > 1 else 1 for size, step in zip(value.shape, value.stride, strict=True)]
-    has = [
-        step if size > 1 else 1 for size, step in zip(given_value.shape, given_value.stride(), strict=True)
-    ]
+    has = [step if size > 1 else 1 for size, step in zip(have.shape, have.stride(), strict=True)]
     comparisons = [
-        ("on", given_value.device, home(value, device)),
-        ("of", given_value.dtype, memory.dtype_of(value)),
-        ("of shape", tuple(given_value.shape), value.shape),
+        ("on", have.device, home(value, device)),
+        ("of", have.dtype, memory.dtype_of(value)),
+        ("of shape", tuple(have.shape), value.shape),
     ]
     for word, is_now, was in comparisons:
         if is_now != was:
             return f"is {word} {is_now}, not {was}"
-    if given_value.numel() and has != stride:
-        return f"has the strides {tuple(given_value.stride())}, not {value.stride}"
-    if given_value.numel() and given_value.data_ptr() % value.alignment:
+    if have.numel() and has != stride:
+        return f"has the strides {tuple(have.stride())}, not {value.stride}"
+    if have.numel() and have.data_ptr() % value.alignment:
         return f"does not start at a multiple of {value.alignment} bytes"
     return None

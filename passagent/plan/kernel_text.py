@@ -17,10 +17,10 @@ def text_of(kernel: Any) -> str:
     """The module's text. Raises Refused for a kernel that uses what has no text."""
     writer = _Writer()
     writer.function(kernel, kernel.fn.__name__)
-    imports = ["import triton", "import triton.language as tl"]
+    lines = ["import triton", "import triton.language as tl"]
     standard = sorted(line for line in writer.imports if line.startswith("import math"))
     others = sorted(
-        {*imports, *writer.imports} - set(standard), key=lambda line: (line.startswith("from"), line)
+        {*lines, *writer.imports} - set(standard), key=lambda line: (line.startswith("from"), line)
     )
     head = "\n\n".join("\n".join(block) for block in (standard, others) if block)
     constants = "".join(f"{line}\n" for line in writer.constants)

@@ -173,7 +173,7 @@ def _tune(session: Session, tuner: Any, args: tuple[Any, ...], kwargs: dict[str,
 
 
 class _Compiled:
-    """The result of a launch and of `warmup`: it can be launched. Its resources are made up: see
+    """The result of a launch and of `warmup`: it can be launched. Its resources are invented:
     docs/plans.md."""
 
     n_regs, n_spills = 32, 0

@@ -57,6 +57,5 @@ def overlaps_itself(value: Value) -> bool:
 
 
 def is_dense(value: Value) -> bool:
-    """Tell whether its elements fill its span: in some order of the dimensions there is no gap between
-    them."""
+    """Tell whether its elements fill its span: without gaps, in some order of the dimensions."""
     return math.prod(value.shape) * dtype_of(value).itemsize == span(value) and not overlaps_itself(value)

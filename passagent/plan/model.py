@@ -193,8 +193,7 @@ class Bound(Record):
 
 
 class Attribute(Record):
-    """An attribute that a Triton kernel is compiled for: (`tt.divisibility`, 16) of the parameter at
-    `path`."""
+    """An attribute of a Triton kernel's parameter at `path`, such as (`tt.divisibility`, 16)."""
 
     path: Path
     name: Word
@@ -307,11 +306,7 @@ def _check_places(plan: Plan) -> None:
                 raise ValueError(f"value {leaf.value} of {count} among the {where}")
 
     results = (ValueArg(value=call.value) for call in plan.library)
-    for argument in (
-        *plan.inputs,
-        *results,
-        *(library_argument for call in plan.library for library_argument in call.arguments),
-    ):
+    for argument in (*plan.inputs, *results, *(a for call in plan.library for a in call.arguments)):
         see(argument, _INPUTS, "inputs")
         for leaf in leaves(argument):
             if isinstance(leaf, ValueArg) and plan.values[leaf.value].kind != "input":

@@ -94,11 +94,11 @@ def _record(request: Request, recorder: Recorder, passes: list[LoadedPass]) -> R
         except PassLoadError:
             raise
         except (Refused, Exception) as error:
-            refusal = _told(recorder, error)
-            if refusal.status == "refused":
-                refusals += [] if refusal in refusals else [refusal]
+            failure = _told(recorder, error)
+            if failure.status == "refused":
+                refusals += [] if failure in refusals else [failure]
             else:
-                failed.append(Failure(subgraph=subgraph.name, why=refusal))
+                failed.append(Failure(subgraph=subgraph.name, why=failure))
             recorder.refused = None
         recorded.append((subgraph.name, calls))
     if refusals:
@@ -117,9 +117,7 @@ def _record(request: Request, recorder: Recorder, passes: list[LoadedPass]) -> R
         plans[number] += [] if plan in plans[number] else [plan]
     recording = Recording(
         device=request.device,
-        passes=tuple(
-            _pass(loaded, tuple(own_plans)) for loaded, own_plans in zip(passes, plans, strict=True)
-        ),
+        passes=tuple(_pass(p, tuple(ps)) for p, ps in zip(passes, plans, strict=True)),
         subgraphs=tuple(subgraphs),
     )
     return Recorded(recording=recording, missed=tuple(missed), failed=tuple(failed))
@@ -171,9 +169,7 @@ class _Run:
 
     def over(self, subgraph: Subgraph) -> None:
         """Replace the matches, run the graph on fake tensors, note the calls and what matches nowhere."""
-        watched = [
-            replace(loaded, replacement_args=self._seeing(n, loaded)) for n, loaded in enumerate(self.passes)
-        ]
+        watched = [replace(p, replacement_args=self._seeing(n, p)) for n, p in enumerate(self.passes)]
         rewritten = apply_passes(graphio.load_graph(subgraph.nodes), watched, self._recording, check=True)
         suppositions = dict[str, str]()
         fake, broken = self.recorder.fake, self.recorder.broken
@@ -225,11 +221,9 @@ class _Run:
                 self._recording(loaded.replacement_func)(*fx.map_arg(args, interpreter.env.__getitem__))
                 self.supposed.append((self._matched[-1][0], self._recorded[len(self._matched) - 1]))
             except (Refused, Exception) as error:
-                refusal, self.recorder.refused = _told(self.recorder, error), None
-                place = f" ({refusal.file}:{refusal.line})" if refusal.file else ""
-                wrong[loaded.name] = (
-                    f"; beside that, were it to match: {refusal.status}: {refusal.message}{place}"
-                )
+                why, self.recorder.refused = _told(self.recorder, error), None
+                place = f" ({why.file}:{why.line})" if why.file else ""
+                wrong[loaded.name] = f"; beside that, were it to match: {why.status}: {why.message}{place}"
             self._matched.clear()
         return wrong
 

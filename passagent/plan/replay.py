@@ -72,21 +72,15 @@ class _Convolution:
     """A call of the library's, of what a plan is given."""
 
     def __init__(self, plan: Plan, call: LibraryCall, empty: Empty | None) -> None:
-        places = {
-            argument.value: n
-            for n, argument in enumerate(flattened(plan.inputs))
-            if isinstance(argument, ValueArg)
-        }
-        of_values = {
-            k: argument.value for k, argument in enumerate(call.arguments) if isinstance(argument, ValueArg)
-        }
+        places = {a.value: n for n, a in enumerate(flattened(plan.inputs)) if isinstance(a, ValueArg)}
+        of_values = {k: a.value for k, a in enumerate(call.arguments) if isinstance(a, ValueArg)}
         self._tensors = [(k, places[value], plan.values[value].shape) for k, value in of_values.items()]
         self._arguments = [None if k in of_values else python_value(a) for k, a in enumerate(call.arguments)]
         self._empty = empty
 
     def of(self, args: Sequence[Any]) -> torch.Tensor | None:
-        """The convolution's result, in memory of `empty`'s if there is one; None for other tensors than the
-        plan's."""
+        """The convolution's result, in memory of `empty`'s if there is one; None for others than the plan's
+        tensors."""
         arguments: list[Any] = list(self._arguments)
         for number, place, shape in self._tensors:
             if place >= len(args) or getattr(args[place], "shape", None) != shape:

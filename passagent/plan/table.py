@@ -65,12 +65,7 @@ class Table:
     """The table of a plan for replay.c, and all that it refers to."""
 
     def __init__(
-        self,
-        plan: Plan,
-        built: Mapping[str, Built],
-        constants: Constants,
-        device: torch.device,
-        mode: Mode,
+        self, plan: Plan, built: Mapping[str, Built], constants: Constants, device: torch.device, mode: Mode
     ) -> None:
         self.plan, self.built, self.constants, self.device = plan, built, constants, device
         self.interpret = mode.interpret
@@ -256,8 +251,7 @@ class Table:
         types = types or tuple(parameter.type for parameter in kernel.signature)
         is_triton = isinstance(kernel, TritonKernel)
         cells = [
-            self._cell(kernel.entry, cell, ctype, is_triton)
-            for cell, ctype in zip(passed, types, strict=True)
+            self._cell(kernel.entry, c, ctype, is_triton) for c, ctype in zip(passed, types, strict=True)
         ]
         shared = step.shared
         if is_triton:

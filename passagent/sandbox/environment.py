@@ -1,5 +1,4 @@
-"""The environment that a measurement depends on: machine, versions, the evaluator's own code; and a worker's
-environment."""
+"""The conditions of a measurement: machine, versions, the evaluator's code; and a worker's environment."""
 
 from __future__ import annotations
 

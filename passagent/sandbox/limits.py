@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ToolLimits:
-    """Limits of a tool with all that it starts, but for `memory`, `cpu_s` and `descriptors`: of each
-    process."""
+    """Limits of a tool with all that it starts; `memory`, `cpu_s` and `descriptors`: of each process."""
 
     wall_s: float = 60.0
     cpu_s: int = 60

@@ -14,7 +14,7 @@ PART = 1 << 21
 CHUNK = 1 << 17
 """Elements that are looked at together, at most: with fewer, threads mostly wait for Python's lock."""
 _FEW_CORES = 4
-"""Of more cores the referee leaves half to the workers: calls may be timed meanwhile."""
+"""With more cores the referee leaves half to the workers: calls may be timed meanwhile."""
 
 T = TypeVar("T")
 

@@ -71,7 +71,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Access:
-    """What a tool gets beyond its own files."""
+    """The access of a tool beyond its own files."""
 
     read: Iterable[Path] = ()
     """Paths beneath which it may read."""
@@ -100,14 +100,8 @@ def run(
     wall_s = limits.wall_s if not limits.is_candidates else min(limits.wall_s, END.get() - time.monotonic())
     if wall_s <= 0:
         return Done(-signal.SIGKILL, "", "", timed_out=True)
-    inherited = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
-    clean = {
-        "PATH": os.defpath,
-        **inherited,
-        "TMPDIR": str(scratch),
-        "LC_ALL": "C.UTF-8",
-        "CCACHE_DISABLE": "1",
-    }
+    env = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+    clean = {"PATH": os.defpath, **env, "TMPDIR": str(scratch), "LC_ALL": "C.UTF-8", "CCACHE_DISABLE": "1"}
     request = {
         "command": command,
         "scratch": str(scratch),

@@ -1,5 +1,5 @@
-"""Hide from a worker what it may not know before it needs it: windows of timed calls, how many there are,
-input values.
+"""Hide from a worker what it may not know before it needs it: windows and number of timed calls, input
+values.
 
 Native code of a candidate reads all memory of its worker, but makes no system calls. So what is to come lies
 in files in memory that the worker does not map: before a call it reads that call's windows and values.
@@ -22,8 +22,7 @@ _PART = 1 << 14
 
 
 def hidden(windows: Sequence[Sequence[int]]) -> int:
-    """A descriptor of the windows of calls, which a worker reads as `Unseen`, without knowing how many there
-    are."""
+    """A descriptor of the windows of calls, which a worker reads as `Unseen`, without their number."""
     words = [word for row in windows for word in (_CALL, *row)]
     fd = os.memfd_create("passagent-calls", os.MFD_CLOEXEC)
     try:

@@ -78,10 +78,8 @@ def round_of(evaluation: Evaluation) -> Round:
         graph_score = score.GraphScore(graph.speedup.e2e if graph.speedup else None, graph.passes_from_t)
         scores.append(math.log(score.as_score([graph_score], b, p)))
     errors = [_error(graph.speedup) for graph in evaluation.graphs]
-    known_errors = [error for error in errors if error is not None]
-    return Round(
-        scores, math.hypot(*known_errors) / len(known_errors) if len(known_errors) == len(errors) else None
-    )
+    sure = [error for error in errors if error is not None]
+    return Round(scores, math.hypot(*sure) / len(sure) if len(sure) == len(errors) else None)
 
 
 def _error(speedup: Speedup | None) -> float | None:
@@ -112,16 +110,11 @@ def pooled(rounds: Sequence[Evaluation]) -> Evaluation:
     last, scores = rounds[-1], [evaluation.as_score for evaluation in rounds if evaluation.as_score]
     if failed or len(scores) < max(2, len(rounds)):
         return failed or last
-    whole = interval(
-        [math.log(value) for value in scores], [round_of(evaluation).error for evaluation in rounds]
-    )
+    whole = interval([math.log(x) for x in scores], [round_of(e).error for e in rounds])
     graphs = [_pooled_graph(of) for of in zip(*(evaluation.graphs for evaluation in rounds), strict=True)]
     speedups = [graph.speedup.e2e for graph in graphs if graph.speedup]
     vs_reference = [graph.vs_reference.e2e for graph in graphs if graph.vs_reference]
-    es = {
-        t: score.geometric_mean([evaluation.es[t] for evaluation in rounds if evaluation.es])
-        for t in last.es or {}
-    }
+    es = {t: score.geometric_mean([e.es[t] for e in rounds if e.es]) for t in last.es or {}}
     ends = {"as_score": whole.value, "as_low": whole.low, "as_high": whole.high}
     gmeans = {"gmean_vs_reference": score.geometric_mean(vs_reference) if vs_reference else None}
     if speedups:
@@ -136,15 +129,10 @@ def _pooled_graph(rounds: Sequence[GraphResult]) -> GraphResult:
     """One subgraph's result from those of all rounds, see pooled."""
     worst = max(rounds, key=lambda graph: (graph.passes_from_t or 0, graph.max_abs_diff or 0.0))
     speedup, vs_reference = (_pooled_speedup([getattr(graph, name) for graph in rounds]) for name in _RATIOS)
-    eager_ms = (
-        score.geometric_mean(times) if all(times := [graph.eager_ms or 0.0 for graph in rounds]) else None
-    )
+    eager_ms = score.geometric_mean(times) if all(times := [g.eager_ms or 0.0 for g in rounds]) else None
     compiled_ms = eager_ms / speedup.e2e if eager_ms and speedup else None
     ms = {"eager_ms": eager_ms, "compiled_ms": compiled_ms, "pace_ms": worst.pace_ms and eager_ms}
-    counts = {
-        "trials": sum(graph.trials for graph in rounds),
-        "unstable": all(graph.unstable for graph in rounds),
-    }
+    counts = {"trials": sum(g.trials for g in rounds), "unstable": all(g.unstable for g in rounds)}
     samples: dict[str, Any] = {name: [] for name in _SAMPLES}
     return worst.model_copy(update=samples | ms | counts | {"speedup": speedup, "vs_reference": vs_reference})
 
@@ -154,18 +142,13 @@ def _pooled_speedup(rounds: Sequence[Speedup | None]) -> Speedup | None:
     speedups = [speedup for speedup in rounds if speedup is not None]
     if len(speedups) < len(rounds):
         return None
-    whole = interval(
-        [math.log(speedup.e2e) for speedup in speedups], [_error(speedup) for speedup in speedups]
-    )
+    whole = interval([math.log(s.e2e) for s in speedups], [_error(s) for s in speedups])
     return Speedup(e2e=whole.value, low=whole.low, high=whole.high)
 
 
 def standing(measured: Mapping[int, Sequence[Round]]) -> list[Finalist]:
     """The finalists, the best first; ties keep the order they came in."""
-    means = {
-        node_id: [_mean(measured_round.graphs) for measured_round in rounds]
-        for node_id, rounds in measured.items()
-    }
+    means = {node_id: [_mean(r.graphs) for r in rounds] for node_id, rounds in measured.items()}
     order = sorted(means, key=lambda node_id: -_mean(means[node_id]))
     return [
         Finalist(
@@ -185,10 +168,8 @@ def is_settled(finalists: Sequence[Finalist]) -> bool:
     if not finalists:
         return True
     best, *others = finalists
-    is_precise = best.as_score.high <= NARROW * best.as_score.value
-    return is_precise and all(
-        finalist.is_behind or (finalist.behind and finalist.behind.high < CLOSE) for finalist in others
-    )
+    sure = best.as_score.high <= NARROW * best.as_score.value
+    return sure and all(f.is_behind or (f.behind and f.behind.high < CLOSE) for f in others)
 
 
 def _behind(best: Sequence[Round], other: Sequence[Round]) -> Interval:

@@ -206,10 +206,7 @@ async def seed(session: Session) -> None:
 async def _make(session: Session, episode: Episode) -> Episode:
     """A seed's episode at its end: the expert's conversation, or the verdict on what was planted."""
     store = session.store
-    node = next(
-        (made_node for made_node in nodes.of_episode(store, episode.id) if made_node.call_id == seeds.CALL),
-        None,
-    )
+    node = next((n for n in nodes.of_episode(store, episode.id) if n.call_id == seeds.CALL), None)
     if node is None:
         return await run_claimed(session, episode)
     if node.state != "done":

@@ -141,7 +141,7 @@ def _diagnosis(stored: str) -> Diagnosis:
 
 
 def attempts(
-    session: Session, episode: Episode, parent: Node | None, node_count: int
+    session: Session, episode: Episode, parent: Node | None, total: int
 ) -> tuple[list[Attempt], int]:
     """At most agent.siblings relatives of what the episode starts from, the newest last.
 
@@ -152,7 +152,7 @@ def attempts(
         return [], 0
     nearest = relatives(session.store, episode, parent, limit)
     own_count = sum(node.island == island for node in [*nearest, *([parent] if parent else [])])
-    return [attempt(session.store, node, session.change_texts) for node in nearest], node_count - own_count
+    return [attempt(session.store, node, session.change_texts) for node in nearest], total - own_count
 
 
 def hints_for(session: Session, episode: Episode, parent: Node | None) -> tuple[list[HintView], list[str]]:

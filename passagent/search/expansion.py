@@ -189,9 +189,7 @@ def _is_at_light(session: Session, correct: list[Node]) -> bool:
     """Tell whether one of the correct nodes is so near to the speed of light that its island may rest."""
     margin = session.config.search.until_sol
     headrooms = [(node.diagnosed or {}).get("headroom") for node in correct]
-    return margin is not None and any(
-        headroom is not None and headroom <= 1 + margin for headroom in headrooms
-    )
+    return margin is not None and any(x is not None and x <= 1 + margin for x in headrooms)
 
 
 def _count_gain(session: Session, best: float | None) -> None:
@@ -215,7 +213,7 @@ def tools(
     """The agent's tools that `agent.tools` asks for, bound to this episode; `flush` stores what it said."""
     start_as = parent.as_score if parent and parent.status == "ok" else None
     target = target_of(session.config.evaluator)
-    factories: dict[str, Callable[[], Tool]] = {
+    makers: dict[str, Callable[[], Tool]] = {
         EDITOR: partial(file_editor, workspace),
         CHECK: partial(check, workspace, lambda files: outline(session, Candidate(files))),
         EVALUATOR: partial(pass_evaluator, workspace, submitter(session, episode, flush), start_as),
@@ -228,6 +226,5 @@ def tools(
         CODE: partial(search_code, target),
     }
     return [
-        factories[name]() if name in factories else own_tool(name, workspace)
-        for name in session.config.agent.tools
+        makers[name]() if name in makers else own_tool(name, workspace) for name in session.config.agent.tools
     ]

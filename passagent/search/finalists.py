@@ -68,8 +68,7 @@ def _finished(session: Session) -> int:
 
 
 def _plan(session: Session, series: int, best: list[Node], count: int, held_all: bool) -> bool:
-    """Plan the series, and tell whether this call did it: each round has the finalists in an order of its
-    own."""
+    """Plan the series, and tell whether this call did it: each round has an order of its own."""
     rng = random.Random(f"finalists:{session.run.seed}:{series}")
     rounds = [rng.sample(best, len(best)) for _ in range(count)]
     return confirmations.plan(session.store, session.run.id, series, rounds, held_all)

@@ -331,14 +331,14 @@ async def work(
             raise
         except Exception as error:
             log.exception("the search ended with an error")
-            explained = (
+            failure = (
                 error if isinstance(error, PassagentError) else PassagentError(f"{error!r}; see run.log")
             )
             go_on = resume_command(store, run.id)
-            explained.args = (f"{explained}; everything so far is stored, go on with: {go_on}",)
-            if explained is error:
+            failure.args = (f"{failure}; everything so far is stored, go on with: {go_on}",)
+            if failure is error:
                 raise
-            raise explained from error
+            raise failure from error
     return export_best(store, runs.get_run(store, run.id))
 
 

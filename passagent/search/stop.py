@@ -185,11 +185,10 @@ def is_limited(config: SearchConfig, want: Want) -> bool:
 def lack(config: SearchConfig, progress: Progress, want: Want, held: Want) -> str | None:
     """Why there is no room for `want` beside what is `held` by all work under way; None if there is."""
     if config.max_tokens is not None and want.tokens:
-        remaining = config.max_tokens - progress.tokens - held.tokens
-        if want.tokens > remaining:
+        rest = config.max_tokens - progress.tokens - held.tokens
+        if want.tokens > rest:
             return (
-                f"the next call may take {want.tokens} tokens, {max(0, remaining)} of "
-                f"{config.max_tokens} are left"
+                f"the next call may take {want.tokens} tokens, {max(0, rest)} of {config.max_tokens} are left"
             )
     if config.max_cost is not None and want.cost:
         left_cost = config.max_cost - progress.cost - (held.cost or 0.0)

@@ -29,7 +29,7 @@ GO_ON = "stopped; what was begun is stored, go on with passagent.resume('last') 
 
 
 def finished(search: Search[T]) -> T:
-    """Return the search's result. Ctrl-C stops it cleanly, then KeyboardInterrupt is raised; a second one at
+    """Return the search's result. Ctrl-C stops it cleanly and raises KeyboardInterrupt; a second one stops at
     once.
 
     Raises what the search raises.

@@ -172,10 +172,8 @@ def winner(store: Store, run_id: str, by_model: bool = False) -> Node | None:
     rows, seeds = last_series(store, run_id), set[str]()
     if by_model:
         names = {"run": run_id, "seeds": SEEDS}
-        seed_rows = store.rows(
-            "SELECT canonical_key FROM nodes WHERE run_id = :run AND island = :seeds", names
-        )
-        seeds = {row["canonical_key"] for row in seed_rows}
+        keys = store.rows("SELECT canonical_key FROM nodes WHERE run_id = :run AND island = :seeds", names)
+        seeds = {row["canonical_key"] for row in keys}
     confirmed = (get_node(store, node_id) for node_id in scores(rows))
     best = next((node for node in confirmed if node.canonical_key not in seeds), None)
     return best or _best_beside(store, run_id, rows, seeds)

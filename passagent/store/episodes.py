@@ -107,8 +107,7 @@ def _make(store: Store, run: Run, island: int, last: Episode | None, seeds: int)
 
 
 def _is_its_own(store: Store, run: Run, island: int, number: int, iters: int) -> bool:
-    """Tell whether the island may make episode `number`: one of `iters`, or one that a resting island left to
-    it.
+    """Tell whether the island may make episode `number`: one of `iters`, or a resting island's.
 
     What is left follows on the last number, round by round, to those that do not rest. Raises NotYet while
     another island may still come to rest.

@@ -41,7 +41,7 @@ def plant(
 
 
 def author_of(store: Store, run: Run, node: Node) -> str:
-    """Name the author of a node: a model, or where a seed is from (`expert`, `library FILE, RUN`, `directory
+    """Name the author of a node: a model, or a seed's origin (`expert`, `library FILE, RUN`, `directory
     DIR`)."""
     return get_episode(store, node.episode_id).model or run.model
 

@@ -1,5 +1,4 @@
-"""Faults of the machine, as distinct from a candidate's: the one place that knows them, and names each in a
-line.
+"""Faults of the machine, not of a candidate: the one place that knows them, and names each in a line.
 
 An error of the operating system on the trusted side is the machine's. A candidate's own process can raise any
 error and print any text, so what it says is no proof: the places in question are tried from here.
@@ -76,8 +75,7 @@ def check_places() -> None:
 
 
 def speaks_of_places(text: str) -> bool:
-    """Tell whether a text has the words for a full or closed directory: no proof, but reason to
-    `check_places`."""
+    """Tell whether a text has the words for a full or closed directory: reason to `check_places`."""
     return any(os.strerror(number) in text for number in (*_FULL, *_CLOSED))
 
 

@@ -26,8 +26,7 @@ class States:
     after: list[torch.Tensor]
     """The last is what eager leaves."""
     due: list[bool]
-    """True for each of these operators whose write must be made, as nobody uses what it wrote as its
-    value."""
+    """True for each of these whose write must be made, as nobody uses what it wrote as its value."""
 
     def judged(self, after: torch.Tensor | None) -> torch.Tensor:
         """The value after a call (None: nothing else) that is compared with the one after eager's.

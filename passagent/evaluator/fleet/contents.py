@@ -1,5 +1,4 @@
-"""Files that an evaluation needs, by content hash: machines share no disk, and each file travels to each
-once."""
+"""Files that an evaluation needs, by content hash: machines share no disk; each file travels once."""
 
 from __future__ import annotations
 

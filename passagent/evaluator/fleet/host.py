@@ -65,9 +65,7 @@ class Host:
     def __init__(self, facts: dict[str, Any], make_owner: MakeOwner = RefereeProcess) -> None:
         """`facts`: of machine_facts.find_machine."""
         self.facts, self.incarnation = facts, uuid.uuid4().hex
-        self.devices: dict[str, OfferedDevice] = {
-            device.name: device for device in read_devices(facts["devices"])
-        }
+        self.devices: dict[str, OfferedDevice] = {d.name: d for d in read_devices(facts["devices"])}
         self._cores = dict(zip(self.devices, core_shares(len(self.devices)), strict=True))
         self.is_draining = False
         self._make_owner = make_owner
@@ -128,9 +126,7 @@ class Host:
             device = self.devices[body["device"]]
             if body["uuid"] not in ("", device.uuid):
                 raise PassagentError(f"{device.name} is another device now")
-            await self._end(
-                lambda *place: place == (session, device.name), jobs_only=True
-            )  # nobody waits for it
+            await self._end(lambda *at: at == (session, device.name), jobs_only=True)  # nobody waits for it
             job = self._jobs[ticket] = Job(
                 session, device.name, asyncio.create_task(self._work(device, body))
             )

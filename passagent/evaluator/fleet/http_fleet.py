@@ -116,7 +116,7 @@ def survey(config: EvaluatorConfig) -> Surveyed:
 
 
 def _how(token: str) -> dict[str, Any]:
-    """The options of a client: its token; no proxy; certificates as OpenSSL knows them, with those of
+    """A client's options: token; no proxy; certificates as OpenSSL knows them, with those of
     SSL_CERT_FILE."""
     headers = {"Authorization": f"Bearer {token}"}
     return {"headers": headers, "trust_env": False, "verify": ssl.create_default_context()}

@@ -109,11 +109,7 @@ def main() -> None:
     except PassagentError as error:
         print(json.dumps({"usage": str(error)}))
         return
-    facts = {
-        "host": platform.node(),
-        "versions": versions(),
-        "devices": [asdict(offered) for offered in devices],
-    }
+    facts = {"host": platform.node(), "versions": versions(), "devices": [asdict(d) for d in devices]}
     print(json.dumps(facts))
 
 

@@ -64,8 +64,8 @@ class DeviceActor:
         self._host = make(device)
 
     async def call(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Answer a call, as Host.answer does. A device has no uuid here: Ray may restart the actor on another
-        one."""
+        """Answer a call, as Host.answer does. Devices have no uuid here: Ray may restart the actor
+        elsewhere."""
         answer = await self._host.answer(name, body)
         if name == "hello":
             answer["devices"] = [device | {"uuid": ""} for device in answer["devices"]]

@@ -195,8 +195,7 @@ class RemoteOwner:
         return None if answer.get("problem") is None else str(answer["problem"])
 
     async def stop(self) -> None:
-        """Stop the device's workers. A machine out of reach ends them when it hears no more of this
-        session."""
+        """Stop the device's workers. A machine out of reach ends them when this session is silent."""
         if self.link.incarnation is None:
             return
         body = {"device": self._name, "session": self._asker.session, "incarnation": self.link.incarnation}

@@ -61,11 +61,7 @@ def offered(place: str, hello: dict[str, Any], kind: str) -> list[Offered]:
     """The devices of a kind that a machine offers. Raises UsageError for unlike versions."""
     if problem := unlike(hello["versions"]):
         raise UsageError(f"{place}: {problem}")
-    return [
-        Offered(place, device)
-        for device in read_devices(hello["devices"])
-        if device.name.partition(":")[0] == kind
-    ]
+    return [Offered(place, d) for d in read_devices(hello["devices"]) if d.name.partition(":")[0] == kind]
 
 
 def reference_of(devices: list[Offered], kind: str) -> Reference:

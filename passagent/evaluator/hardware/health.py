@@ -133,8 +133,7 @@ def orphaned_workers() -> list[int]:
 
 
 def _adopts(pid: int) -> bool:
-    """Tell whether the process adopts orphans. In a container process 1 may be the Python that owns
-    workers."""
+    """Tell whether the process adopts orphans. In a container process 1 may own workers."""
     if pid == 1:
         try:
             return not Path(os.readlink("/proc/1/exe")).name.startswith("python")

@@ -117,10 +117,8 @@ def measured_now(device: str) -> Machine:
     try:
         return read_machine(json.loads(done.stdout))
     except (ValueError, KeyError, TypeError) as error:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise InfrastructureError(
-            f"the rates of {device} could not be measured: {lines[-1][:300]}"
-        ) from error
+        tail = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise InfrastructureError(f"the rates of {device} could not be measured: {tail[-1][:300]}") from error
 
 
 def _path(device: str) -> Path:
@@ -139,7 +137,7 @@ def _measure(device: str) -> Machine:
     tiny = torch.ones(16, device=device)
 
     def seconds(call: Callable[[], object], calls: int) -> tuple[float, int]:
-        """The seconds of the best round, and its threads; all threads are tried, too, if these are
+        """The seconds of the best round, and its threads; all threads are tried, too, if there are
         several."""
         times: list[tuple[float, int]] = []
         for count in {threads} if is_gpu else {1, threads}:

@@ -106,8 +106,7 @@ class Blocks:
             self._copies[start_of(output)] = copied
 
     def copy_of(self, output: torch.Tensor) -> torch.Tensor | None:
-        """The values that torch had copied to where a kernel then wrote an output; None if no copy was
-        there."""
+        """The values that torch had copied to where a kernel then wrote an output; None without a copy."""
         return self._copies.get(start_of(output))
 
     def close(self) -> None:

@@ -298,8 +298,7 @@ class Judging:
     def _check(
         self, ahead: ReferencesAhead, loaded: LoadedWorker, subgraph: Subgraph, result: GraphResult
     ) -> None:
-        """Get the outputs on every input set in audited calls; compare them with eager's in another
-        thread."""
+        """Get the outputs on every input set in audited calls; another thread compares them with eager's."""
         reference = ahead.get(subgraph)
         result.moved_bytes = reference.moved_bytes - reference.unread_bytes
         result.flops = reference.flops
@@ -320,9 +319,7 @@ class Judging:
             with self._noting(subgraph, result):
                 judge_sets(reference, returned, result, self._is_candidate)
 
-        self._comparisons.do(
-            judge, sum(tensor.nbytes for set_outputs in returned.values() for tensor in set_outputs)
-        )
+        self._comparisons.do(judge, sum(t.nbytes for outs in returned.values() for t in outs))
 
     def _time(
         self, loaded: LoadedWorker, subgraph: Subgraph, result: GraphResult, is_repeat: bool = False

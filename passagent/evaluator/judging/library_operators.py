@@ -30,14 +30,12 @@ def taken_from_the_library(subgraphs: Sequence[Subgraph], recording: Recording) 
     }
     violations = []
     for number in sorted(numbers):
-        recorded = recording.passes[number]
-        targets = (
-            re.split(r"[:.]", node.target)[-1] for node in recorded.pattern if node.op.startswith("call")
-        )
+        entry = recording.passes[number]
+        targets = (re.split(r"[:.]", node.target)[-1] for node in entry.pattern if node.op.startswith("call"))
         if taken := [name for name in targets if _COMPUTING.fullmatch(name)]:
             message = (
                 f"replaces {taken[0]}, which this task leaves to the library (compute_ops: library-only); "
                 "match only what comes before or after it"
             )
-            violations.append(Violation(rule="compute_ops", file=recorded.file, line=0, message=message))
+            violations.append(Violation(rule="compute_ops", file=entry.file, line=0, message=message))
     return violations

@@ -75,8 +75,7 @@ class LoadedWorker:
         return checked(self.answer(request, self._config.timeout_s, fds))
 
     def answer(self, request: Request[R], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer[R]:
-        """Ask as Worker.ask does, within what is left to the candidate; twice what eager took is not its
-        doing."""
+        """Ask as Worker.ask does, within what is left to the candidate; not for twice eager's time."""
         held, allowance = self._held.get(getattr(request, "id", "")), self._allowance
         free_s = 2 * held.reference.eager_s + self._config.budget_s if held is not None else 0.0
         most_s = max(0.0, allowance.left_s) + free_s
@@ -182,13 +181,11 @@ class LoadedWorker:
         if self._is_broken or not held or self._config.isolation == "in-process":
             return
         wrong = wrong_indices(subgraph, load_graph(held[0].nodes), held[0].order)
-        for index in wrong if (is_cpu := self._config.device == "cpu") else wrong[:1]:
+        for bad in wrong if (is_cpu := self._config.device == "cpu") else wrong[:1]:
             self._is_broken = True
-            message = (
-                f"input {index[0]} holds the index {index[2]}: eager raises, the pass does not; {_CHECK}"
-            )
+            message = f"input {bad[0]} holds the index {bad[2]}: eager raises, the pass does not; {_CHECK}"
             try:
-                request = Audit(id=held[0].name, sets=[0], before=1, wrong=index)
+                request = Audit(id=held[0].name, sets=[0], before=1, wrong=bad)
                 error = self.worker.ask(request, self._config.timeout_s).error
             except WorkerDied as death:
                 if death.killed_from_outside:

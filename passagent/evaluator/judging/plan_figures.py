@@ -1,5 +1,4 @@
-"""Figures of each subgraph from a candidate's plans, before anything runs: launches, bytes, compilers'
-figures."""
+"""Figures of each subgraph from a candidate's plans, before anything runs: launches, bytes, registers."""
 
 from __future__ import annotations
 
@@ -14,9 +13,7 @@ from passagent.plan.show import moved
 
 def fill_plan_figures(result: GraphResult, plans: Plans) -> None:
     """The figures of the result's subgraph; nothing where no pass is called there."""
-    calls = next(
-        (subgraph.calls for subgraph in plans.recording.subgraphs if subgraph.name == result.name), ()
-    )
+    calls = next((s.calls for s in plans.recording.subgraphs if s.name == result.name), ())
     if not calls:
         return
     counts: Counter[str] = Counter()

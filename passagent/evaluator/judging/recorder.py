@@ -145,10 +145,7 @@ class Recorder:
         else:
             answer = self._record(candidate, graphs, device, allowance)
             recorded = answer.recording
-        built, failed = (
-            dict[str, Built](),
-            {failure.subgraph: _failed(failure.why) for failure in answer.failed},
-        )
+        built, failed = dict[str, Built](), {f.subgraph: _failed(f.why) for f in answer.failed}
         refused = taken_from_the_library(subgraphs, recorded)
         unbuilt, texts = set[tuple[int, int]](), list[str]()
         for (number, place), outcome in self._built(recorded, interpreted, allowance):
@@ -171,9 +168,7 @@ class Recorder:
         compiler_words = "\n".join(_each_once(texts))
         unmatched = _unmatched(answer, compiler_words)
         if refused:
-            raise Refused(
-                list({violation.model_dump_json(): violation for violation in refused}.values()), unmatched
-            )
+            raise Refused(list({v.model_dump_json(): v for v in refused}.values()), unmatched)
         failed |= unmatched
         for subgraph in recorded.subgraphs:
             if any((call.number, call.plan) in unbuilt for call in subgraph.calls):
@@ -186,11 +181,7 @@ class Recorder:
         """For each plan, by the numbers of its pass and in it, its built kernels or why there are none."""
         arch = None if self._config.device == "cpu" else "sm_{major}{minor}".format(**self._facts)
         target, steps = target_of(self._config), Steps()
-        plans = {
-            (n, p): plan
-            for n, recorded in enumerate(recording.passes)
-            for p, plan in enumerate(recorded.plans)
-        }
+        plans = {(n, p): plan for n, r in enumerate(recording.passes) for p, plan in enumerate(r.plans)}
 
         def build(plan: Plan) -> _Outcome:
             tools.END.set(end)

@@ -45,8 +45,7 @@ class Referee:
         started: Started | None = None,
         lease: DeviceLease | None = None,
     ) -> None:
-        """`started`: its fork server's process, if that is on its way. `lease`: of the device; None: its
-        own."""
+        """`started`: its fork server's process, if that is on its way. `lease`: None: its own."""
         self.config = config or EvaluatorConfig()
         self.lease = lease or DeviceLease(find_device(self.config.device))
         self._free_bytes = available_bytes()
@@ -96,11 +95,7 @@ class Referee:
     def describe(self, task: Task, seconds: float) -> list[EagerGraph]:
         """Eager on the subgraphs of `task`, as many as are begun in so many seconds. Raises as `evaluate`."""
         until, dispatch = time.monotonic() + seconds, dispatch_of(self.config)
-        return [
-            self._baseline.describe(subgraph, dispatch)
-            for subgraph in task.subgraphs
-            if time.monotonic() < until
-        ]
+        return [self._baseline.describe(s, dispatch) for s in task.subgraphs if time.monotonic() < until]
 
     def evaluate(self, task: Task, subject: Subject, bar: float | None = None) -> Evaluation:
         """Judge `subject` on every subgraph of `task`; under `bar`, an AS, no longer than tells so.
@@ -133,9 +128,7 @@ class Referee:
         if any(graph.speedup is not None for graph in evaluation.graphs):
             evaluation.bar, evaluation.stopped_early = bar, judging.stopped_early
         for graph in evaluation.inexact()[:1]:
-            subgraph = next(
-                candidate_graph for candidate_graph in task.subgraphs if candidate_graph.name == graph.name
-            )
+            subgraph = next(s for s in task.subgraphs if s.name == graph.name)
             graph.roundings = self._baseline.roundings(subgraph, judging.dispatch)
         evaluation.seconds = round(time.monotonic() - started, 3)
         evaluation.device_state = {"before": before, "after": device_state(self.config.device)}

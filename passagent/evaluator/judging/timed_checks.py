@@ -23,8 +23,7 @@ from passagent.evaluator.runner.worker_messages import Kept
 
 @dataclass
 class TimedChecks:
-    """The checks of one subgraph. Everything raises Failed and Refused, some of it only when `comparisons`
-    end."""
+    """The checks of one subgraph. All raise Failed and Refused, some only when `comparisons` end."""
 
     loaded: LoadedWorker
     reference: Reference

@@ -19,10 +19,7 @@ def refused(
 ) -> Evaluation:
     """A failure at every t on every subgraph of `task`, for `violations` of the rules."""
     mismatches = {name: failure.mismatches for name, failure in unmatched.items()}
-    failures = {
-        subgraph.name: Failed("refused", REFUSED, mismatches.get(subgraph.name, ()))
-        for subgraph in task.subgraphs
-    }
+    failures = {s.name: Failed("refused", REFUSED, mismatches.get(s.name, ())) for s in task.subgraphs}
     return failed(task, candidate, config, failures, violations)
 
 

@@ -47,8 +47,7 @@ _FAILURES: dict[str, score.Failure] = {
 
 
 def violation_of(reported: ReportedViolation) -> Violation:
-    """Make a violation of a worker's report, its text made plain and cut to a reader's size. A worker
-    measures nothing."""
+    """Make a violation of a worker's report, its text made plain and cut. A worker measures nothing."""
     message, file = plain(shortened(reported.message, MESSAGE)), plain(reported.file[:200])
     return Violation(rule=plain(reported.rule[:80]), file=file, line=reported.line, message=message)
 

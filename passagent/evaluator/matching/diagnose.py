@@ -78,21 +78,19 @@ def best_attempt(pattern: fx.Graph, graph: fx.Graph) -> Attempt:
     return _report(best, operators, present)
 
 
-def _report(best: _Alignment, operators: list[fx.Node], present: list[fx.Node]) -> Attempt:
-    for node in operators:
+def _report(best: _Alignment, nodes: list[fx.Node], present: list[fx.Node]) -> Attempt:
+    for node in nodes:
         if node in best.failures:
             graph_node, reason = best.failures[node]
             reason += _spelling(node, graph_node, present)
-            others = [f"; `{describe(n)}`: {best.failures[n][1]}" for n in operators if n in best.failures][
-                1:
-            ]
+            others = [f"; `{describe(n)}`: {best.failures[n][1]}" for n in nodes if n in best.failures][1:]
             more = f"; {len(others) - _MOST} operators more differ" if len(others) > _MOST else ""
             parameters = {str(parameter.target): value for parameter, value in best.bound.items()}
-            is_whole = all(node in best.image and key(node) == key(best.image[node]) for node in operators)
-            is_whole = is_whole and len(parameters) == len(operators[0].graph.find_nodes(op="placeholder"))
+            is_whole = all(node in best.image and key(node) == key(best.image[node]) for node in nodes)
+            is_whole = is_whole and len(parameters) == len(nodes[0].graph.find_nodes(op="placeholder"))
             reason += "".join(others[:_MOST]) + more
             return Attempt(best.matched, node, graph_node, reason, parameters if is_whole else None)
-    for node in operators:
+    for node in nodes:
         if node not in best.image:
             free = [g for g in present if key(g) == key(node) and g not in best.image.values()]
             what = "a further" if any(key(g) == key(node) for g in present) else "any"
@@ -100,7 +98,7 @@ def _report(best: _Alignment, operators: list[fx.Node], present: list[fx.Node]) 
             if free:
                 reason = "operator: this part of the pattern fits nowhere beside the matched ones"
             return Attempt(best.matched, node, None, reason + _spelling(node, None, present))
-    last = operators[-1]
+    last = nodes[-1]
     reason = "consistency: every operator fits alone, but no assignment fits them all at once"
     return Attempt(best.matched, last, best.image[last], reason)
 

@@ -188,12 +188,10 @@ def _parameters(function: Any) -> dict[str, Any]:
     if function is torch._C._nn.scaled_dot_product_attention:
         return {"query": None, "key": None, "value": None, "attn_mask": None, "dropout_p": 0.0}
     try:
-        parameters = inspect.signature(function).parameters
+        params = inspect.signature(function).parameters
     except (TypeError, ValueError):
         return {}
-    return {
-        name: None if p.default is inspect.Parameter.empty else p.default for name, p in parameters.items()
-    }
+    return {name: None if p.default is inspect.Parameter.empty else p.default for name, p in params.items()}
 
 
 def nodes_in(value: Any) -> list[fx.Node]:

@@ -189,16 +189,14 @@ class _Search:
         if unified.differences:
             return None
         new: list[fx.Node] = []
-        for pattern_node, image in [(step, node), *unified.pairs]:
-            if pattern_node in self.bound:
-                fits = same_literal(self.bound[pattern_node], image, any_device=True)
+        for part, image in [(step, node), *unified.pairs]:
+            if part in self.bound:
+                fits = same_literal(self.bound[part], image, any_device=True)
             else:
-                fits = pattern_node.op == "placeholder" or (
-                    isinstance(image, fx.Node) and key(pattern_node) == key(image)
-                )
+                fits = part.op == "placeholder" or (isinstance(image, fx.Node) and key(part) == key(image))
                 if fits:
-                    self.bound[pattern_node] = image
-                    new.append(pattern_node)
+                    self.bound[part] = image
+                    new.append(part)
             if not fits:
                 for item in new:
                     del self.bound[item]

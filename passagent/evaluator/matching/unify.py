@@ -97,11 +97,9 @@ def unify(pattern: fx.Node, graph: fx.Node) -> Unified:
         left, right = ({name: value for name, value in side.items() if name != "1"} for side in (left, right))
     for name in left.keys() | right.keys():
         if name not in left or name not in right:
-            who, other, arguments = (
-                ("graph", "pattern", right) if name in right else ("pattern", "graph", left)
-            )
+            who, other, args = ("graph", "pattern", right) if name in right else ("pattern", "graph", left)
             result.differences.append(
-                f"argument {name}: the {who} passes {show(arguments[name])}, the {other} none"
+                f"argument {name}: the {who} passes {show(args[name])}, the {other} none"
             )
     for name in left:
         if name in right:
@@ -110,8 +108,7 @@ def unify(pattern: fx.Node, graph: fx.Node) -> Unified:
 
 
 def same_literal(a: Any, b: Any, any_device: bool = False) -> bool:
-    """Tell whether two literals are the same: of one type, floats bit by bit (all NaN are one), list for
-    tuple.
+    """Tell whether two literals are the same: of one type, floats bitwise (all NaN are one), list for tuple.
 
     2 is neither 2.0 nor True, and 0.0 is not -0.0. `any_device`: every device is every other.
     """

@@ -161,17 +161,15 @@ class Baseline:
 
         None where float64 does not tell, or where the reference is not kept any more.
         """
-        reference = self._kept.get(_key(subgraph, dispatch))
-        if reference is None or not reference.expected[0].known:
+        held = self._kept.get(_key(subgraph, dispatch))
+        if held is None or not held.expected[0].known:
             return []
-        if reference.roundings is None:
-            first = reference.rotation.first()
-            requests = (
-                of_eager(worker_messages.Rounding, reference, chosen, first) for chosen in range(SETS)
-            )
+        if held.roundings is None:
+            first = held.rotation.first()
+            requests = (of_eager(worker_messages.Rounding, held, chosen, first) for chosen in range(SETS))
             answers = (self.ask(request, self._config.timeout_s) for request in requests)
-            reference.roundings = next(filter(None, (answer.reply.operators for answer in answers)), [])
-        return reference.roundings
+            held.roundings = next(filter(None, (answer.reply.operators for answer in answers)), [])
+        return held.roundings
 
     def ask(self, request: Request[R], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer[R]:
         """A request about a subgraph at hand. Raises InfrastructureError: eager did answer before."""
@@ -253,26 +251,24 @@ class Baseline:
         reference.unread_bytes = unread_bytes(reference.nodes, reference.order, subgraph)
         reference.flops = count_flops(reference.nodes, reference.order, subgraph)
         chosen, is_small, is_slow = 0, keeping.is_small(subgraph), False
-        first, results = reference.rotation.first(), list[tuple[list[torch.Tensor], list[Fact]]]()
+        first, drawn = reference.rotation.first(), list[tuple[list[torch.Tensor], list[Fact]]]()
         try:
             for chosen, kind in enumerate(reference.kinds):
                 if (kind in FOR_SMALL and not is_small) or (kind in FOR_FAST and is_slow):
                     break
                 ran = self._run(run_request(reference, chosen, [first], keep=True), subgraph)
-                kept_call, eager = ran.returned, self.outputs(ran.returned.outputs)
+                call, eager = ran.returned, self.outputs(ran.returned.outputs)
                 if chosen == 0:
-                    reference.note_outputs(eager, kept_call.outputs)
+                    reference.note_outputs(eager, call.outputs)
                     count = sum(tensor.numel() for tensor in eager)
                     is_small, is_slow = is_small and count <= keeping.SMALL, count > _LARGE
                 shapes = [output.shape for output in eager]
-                if chosen in reference.special and shapes != [output.shape for output in results[0][0]]:
+                if chosen in reference.special and shapes != [output.shape for output in drawn[0][0]]:
                     raise TaskError(f"{subgraph.path}: the shapes of eager's outputs depend on values")
                 is_slow = is_slow or (chosen == SETS and ran.samples[0] > _SLOW_NS)
-                reference.mutated = sorted({*reference.mutated, *kept_call.mutated})
-                results.append(
-                    (eager, [Fact(item.contiguous, item.device, item.own) for item in kept_call.outputs])
-                )
-            for chosen, (eager, facts) in enumerate(results):
+                reference.mutated = sorted({*reference.mutated, *call.mutated})
+                drawn.append((eager, [Fact(item.contiguous, item.device, item.own) for item in call.outputs]))
+            for chosen, (eager, facts) in enumerate(drawn):
                 reference.expected.append(self._expected(reference, chosen, eager, facts, is_small))
         except TaskError as error:
             raise (SpecialError(str(error)) if chosen in reference.special else error) from error.__cause__

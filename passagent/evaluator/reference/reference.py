@@ -51,8 +51,7 @@ class Reference:
     unread_bytes: int = 0
     """Bytes of the inputs that are not read."""
     written_bytes: int = 0
-    """Bytes of outputs with memory of their own, each element that is not repeated once: what a call must
-    write."""
+    """Bytes of outputs with memory of their own, each element that is not repeated once."""
     flops: int | None = None
     """The FLOPs of GraphResult."""
     pace_ns: float | None = None
@@ -117,13 +116,9 @@ class Reference:
     @property
     def size(self) -> int:
         """Bytes: the inputs, eager's outputs on them, these in float64, and what else was in the inputs."""
-        outputs = (
-            tensor for expected in self.expected for tensor in (*expected.eager, *(expected.float64 or ()))
-        )
-        between = [
-            tensor for expected in self.expected for states in expected.states for tensor in states.after[:-1]
-        ]
-        between += (tensor for expected in self.expected for tensor in expected.room)
+        outputs = (tensor for e in self.expected for tensor in (*e.eager, *(e.float64 or ())))
+        between = [tensor for e in self.expected for states in e.states for tensor in states.after[:-1]]
+        between += (tensor for e in self.expected for tensor in e.room)
         return self.arena.size + sum(tensor.nbytes for tensor in (*outputs, *between))
 
     def room(self) -> int:
@@ -213,8 +208,7 @@ def describe(values: list[Any], subgraph: Subgraph, arena: Arena) -> list[Given]
 
 
 def own_bytes(output: Output) -> int:
-    """Bytes of the elements that have places of their own: fewer than all where it is expanded, or
-    overlaps."""
+    """Bytes of the elements that have places of their own: fewer than all if expanded or overlapping."""
     if 0 in output.shape:
         return 0
     pairs = list(zip(output.shape, output.strides, strict=True))

@@ -104,9 +104,7 @@ class Graph:
     def hold(self, *chosen: int) -> None:
         """Keep only these of large input sets on the device; what is freed is there for other workers."""
         if self.sets.are_large and self.sets.keep(chosen):
-            self.refreshers = {
-                key: refresher for key, refresher in self.refreshers.items() if key[0] in chosen
-            }
+            self.refreshers = {key: fn for key, fn in self.refreshers.items() if key[0] in chosen}
             torch.cuda.empty_cache()
 
     def refresher(self, chosen: int, which: Sequence[int]) -> Refresh:

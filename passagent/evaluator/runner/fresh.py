@@ -30,8 +30,7 @@ MORE = 1 << 18
 """Elements that a reservoir may hold beyond its tensor's, or as many as that one has."""
 
 MIX = 1 / 16
-"""The share of a mixed window that comes from another one: a power of two, so that every device rounds
-alike."""
+"""The share of a mixed window that comes from another one: a power of two, for equal rounding."""
 _MIXED = {"float16", "bfloat16", "float32", "float64"}
 _LARGEST = 1e30
 """Where values are so large they are not mixed: their differences overflow."""
@@ -113,8 +112,7 @@ def window_of(reservoir: torch.Tensor, where: int, count: int) -> torch.Tensor:
 
 
 def pieces_of(reservoir: torch.Tensor, where: int, count: int) -> Iterator[torch.Tensor]:
-    """Yield a window PIECE by PIECE: mixed values of a large input take no memory that stays with the
-    process."""
+    """Yield a window PIECE by PIECE: mixed values of a large input take no lasting memory."""
     first, other = _pair(reservoir, where, count)
     others = first.split(PIECE) if other is None else other.split(PIECE)
     for piece, other_piece in zip(first.split(PIECE), others, strict=True):

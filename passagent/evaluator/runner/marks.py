@@ -72,11 +72,9 @@ class Marks:
         wide = self._each + 1
         first, rest = stamps[: wide * self._gaps], stamps[wide * self._gaps :]
         rows = [first[k::wide] + rest[k - 1 :: self._each] for k in range(1, wide)]
-        overhead = round(
-            median(start - before for before, start in zip(first[::wide], rows[0], strict=False))
-        )
+        cost = round(median(start - before for before, start in zip(first[::wide], rows[0], strict=False)))
         took, *copying = (
-            [max(1, later - earlier - overhead) for earlier, later in zip(*both, strict=True)]
+            [max(1, later - earlier - cost) for earlier, later in zip(*both, strict=True)]
             for both in itertools.pairwise(rows)
         )
         return took, copying[0] if copying else []

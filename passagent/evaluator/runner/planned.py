@@ -47,8 +47,7 @@ class Plans:
     built: dict[str, Built]
 
     def data(self) -> dict[str, Any]:
-        """Return the plans as JSON, with the kernels' bytes and those of replay.c: a worker opens no file of
-        the cache."""
+        """Return JSON with the kernels' bytes and those of replay.c: a worker opens no file of the cache."""
         return {
             "recording": self.recording.model_dump_json(),
             "built": {key: _packed(built.path) | _facts(built) for key, built in self.built.items()},
@@ -88,10 +87,7 @@ class Planned:
     def __init__(self, plans: Plans, device: str, blocks: Blocks) -> None:
         self.device, self.blocks = device, blocks
         self.recording, self._built = plans.recording, plans.built
-        self.passes = [
-            PlannedPass(recorded.name, recorded.file, pattern_graph(recorded.pattern))
-            for recorded in self.recording.passes
-        ]
+        self.passes = [PlannedPass(p.name, p.file, pattern_graph(p.pattern)) for p in self.recording.passes]
 
     def of(self, subgraph: str) -> Calls:
         """The calls of one subgraph, by its name."""

@@ -162,8 +162,7 @@ class Zygote:
         return Worker(self, int(reply["pid"]), Channel(ours), scratch, reply["protections"])
 
     def ending(self, pid: int) -> Ending | None:
-        """How a worker ended; None if it does not begin to end within a second, or the fork server is
-        lost."""
+        """How a worker ended; None if it does not begin to within a second, or its server is lost."""
         began = time.monotonic()
         try:
             while time.monotonic() < began + (EXIT_TIMEOUT_S if is_exiting(pid) else 1.0):

@@ -26,8 +26,7 @@ _END_S = 10.0
 
 @dataclass(frozen=True)
 class Started:
-    """A fork server's process that is on its way, the socket on which it will say so, its private
-    directory."""
+    """A fork server on its way: its process, the socket on which it will say so, its private directory."""
 
     process: subprocess.Popen[bytes]
     socket: socket.socket
@@ -71,12 +70,8 @@ def start_referee(
         log = tempfile.TemporaryFile()  # noqa: SIM115
     ours, theirs = socket.socketpair()
     with theirs:
-        device_config = config.model_copy(update={"device": device})
-        words = [
-            device_config.model_dump_json(),
-            json.dumps(cores),
-            *([] if task_path is None else [str(task_path)]),
-        ]
+        local = config.model_copy(update={"device": device})
+        words = [local.model_dump_json(), json.dumps(cores), *([] if task_path is None else [str(task_path)])]
         process = subprocess.Popen(
             [sys.executable, "-m", "passagent.evaluator.service.serve", *words],
             stdin=theirs.fileno(),

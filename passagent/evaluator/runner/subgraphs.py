@@ -153,8 +153,7 @@ def _rewritten(apply: Apply, nodes: Nodes) -> _Built:
 
 
 def _compiled(apply: Apply, module: torch.nn.Module) -> _Built:
-    """Build the graph behind torch.compile's guards: Dynamo captures here, and the backend applies the
-    passes."""
+    """Build the graph behind torch.compile's guards: Dynamo captures, the backend applies the passes."""
     built = _Built(module, None, {})
 
     def compiled(is_audited: bool) -> Callable[..., Any]:

@@ -41,7 +41,7 @@ from passagent.tasks.module import full_device
 
 
 def warm_up_dynamo(cuda: bool) -> None:
-    """In the fork server: import Dynamo and, on the CPU, capture something small: it prepares much at first
+    """In the fork server: import Dynamo and, on the CPU, capture a small graph: much is prepared at first
     use.
 
     Where workers use CUDA it may not run here: it asks for the devices, and what has been asked for cannot be
@@ -271,8 +271,7 @@ def _audit(state: _State, request: messages.Audit) -> messages.AuditReply:
 
 
 def _is_still(graph: calls.Graph, now: torch.Tensor, then: messages.Output) -> bool:
-    """Tell whether an output is still what was written of it; read without mapping the arena, where kernels
-    are."""
+    """Tell whether an output is still what was written of it; read without mapping the arena."""
     return calls.same_bytes(now, graph.outputs.unmapped(then)[:].to(now.device))
 
 
@@ -301,8 +300,7 @@ def _rounding(state: _State, request: messages.Rounding) -> messages.RoundingRep
 
 
 def _states(state: _State, request: messages.States) -> messages.StatesReply:
-    """Answer messages.States: what each operator writes into the inputs `inputs`, on `windows` of set
-    `set`."""
+    """Answer messages.States: what each operator writes into `inputs`, on `windows` of set `set`."""
     graph = _holding(state, request.id, request.set)
     values = _values(graph, request.set, request.windows)
     inputs = [values[i] for i in request.inputs]

@@ -22,8 +22,7 @@ BLOCK_S = 0.002
 """About the time of eager's calls of such a block, s: less than other processes leave a core for, also on a
 busy machine, and more than waking up a worker takes, a tenth of a millisecond to four."""
 _MOST_CALLS = 64
-"""The most calls of such a block: a candidate that gets slower from call to call is not asked for
-thousands."""
+"""The most calls of such a block: a candidate may get slower from call to call."""
 _HIDES = 0.75
 """The least share of the telling pairs of blocks in which a candidate that hides time shows it, while a
 machine disturbs others; where it hides nothing either side shows as much."""
@@ -35,8 +34,7 @@ MOST_PAIRS = 160
 _SHARE = 0.1
 _NS_PER_CALL = 5_000
 _FLOOR_NS = 20_000
-"""The allowed difference of the clocks: a share of the time, ns a call, and ns a block for its two
-messages."""
+"""The allowed difference of the clocks: a share of the time, ns a call, and ns a block."""
 _REFRESH, _OWN = 0.5, 0.25
 """Where eager works in place: this share of the harness's time, or of eager's own. What is written before
 a call is still in its caches then, and not in those of a candidate that writes elsewhere."""
@@ -121,8 +119,7 @@ def _figures(eager: Samples, compiled: Samples, in_place: bool) -> tuple[float, 
 
 
 def _slack(theirs: int, eager_block: list[int], block: list[int], in_place: bool) -> float:
-    """The time that the harness may take longer with the candidate's `block` than with eager's `eager_block`,
-    ns.
+    """The time that the harness may take longer with the candidate's `block` than with `eager_block`, ns.
 
     `theirs`: what it took there.
     """

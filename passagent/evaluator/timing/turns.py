@@ -1,5 +1,4 @@
-"""Plan the calls that both sides make in turn on a GPU: turns of a few calls, groups of turns on a core,
-series."""
+"""Plan the calls that both sides make in turn on a GPU: turns of calls, groups of turns on a core, series."""
 
 from __future__ import annotations
 
@@ -76,10 +75,4 @@ def windows(draw: Draw, reference: Reference, calls: int) -> list[Windows]:
     """Windows for a block's calls; those of inputs that are refreshed once a block stay."""
     first = draw.next()
     later = [draw.next() for _ in range(calls - 1)]
-    return [
-        first,
-        *(
-            [w if i in reference.often else first[i] for i, w in enumerate(windows_of_turn)]
-            for windows_of_turn in later
-        ),
-    ]
+    return [first, *([w if i in reference.often else first[i] for i, w in enumerate(turn)] for turn in later)]
