@@ -138,8 +138,8 @@ def _route(regions: list[Region], target: str, plan: Plan) -> tuple[Family, AnyR
     if moves_only(regions[0]) and of_library(regions[0]) and not orders[0]:
         route.moves = view_lines(family)
     half = next((r for r in regions if has_any(r, HALF)), None)
-    route_target = Target(target, plan, orders, results)
-    variants = [_variant(region, half, family, route_target) for region in regions]
+    goal = Target(target, plan, orders, results)
+    variants = [_variant(region, half, family, goal) for region in regions]
     route.library = {name: _library_call(family, name) for name in variants[0].library}
     route.inputs, route.orders = [*inputs, *route.library], [*orders, *[()] * len(route.library)]
     for region, v in zip(regions, variants, strict=True):
@@ -204,12 +204,12 @@ def _variant(region: Region, half: Region | None, family: Family, target: Target
         return _lowered(region, [Types(frozenset())] * len(types), family, target)
 
 
-def _lowered(region: Region, types: list[Types], family: Family, route_target: Target) -> wrapper.Variant:
+def _lowered(region: Region, types: list[Types], family: Family, goal: Target) -> wrapper.Variant:
     if is_attention(region):
         names = [family.names[i] for i in family.regions[0].inputs]
-        layout = attention_text.Layout(route_target.inputs, route_target.outputs[0])
-        return attention_text.attention_variant(region, names, family, types, layout, route_target.plan)
-    low = lower_region(region, family.parameters, route_target.name, types, route_target.inputs)
+        layout = attention_text.Layout(goal.inputs, goal.outputs[0])
+        return attention_text.attention_variant(region, names, family, types, layout, goal.plan)
+    low = lower_region(region, family.parameters, goal.name, types, goal.inputs)
     low.trace.decisive = decides_later(region)
     first = family.regions[0]
     library = {
@@ -218,17 +218,17 @@ def _lowered(region: Region, types: list[Types], family: Family, route_target: T
     }
     names = [*(family.names[i] for i in first.inputs), *library]
     before, limits = list[wrapper.Variant](), dict[str, None]()
-    for step in steps(low, route_target.plan, names) if route_target.name == "cuda" else ():
+    for step in steps(low, goal.plan, names) if goal.name == "cuda" else ():
         results = Results(step.made, [step.shape] * len(step.made), step.dtypes, [()] * len(step.made), [])
-        before.append(_kernel(step.schedule, names, results, region, family, route_target))
+        before.append(_kernel(step.schedule, names, results, region, family, goal))
         before[-1].made = dict.fromkeys(step.made, ())
         limits |= {step.limit: None} if step.limit else {}
     try:
-        variant = _scheduled(low, names, region, family, route_target)
+        variant = _scheduled(low, names, region, family, goal)
     except Unsupported as error:
         if error.op != "schedule" or not join_reductions(low.trace, low.outputs):
             raise
-        variant = _scheduled(low, names, region, family, route_target)
+        variant = _scheduled(low, names, region, family, goal)
     examples = [tuple(size.hint for size in sizes) for sizes in low.trace.inputs]
     for b in before:
         b.made = {name: examples[names.index(name)] for name in b.made}
@@ -239,16 +239,16 @@ def _lowered(region: Region, types: list[Types], family: Family, route_target: T
 
 
 def _scheduled(
-    low: Lowered, names: list[str], region: Region, family: Family, route_target: Target
+    low: Lowered, names: list[str], region: Region, family: Family, goal: Target
 ) -> wrapper.Variant:
-    target, trace = route_target.name, low.trace
+    target, trace = goal.name, low.trace
     written = low.written if target == "cuda" else {}
     sources = [_source(o) for o in region.outputs]
     returned = [next((k for k, (_, last) in written.items() if last is o), None) for o in sources]
     new = [j for j, k in enumerate(returned) if k is None]
     more = [k for k in written if k not in returned]
     values = [*low.outputs, *(written[k][0] for k in more)]
-    schedule, orders = stored(trace, values, [*route_target.outputs, *[()] * len(written)], target)
+    schedule, orders = stored(trace, values, [*goal.outputs, *[()] * len(written)], target)
     moves = next((op for n in region.nodes if (op := op_name(n)) in MOVES), None)
     if target == "cpu" and moves and reduces_again(schedule):
         raise Unsupported(moves, "what is reduced before it would be reduced again for what it moves")
@@ -262,23 +262,18 @@ def _scheduled(
     dtypes = [low.outputs[j].dtype for j in new]
     returns = [names[k] if k is not None else "" for k in returned]
     results = Results(outputs, shapes, dtypes, [orders[j] for j in new], returns)
-    return _kernel(schedule, names, results, region, family, route_target)
+    return _kernel(schedule, names, results, region, family, goal)
 
 
 def _kernel(
-    schedule: Schedule,
-    names: list[str],
-    results: Results,
-    region: Region,
-    family: Family,
-    route_target: Target,
+    schedule: Schedule, names: list[str], results: Results, region: Region, family: Family, goal: Target
 ) -> wrapper.Variant:
     """The kernel of a schedule, and what its plan says; `names` are its inputs'."""
-    trace, plan, name = schedule.trace, route_target.plan, identifier(family.regions[0])
+    trace, plan, name = schedule.trace, goal.plan, identifier(family.regions[0])
     parameters = [p.name for p in family.parameters]
     outputs, shapes, dtypes, orders = results.outputs, results.shapes, results.dtypes, results.orders
     kernel: Kernel
-    if route_target.name == "cuda":
+    if goal.name == "cuda":
         kernel = cuda_text.generate(schedule, name, names, outputs, shapes, parameters)
     else:
         knobs = Knobs(plan.block, plan.grain, plan.keep)
@@ -287,7 +282,7 @@ def _kernel(
     generic = next((k for k in kernel.inputs if input_dtypes[k] == "half"), None)
     if generic is None and ("half" in dtypes or "<T>" in kernel.source or "T*" in kernel.source):
         raise Unsupported("dtype", "no input tells the 16-bit type of the result")
-    lying = [*route_target.inputs, *[()] * (len(names) - len(route_target.inputs))]
+    lying = [*goal.inputs, *[()] * (len(names) - len(goal.inputs))]
     kinds = list(zip(input_dtypes, lying, strict=True))
     like = [
         _like(trace, shape, order, [k for k in kernel.inputs if kinds[k] == (dtype, order)])

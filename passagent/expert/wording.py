@@ -233,12 +233,14 @@ class _Cancelling(_Folding):
         folded = super().visit_BinOp(node)
         if not isinstance(folded, ast.BinOp) or not isinstance(folded.op, ast.FloorDiv | ast.Mod):
             return folded
-        top, right = ([_text(factor) for factor in _factors(side)] for side in (folded.left, folded.right))
+        factors, right = (
+            [_text(factor) for factor in _factors(side)] for side in (folded.left, folded.right)
+        )
         for factor in right:
-            if factor not in top:
+            if factor not in factors:
                 return folded
-            top.remove(factor)
-        return ast.parse(product(top) if isinstance(folded.op, ast.FloorDiv) else "0", mode="eval").body
+            factors.remove(factor)
+        return ast.parse(product(factors) if isinstance(folded.op, ast.FloorDiv) else "0", mode="eval").body
 
 
 def _factors(node: ast.expr) -> list[ast.expr]:

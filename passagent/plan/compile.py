@@ -140,8 +140,8 @@ def build_triton(kernel: TritonKernel, arch: str, addresses: bool = False) -> Pa
             f"{kernel.entry} was recorded for {kernel.target}; record it again for this GPU"
         )
     options = {name: value for name, value in kernel.options.model_dump().items() if value is not None}
-    wish = {"entry": kernel.entry, "capability": int(capability), "options": options, "addresses": addresses}
-    request, types = json.dumps(wish), " ".join(_flat(kernel.signature))
+    data = {"entry": kernel.entry, "capability": int(capability), "options": options, "addresses": addresses}
+    request, types = json.dumps(data), " ".join(_flat(kernel.signature))
     rules = [_IR.read_text(), Path(__file__).read_text(), toolchain.rules()]
     parts = [kernel.ttir, request, types, importlib.metadata.version("triton"), *rules]
     return toolchain.built("triton", ".kernel", parts, functools.partial(_compile, kernel, request))

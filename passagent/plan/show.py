@@ -248,7 +248,7 @@ def _moved(plan: Plan, steps: Sequence[Step], held: set[int]) -> Moved:
                 written += sum((new or full).values())
                 held |= {_root(plan, n) for n in sizes}
             case Choice():
-                each = [(_moved(plan, a.steps, here := set(held)), here) for a in step.of]
+                each = [(_moved(plan, a.steps, now := set(held)), now) for a in step.of]
                 most, after = max(each, key=lambda pair: pair[0].read + pair[0].written)
                 read, written = read + most.read, written + most.written
                 held |= after

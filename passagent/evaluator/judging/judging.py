@@ -79,9 +79,9 @@ class Judging:
         """`bar`: an AS; of a subject that stays under it for sure no more is measured than tells so.
         `prepared`: a candidate's plans, which workers replay.
         """
-        self.task, self.subject, self.config = task, subject, (config := equipment.config)
+        config, lease = equipment.config, equipment.lease
+        self.task, self.subject, self.config, self._lease = task, subject, config, lease
         self.baseline, self.workers = equipment.baseline, equipment.workers
-        self._lease = lease = equipment.lease
         self.bar, self._prepared = bar, prepared
         self._is_candidate = isinstance(subject, Candidate)
         self.stopped_early: str | None = None

@@ -105,9 +105,9 @@ class RefereeProcess:
                 await writer.drain()
             while line := await reader.readline():
                 message: dict[str, Any] = json.loads(line)
-                if "told" not in message:
+                if "note" not in message:
                     return message
-                self._tell(message["told"])
+                self._tell(message["note"])
         except (ConnectionError, asyncio.IncompleteReadError, ValueError) as error:
             log.info("%s: %s", self.device.name, error)
         ended = await _end_of(started.process)

@@ -1,7 +1,7 @@
 """A referee as a process: a request a line on stdin, an answer a line on stdout; it ends with its parent.
 
 The first answer says that it is ready, before any request. Until there is one it prepares for the task that
-it was started with. Before an answer there may be lines for people: `{"told": TEXT}`. `{"next": REQUEST}` has
+it was started with. Before an answer there may be lines for people: `{"note": TEXT}`. `{"next": REQUEST}` has
 no answer: it is begun beside the request before it.
 """
 
@@ -59,7 +59,7 @@ def main() -> None:
         say(_outcome(work))
 
     def tell(text: str) -> None:
-        say({"told": text})
+        say({"note": text})
 
     def is_heard() -> bool:
         return is_working.is_set() or not requests.empty()
