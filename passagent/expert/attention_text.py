@@ -91,7 +91,7 @@ class AttentionText(TritonValues):
         super().__init__(schedule, name, [*names, "scores", "weights", "result"], ["out"], Knobs())
         self.low, self.lines, self.indent = low, [], 1
         self.scopes, self.results, self.decisive, self.joined = [{}], {}, set(), []
-        self.one = "(1, 1)"
+        self.unit = "(1, 1)"
         self.counts.update(dict.fromkeys(_OWN, 1))
         every = parts(low.query, low.key, low.value, low.score)
         self.generic = next(

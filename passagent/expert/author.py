@@ -143,7 +143,7 @@ def _route(regions: list[Region], target: str, plan: Plan) -> tuple[Family, AnyR
     route.library = {name: _library_call(family, name) for name in variants[0].library}
     route.inputs, route.orders = [*inputs, *route.library], [*orders, *[()] * len(route.library)]
     for region, v in zip(regions, variants, strict=True):
-        shapes = {name: shape for b in v.before for name, shape in b.made.items()} | v.library
+        shapes = {name: shape for b in v.before for name, shape in b.buffers.items()} | v.library
         route.named.append(named(region, family) | shapes)
     # Those that take any size come last.
     route.variants = sorted(
@@ -219,9 +219,11 @@ def _lowered(region: Region, types: list[Types], family: Family, goal: Target) -
     names = [*(family.names[i] for i in first.inputs), *library]
     before, limits = list[wrapper.Variant](), dict[str, None]()
     for step in steps(low, goal.plan, names) if goal.name == "cuda" else ():
-        results = Results(step.made, [step.shape] * len(step.made), step.dtypes, [()] * len(step.made), [])
+        results = Results(
+            step.buffers, [step.shape] * len(step.buffers), step.dtypes, [()] * len(step.buffers), []
+        )
         before.append(_kernel(step.schedule, names, results, region, family, goal))
-        before[-1].made = dict.fromkeys(step.made, ())
+        before[-1].buffers = dict.fromkeys(step.buffers, ())
         limits |= {step.limit: None} if step.limit else {}
     try:
         variant = _scheduled(low, names, region, family, goal)
@@ -231,7 +233,7 @@ def _lowered(region: Region, types: list[Types], family: Family, goal: Target) -
         variant = _scheduled(low, names, region, family, goal)
     examples = [tuple(size.hint for size in sizes) for sizes in low.trace.inputs]
     for b in before:
-        b.made = {name: examples[names.index(name)] for name in b.made}
+        b.buffers = {name: examples[names.index(name)] for name in b.buffers}
     variant.library = library
     if before:
         variant.before, variant.limit = before, " and ".join(limits)

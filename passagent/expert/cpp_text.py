@@ -90,7 +90,7 @@ class CppWriter(TableWriter):
         self.buffers: list[tuple[str, str, str]] = []
         self.results: dict[Expr, str] = {}
         self.row = Scope([], [[]], [[]], [{}])
-        self.kept: dict[Expr, str] = {}
+        self.buffered: dict[Expr, str] = {}
         self.row_pointers: dict[str, str] = {}
         self.find_band(group)
         parts = len(group.rows) + (group.tile is not None)
@@ -219,7 +219,7 @@ class CppWriter(TableWriter):
                 self.store(item)
             else:
                 self.reduction(item)
-        self.kept.update(self.new_kept)
+        self.buffered.update(self.new_kept)
         return self.nest(stage)
 
     def nest(self, stage: Stage) -> list[str]:

@@ -59,7 +59,7 @@ class ValueWriter(Writer):
     scope: Scope
     row: Scope
     results: dict[Expr, str]
-    kept: dict[Expr, str]
+    buffered: dict[Expr, str]
     new_kept: dict[Expr, str]
     keeping: list[set[Expr]]
     buffers: list[tuple[str, str, str]]
@@ -101,8 +101,8 @@ class ValueWriter(Writer):
             return self.result(e)
         if e in self.tables:
             return f"{self.tables[e]}[{self.index_text(self.scope.axes[-1])}]"
-        if e in self.kept:
-            return f"{self.kept[e]}[{self.offset(self.scope.axes, self.scope.axes)}]"
+        if e in self.buffered:
+            return f"{self.buffered[e]}[{self.offset(self.scope.axes, self.scope.axes)}]"
         text = self.load(e, own_depth) if e.kind == "load" else self.operation(e, own_depth)
         keep = e in self.keeping[self.number]
         if not keep:
@@ -179,7 +179,7 @@ class ValueWriter(Writer):
 
     def calls(self, e: Expr) -> bool:
         """Tell whether a value is made, where it stands, with a function of the math library."""
-        if e in self.kept or e in self.tables or e.kind == "reduce":
+        if e in self.buffered or e in self.tables or e.kind == "reduce":
             return False
         return e.data in _CALLED or any(self.calls(a) for a in e.args)
 

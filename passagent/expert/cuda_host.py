@@ -91,7 +91,7 @@ def _choosing(
 
 def arguments(route: Route, v: Variant) -> list[str]:
     """The arguments of a variant's kernel."""
-    names = [*route.inputs, *(name for b in v.before for name in b.made)]
+    names = [*route.inputs, *(name for b in v.before for name in b.buffers)]
     return [*(names[k] for k in v.kernel.inputs), *v.kernel.params]
 
 
@@ -119,7 +119,7 @@ def taken(route: Route) -> list[str]:
 
 def with_made(route: Route, v: Variant) -> Route:
     """The route with what kernels before a variant's leave among its inputs."""
-    temps = [name for b in v.before for name in b.made]
+    temps = [name for b in v.before for name in b.buffers]
     return replace(
         route, inputs=[*route.inputs, *temps], orders=[*route.orders, *[()] * len(temps)], moves=[]
     )
@@ -246,8 +246,8 @@ def _is_size(number: str) -> bool:
 
 def output_names(v: Variant) -> list[str]:
     """The outputs' names in the kernel."""
-    if v.made:
-        return list(v.made)
+    if v.buffers:
+        return list(v.buffers)
     return ["out"] if len(v.like) == 1 else [f"out{k}" for k in range(len(v.like))]
 
 

@@ -116,7 +116,7 @@ class TritonWriter(TritonValues):
         self.results: dict[Expr, str] = {}
         self.form = form = block_form(self.s, group)
         self.vector, self.cross, self.joined = form.vector, form.cross, form.joined
-        self.one = "(1,)" if form.kind == "flat" else "(1, 1)"
+        self.unit = "(1,)" if form.kind == "flat" else "(1, 1)"
         halves = [k for k, dtype in enumerate(self.s.trace.dtypes) if dtype == "half"]
         loaded = [e.data for e in self._loads(group) if e.dtype == "half"]
         self.generic = next((self.names[k] for k in [*loaded, *halves]), None)
@@ -381,7 +381,7 @@ class TritonWriter(TritonValues):
         if expr.kind == "const":  # a number of Python's has no dtype
             value = self.number(expr.data, expr.dtype, typed=True)
         elif expr.kind == "size":
-            value = f"tl.full({self.one}, {bare(value)}, {TYPES[expr.dtype]})"
+            value = f"tl.full({self.unit}, {bare(value)}, {TYPES[expr.dtype]})"
         address = self.s.addresses[id(store)]
         axes = self.s.axes(store.axes)
         mask = self.mask(axes)

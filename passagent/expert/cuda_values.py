@@ -68,7 +68,7 @@ class TritonValues(Writer):
     """An input of the 16-bit type."""
     decisive: set[Expr]
     """Values whose last place counts."""
-    one: str
+    unit: str
     """The shape of a block of one element."""
     carries: dict[Expr, str]
     """The running values of scans along a loop of the current stage."""
@@ -140,7 +140,7 @@ class TritonValues(Writer):
         return count <= 1
 
     def count_uses(self, stage: Stage) -> None:
-        self.kept: dict[Expr, str] = {}
+        self.buffered: dict[Expr, str] = {}
         super().count_uses(stage)
 
     def index_text(self, axis: Axis, relative: bool = False) -> str:
@@ -192,7 +192,7 @@ class TritonValues(Writer):
         """A value in another dtype."""
         source = e.args[0]
         if source.kind == "size" and e.dtype == "float64":
-            return f"tl.full({self.one}, {bare(args[0])}, tl.float64)"
+            return f"tl.full({self.unit}, {bare(args[0])}, tl.float64)"
         if source.kind == "size" and e.dtype == "float32":
             return f"{args[0]} * 1.0"  # a size of one is a constant without .to()
         if source.kind == "param" and e.dtype == "float32":
@@ -244,7 +244,7 @@ class TritonValues(Writer):
     def convert_to(self, text: str, source: str, target: str) -> str:
         text = text if closed(text) else f"({text})"
         if _is_number(text):
-            text = f"tl.full({self.one}, {text}, {TYPES.get(source, 'tl.float32')})"
+            text = f"tl.full({self.unit}, {text}, {TYPES.get(source, 'tl.float32')})"
         if target == "half":
             return f"{text}.to({self.half_of()}.dtype.element_ty).to(tl.float32)"
         if target in HALVES:
@@ -266,10 +266,10 @@ class TritonValues(Writer):
         """A literal; `typed`, or where Triton would take another dtype or lose the sign of 0.0, a block."""
         text, kind = self.literal(value, dtype), TYPES.get(dtype, "tl.float32")
         if dtype in FLOATING and value == 0 and math.copysign(1, value) < 0:
-            return f"(tl.full({self.one}, 0.0, {kind}) * -1)"
+            return f"(tl.full({self.unit}, 0.0, {kind}) * -1)"
         is_tiny = dtype in FLOATING and 0 < abs(value) < _SMALLEST_NORMAL
         is_block = typed or is_tiny or dtype in ("float64", "bool")
-        return f"tl.full({self.one}, {bare(text)}, {kind})" if is_block else text
+        return f"tl.full({self.unit}, {bare(text)}, {kind})" if is_block else text
 
     def literal(self, value: float | int | bool, dtype: str) -> str:
         if dtype == "bool":

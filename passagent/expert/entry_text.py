@@ -42,7 +42,7 @@ def ways(route: Route) -> list[list[Variant]]:
     """Variants that one kernel, and those that run before it, may hold: its plan chooses among them."""
     by_key: dict[str, list[Variant]] = {}
     for number, v in enumerate(route.variants):
-        key = str([list(b.made) for b in v.before]) if isinstance(v.kernel, TritonKernel) else str(number)
+        key = str([list(b.buffers) for b in v.before]) if isinstance(v.kernel, TritonKernel) else str(number)
         by_key.setdefault(key, []).append(v)
     return list(by_key.values())
 
@@ -51,7 +51,7 @@ def _chain(route: Route, way: list[Variant], name: str) -> tuple[list[str], list
     """(the kernels of a way, the lines that call them; the last is an expression)."""
     lines, calls, whole = [], [], with_made(route, way[0])
     for last in zip(*[[*v.before, v] for v in way], strict=True):
-        intermediate = list(last[0].made)
+        intermediate = list(last[0].buffers)
         own_name = f"{name}_{intermediate[0]}" if intermediate else name
         part_route = replace(whole, variants=distinct([replace(v, before=[], limit="") for v in last]))
         lines += kernel_lines(part_route, own_name)

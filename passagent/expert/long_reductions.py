@@ -34,7 +34,7 @@ class Step:
     """The work of a kernel before the last one."""
 
     schedule: Schedule
-    made: list[str]
+    buffers: list[str]
     """The names of its outputs as inputs of the next kernels."""
     shape: list[str]
     """The shape of each output, as host expressions of the plan."""

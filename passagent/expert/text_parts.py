@@ -130,7 +130,7 @@ def spoken(code: str) -> set[str]:
 class Writer:
     """The state that both targets' writers keep while they write a kernel."""
 
-    kept: dict[Expr, str]
+    buffered: dict[Expr, str]
     tables: dict[Expr, str]
 
     def __init__(
@@ -195,7 +195,7 @@ class Writer:
 
         def walk(e: Expr) -> None:
             self.uses[e] = self.uses.get(e, 0) + 1
-            is_stored = e in self.kept or e in self.tables
+            is_stored = e in self.buffered or e in self.tables
             if self.uses[e] == 1 and e.kind != "reduce" and not is_stored:
                 for a in e.args:
                     walk(a)

@@ -35,7 +35,7 @@ class Variant:
     before: list[Variant] = field(default_factory=list)
     """Variants that run first: their outputs are inputs of the next ones, and of this
     (long_reductions.py)."""
-    made: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    buffers: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """The outputs' names as inputs of the next kernels, and their shapes in the example."""
     library: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Inputs that the library computes first, and their shapes in the example."""

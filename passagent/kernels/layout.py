@@ -36,9 +36,9 @@ def strides(shape: Sequence[int], order: Order = ()) -> tuple[int, ...]:
     return tuple(steps)
 
 
-def orders(name: str, given: Mapping[str, Iterable[int]] | None, parameters: Sequence[str]) -> list[Order]:
+def orders(name: str, named: Mapping[str, Iterable[int]] | None, parameters: Sequence[str]) -> list[Order]:
     """For each parameter its order. Raises TypeError for what is none."""
-    by_name = {key: tuple(order) for key, order in (given or {}).items()}
+    by_name = {key: tuple(order) for key, order in (named or {}).items()}
     for key, order in by_name.items():
         if key not in parameters:
             raise TypeError(f"{name}: order names {key}; its parameters are {', '.join(parameters)}")

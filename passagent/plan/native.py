@@ -29,7 +29,7 @@ def install(recorder: Recorder) -> None:
         parameters = list(inspect.signature(plan).parameters) if order else []
 
         def launch(session: Session, planned: _Planned) -> None:
-            args = (*planned.given, *planned.made.values(), *planned.numbers.values())
+            args = (*planned.inputs, *planned.outputs.values(), *planned.numbers.values())
             _launch(session, "cpp", source, name, args)
 
         return _planned(recorder, plan, layout.orders(name, order, parameters), launch, 0)
@@ -45,8 +45,8 @@ def install(recorder: Recorder) -> None:
                 from passagent.plan import launches
 
                 named = (
-                    dict(zip(parameters, planned.given, strict=False))
-                    | planned.made
+                    dict(zip(parameters, planned.inputs, strict=False))
+                    | planned.outputs
                     | options
                     | planned.numbers
                 )
@@ -63,11 +63,11 @@ def install(recorder: Recorder) -> None:
 
 
 class _Planned(NamedTuple):
-    """A call of a kernel with a plan function: what the kernel is given."""
+    """A call of a kernel with a plan function: inputs, grid, outputs and numbers."""
 
-    given: tuple[Any, ...]
+    inputs: tuple[Any, ...]
     grid: Any
-    made: dict[str, torch.Tensor]
+    outputs: dict[str, torch.Tensor]
     numbers: dict[str, Any]
 
 
