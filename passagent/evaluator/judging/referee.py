@@ -51,7 +51,6 @@ class Referee:
         self._free_bytes = available_bytes()
         self.workers = Workers(self.config, self.lease, started)
         self._baseline = Baseline(self.workers.zygote, self.config, self.lease)
-        self._equipment = Equipment(self.config, self._baseline, self.workers, self.lease)
         self._recorder = Recorder(self.config, self.lease)
 
     def __enter__(self) -> Referee:
@@ -114,7 +113,8 @@ class Referee:
             if isinstance(recorded, Evaluation):
                 return recorded
             prepared = recorded
-        judging = Judging(task, subject, self._equipment, bar, prepared)
+        equipment = Equipment(self.config, self._baseline, self.workers, self.lease)
+        judging = Judging(task, subject, equipment, bar, prepared)
         self._prepare_workers(judging.dispatch, subject)
         with named("the evaluator"):  # no descriptor, no memory for an arena: the machine's fault
             judging.run()
