@@ -110,11 +110,11 @@ def beside(share: float, measured: dict[str, Any], planted: set[float]) -> Itera
             planted.add(answer.said.planted)
         return answer
 
-    def both(candidate: Any, baseline: Any, reference: Any, *rest: Any) -> Any:
-        timing = measure(candidate, baseline, reference, *rest)
-        name = reference.subgraph.name
+    def both(pair: Any) -> Any:
+        timing = measure(pair)
+        name = pair.reference.subgraph.name
         if name not in measured:  # in the first of the pairs of workers
-            measured[name] = measure_passbench(candidate, baseline, reference, rest[2])
+            measured[name] = measure_passbench(pair.candidate, pair.baseline, pair.reference, pair.config)
         return timing
 
     Worker.ask, judging.measure = asking, both  # type: ignore[method-assign]

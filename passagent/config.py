@@ -82,15 +82,15 @@ class EvaluatorConfig(_Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _run_python(cls, given: Any) -> Any:
-        """What needs a pass's host code in timed calls is `dispatch: python`."""
-        if isinstance(given, dict) and (given.get("host_extensions") or given.get("protocol") == "passbench"):
-            given = given | {"dispatch": "python"}
-            if given.get("isolation", "sandboxed") != "sandboxed":
+    def _run_python(cls, data: Any) -> Any:
+        """Set `dispatch: python` where a pass's host code is needed in timed calls."""
+        if isinstance(data, dict) and (data.get("host_extensions") or data.get("protocol") == "passbench"):
+            data = data | {"dispatch": "python"}
+            if data.get("isolation", "sandboxed") != "sandboxed":
                 raise ValueError("isolation: in-process replays plans; dispatch: python has none")
-            if given.get("protocol") == "passbench" and given.get("reference", "eager") != "eager":
+            if data.get("protocol") == "passbench" and data.get("reference", "eager") != "eager":
                 raise ValueError("protocol: passbench has reference: eager")
-        return given
+        return data
 
     @model_validator(mode="after")
     def _can_capture(self) -> EvaluatorConfig:
@@ -108,7 +108,7 @@ class ModelChoice(_Section):
     base_url: str | None = None
     """A compatible server's address. None: the provider's own, or what its ..._BASE_URL variable says."""
     api: Literal["chat", "responses"] | None = None
-    """Which of OpenAI's APIs; None: Responses at OpenAI's own address, Chat Completions elsewhere."""
+    """The one of OpenAI's APIs to use; None: Responses at OpenAI's address, else Chat Completions."""
 
 
 class Member(ModelChoice):
@@ -119,7 +119,7 @@ class Member(ModelChoice):
 
 
 class ModelConfig(ModelChoice):
-    """Which model writes passes, and how it is asked."""
+    """The model that writes passes, and how it is asked."""
 
     name: str = "expert"
     ensemble: list[Member] = []
@@ -148,13 +148,13 @@ class ModelConfig(ModelChoice):
 
     @property
     def is_compatible(self) -> bool:
-        """Whether the server is not the provider's own."""
+        """Tell whether the server is not the provider's own."""
         variable = {"openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL"}
         return bool(self.base_url or os.environ.get(variable.get(self.name.partition("/")[0], ""), ""))
 
     @property
     def streams(self) -> bool:
-        """Whether replies are asked for in pieces."""
+        """Tell whether replies are asked for in pieces."""
         return self.max_output_tokens > 4096 if self.stream is None else self.stream
 
     def of(self, choice: ModelChoice) -> ModelConfig:
@@ -203,9 +203,9 @@ TOOLS = ("file_editor", "check", "pass_evaluator", "search_knowledge", "search_c
 POLICIES = ("evolutionary", "greedy", "mcts", "random", "best_of_n")
 
 
-def _known_or_path(name: str, known: tuple[str, ...]) -> str:
-    if name not in known and not extend.is_path(name):
-        raise ValueError(f"unknown{nearest(name, list(known))}; your own is written pkg.mod:Name")
+def _known_or_path(name: str, choices: tuple[str, ...]) -> str:
+    if name not in choices and not extend.is_path(name):
+        raise ValueError(f"unknown{nearest(name, list(choices))}; your own is written pkg.mod:Name")
     return name
 
 
@@ -247,8 +247,9 @@ class SearchConfig(_Section):
     """Seed of the search's choices."""
     deterministic: bool = False
     """Let nothing that a prompt shows depend on how quick devices are. The search then waits for them."""
-    policy: Annotated[str, AfterValidator(partial(_known_or_path, known=POLICIES))] = "evolutionary"
-    """Who selects parents: one of POLICIES, or a class of your own (`pkg.mod:MyPolicy`, see extend.py)."""
+    policy: Annotated[str, AfterValidator(partial(_known_or_path, choices=POLICIES))] = "evolutionary"
+    """The policy that selects parents: one of POLICIES, or your own class (`pkg.mod:MyPolicy`, see
+    extend.py)."""
     stop: list[str] = []
     """Stopping rules of your own beside those below, each `pkg.mod:MyRule` (extend.py)."""
     expert_seeds: int = Field(1, ge=0)
@@ -256,7 +257,7 @@ class SearchConfig(_Section):
     seed_dir: str | None = None
     """A pass directory that the run starts from, beside the expert's. It is read when the run is made."""
     drafts: int = Field(0, ge=0)
-    """The first episodes, which start from the task and are told of no other (KernelEvolve 4, Figure 10)."""
+    """The first episodes, which start from the task and see no other (KernelEvolve 4, Figure 10)."""
     roles: list[str] = Field(
         ["fusion", "memory", "launch", "parameters", "numerics", "algorithm"], min_length=1
     )
@@ -299,7 +300,7 @@ class SearchConfig(_Section):
 
 
 class ExperienceConfig(_Section):
-    """What models are shown of what is known, and where that is kept (docs/experience.md)."""
+    """The experience that models are shown, and where it is kept (docs/experience.md)."""
 
     library: str | None = None
     """Where runs keep what they found and learned: a file, or `off`. None: see docs/experience.md."""
@@ -397,8 +398,8 @@ def validate(data: dict[str, Any], where: str) -> Config:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
-            known = known_keys() if "." in key else list(Config.model_fields)
-            raise UsageError(f"{where}: unknown key '{key}'{nearest(key, known)}") from error
+            keys = known_keys() if "." in key else list(Config.model_fields)
+            raise UsageError(f"{where}: unknown key '{key}'{nearest(key, keys)}") from error
         if first["type"] == "model_type":
             raise UsageError(f"{where}: {key} = {first['input']!r}: must be a mapping of keys") from error
         raise UsageError(f"{where}: {key} = {first['input']!r}: {first['msg'].lower()}") from error

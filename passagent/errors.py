@@ -33,14 +33,14 @@ class MachineFault(InfrastructureError):
     """A fault that the machine itself names: a full disk, no memory. Any other candidate would meet it."""
 
 
-def nearest(word: str, known: list[str]) -> str:
+def nearest(word: str, names: list[str]) -> str:
     """`"; did you mean 'x'?"` for the closest known word, else the list of known words."""
-    return closest(word, known, 1) or f"; known: {', '.join(sorted(known))}"
+    return closest(word, names, 1) or f"; known: {', '.join(sorted(names))}"
 
 
-def closest(word: str, known: list[str], count: int = 3) -> str:
+def closest(word: str, names: list[str], count: int = 3) -> str:
     """`"; did you mean 'x' or 'y'?"` for up to `count` close words, the closest first; empty if none is."""
     import difflib
 
-    close = difflib.get_close_matches(word, known, n=count)
+    close = difflib.get_close_matches(word, names, n=count)
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""

@@ -1,4 +1,4 @@
-"""What happens in a run, as typed events: the list that `on_event`, `--events`, `tail` and screens read.
+"""A run's typed events: the list that `on_event`, `--events`, `tail` and screens read.
 
 They are read from the rows of the store (store/timeline.py), so they come in the order of the commits.
 What only the process itself knows (UNSTORED) is passed on as it happens. docs/operators.md lists them.
@@ -20,7 +20,7 @@ class Event:
     """ISO 8601, UTC."""
 
     def as_json(self) -> dict[str, Any]:
-        """As plain data: `at`, `event` (its kind) and the fields of its class."""
+        """Return the event as plain data: `at`, `event` (its kind) and the fields of its class."""
         return {"at": self.at, "event": self.kind} | asdict(self)
 
 
@@ -33,7 +33,7 @@ class Joined(Event):
     """`HOST:PID`."""
     version: str
     changes: list[str]
-    """What is not as it was in the session before: settings, versions."""
+    """Differences from the session before: settings, versions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +203,7 @@ class HintWritten(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Noted(Event):
-    """Something for a person to know: a device that is waited for, a fault that mends itself. Not stored."""
+    """Something for a person to know: a wait for a device, a passing fault. Not stored."""
 
     kind = "note"
     message: str
@@ -211,11 +211,11 @@ class Noted(Event):
 
 OnEvent = Callable[[Event], object]
 KINDS: dict[str, type[Event]] = {
-    one.kind: one
-    for one in (
+    event.kind: event
+    for event in (
         Joined, Left, EpisodeBegun, EpisodeContinued, EpisodeEnded, Replied, RequestFailed, Proposed,
         EvaluationBegun, Judged, Migrated, MeasuredAgain, HintWritten, Noted,
     )
 }  # fmt: skip
 UNSTORED = (EpisodeContinued, EvaluationBegun, Noted)
-"""What the database does not hold, and `passagent status --follow` does not show."""
+"""Events that the database does not hold and `passagent status --follow` does not show."""

@@ -1,4 +1,4 @@
-"""What can be plugged in, each by a dotted path `pkg.mod:Name`: the Protocols, and the one loader.
+"""Parts that can be plugged in, each by a dotted path `pkg.mod:Name`: the Protocols, and the one loader.
 
     --model pkg.mod:MyModel                 Model
     search.policy: pkg.mod:MyPolicy         Policy
@@ -43,7 +43,7 @@ class Model(Protocol):
 
     @property
     def name(self) -> str:
-        """As a person gave it: `config.name`."""
+        """The name that a person gave: `config.name`."""
         ...
 
     async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
@@ -86,10 +86,10 @@ class Tool(Protocol):
     def __init__(self, workspace: Workspace) -> None: ...
 
     spec: ClassVar[ToolSpec]
-    """What the model is told of it; of the class, for a prompt is made before an episode's workspace."""
+    """The tool for the model; it belongs to the class, as a prompt is made before a workspace."""
 
     async def run(self, arguments: dict[str, Any], call_id: str) -> str:
-        """What the model sees of a call. Raises passagent.agent.taskfiles.ToolError for its mistakes.
+        """The model's view of a call. Raises passagent.agent.taskfiles.ToolError for its mistakes.
 
         What it does to the workspace is not done again on resume.
         """
@@ -110,11 +110,11 @@ class Target(Protocol):
         ...
 
     def prompt(self, part: str) -> str:
-        """What models are told: how `kernels` are written here, what `costs` what, a pass as an `example`."""
+        """A part of the prompts: how `kernels` are written, what `costs` what, an `example` pass."""
         ...
 
     def admits(self, text: str) -> bool:
-        """Whether a text (advice, a section of a document) names only what works here."""
+        """Tell whether a text (advice, a section of a document) names only what works here."""
         ...
 
     def refuses(self, kernel: Kernel) -> str | None:
@@ -129,12 +129,12 @@ NEEDS = {
     "agent.tools": ("run", "spec"),
     "evaluator.target": ("prompt", "admits", "refuses", "name"),
 }
-"""What each must have, in its class; but `scope` and `name` may be made by `__init__`."""
+"""Attributes that each must have, in its class; but `scope` and `name` may be made by `__init__`."""
 _BY_INIT = ("scope", "name")
 
 
 def is_path(name: str) -> bool:
-    """Whether `name` is written as `pkg.mod:Name`."""
+    """Tell whether `name` is written as `pkg.mod:Name`."""
     return _PATH.fullmatch(name) is not None
 
 
@@ -154,34 +154,34 @@ def load(path: str, what: str) -> Callable[..., Any]:
         here = "install it, or start where it is"
         raise UsageError(f"{place}: there is no module '{error.name}'; {here}") from error
     except Exception as error:
-        told = " ".join(str(error).split())
-        raise UsageError(f"{place}: {module_name} does not import: {type(error).__name__}: {told}") from error
+        text = " ".join(str(error).split())
+        raise UsageError(f"{place}: {module_name} does not import: {type(error).__name__}: {text}") from error
     if not hasattr(module, name):
-        known = [key for key in vars(module) if not key.startswith("_")]
-        raise UsageError(f"{place}: {module_name} has no '{name}'{nearest(name, known)}")
-    found: Callable[..., Any] = getattr(module, name)
-    if not isinstance(found, type):
+        names = [key for key in vars(module) if not key.startswith("_")]
+        raise UsageError(f"{place}: {module_name} has no '{name}'{nearest(name, names)}")
+    loaded: Callable[..., Any] = getattr(module, name)
+    if not isinstance(loaded, type):
         raise UsageError(f"{place}: is not a class; {what} is made of one")
     needed = ", ".join(NEEDS[what])
     for method in NEEDS[what]:
-        if method not in _BY_INIT and not hasattr(found, method):
+        if method not in _BY_INIT and not hasattr(loaded, method):
             raise UsageError(f"{place}: has no '{method}'; it needs {needed} (passagent/extend.py)")
-    return found
+    return loaded
 
 
-def make(path: str, what: str, *given: Any) -> Any:
-    """What is at a path, made. Raises UsageError where it is not what `what` needs, or cannot be made."""
+def make(path: str, what: str, *arguments: Any) -> Any:
+    """Make what is at a path. Raises UsageError where it is not what `what` needs, or cannot be made."""
     try:
-        made = load(path, what)(*given)
+        instance = load(path, what)(*arguments)
     except UsageError:
         raise
     except Exception as error:
-        told = " ".join(str(error).split())
-        raise UsageError(f"{what} {path}: cannot be made: {type(error).__name__}: {told}") from error
+        message = " ".join(str(error).split())
+        raise UsageError(f"{what} {path}: cannot be made: {type(error).__name__}: {message}") from error
     for attribute in NEEDS[what]:
-        if not hasattr(made, attribute):  # `__init__` makes it; and a class has its type's `__call__`
+        if not hasattr(instance, attribute):  # `__init__` makes it; and a class has its type's `__call__`
             raise UsageError(f"{what} {path}: has no '{attribute}'; it needs {', '.join(NEEDS[what])}")
-    return made
+    return instance
 
 
 def model_path(name: str) -> str | None:
@@ -190,7 +190,7 @@ def model_path(name: str) -> str | None:
         return name
     from importlib.metadata import entry_points
 
-    return next((one.value for one in entry_points(group=MODELS, name=name)), None)
+    return next((entry.value for entry in entry_points(group=MODELS, name=name)), None)
 
 
 def check(config: Config) -> None:

@@ -27,6 +27,7 @@ from passagent.plan.compile import compile_plan
 from passagent.plan.interpret import interpret
 from passagent.plan.recorder_process import recording_process
 from passagent.plan.replay import Replay
+from passagent.plan.table import Mode
 from passagent.tasks import graphio
 from passagent.tasks.inputs import make_inputs
 
@@ -57,7 +58,7 @@ def replay_of(plan, choices=()):
     built = {}
     if native.kernels:
         built = compile_plan(plan_without_triton(plan))
-    replay = Replay(plan, built, choices=choices, empty=poisoned, interpret=interpret)
+    replay = Replay(plan, built, mode=Mode(choices, interpret), empty=poisoned)
 
     def call(*args):
         replay.arena.fill_(0xFF)

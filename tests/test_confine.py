@@ -150,10 +150,16 @@ def test_lines_of_a_source_stay_its_own():
         cpp_build.build(source, "f", SIGNATURE)
 
 
-def python(code, tmp_path, limits=COMPILE, **options):
+def python(code, tmp_path, limits=COMPILE, stdin="", **access):
     """What Python, as a tool, makes of `code`."""
     places = [Path(sys.prefix), Path(sys.base_prefix)]
-    return tools.run([sys.executable, "-I", "-S", "-c", code], tmp_path, limits, execute=places, **options)
+    return tools.run(
+        [sys.executable, "-I", "-S", "-c", code],
+        tmp_path,
+        limits,
+        tools.Access(execute=places, **access),
+        stdin,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +208,7 @@ def test_a_tool_is_shut_in(name, layers, tmp_path, secret):
 
 def test_a_tool_has_its_scratch_and_what_it_is_given(tmp_path, secret):
     code = f"import os; open('made', 'w'); os.mkdir('d'); print(input(), open({str(secret)!r}).readline())"
-    done = python(code, tmp_path, read=[secret], given="hello\n")
+    done = python(code, tmp_path, read=[secret], stdin="hello\n")
     assert (done.code, done.output.split()) == (0, ["hello", SECRET]), done.errors
     assert {path.name for path in tmp_path.iterdir()} == {"made", "d"}
 
@@ -335,12 +341,12 @@ In file included from {secret}:1,
   {SECRET}
 /usr/bin/ld: kernel.o: undefined reference
 compilation terminated due to -fmax-errors=3."""
-    said = compiler_output.shown(text, ["f.cpp"], ["/usr/include/"])
+    said = compiler_output.shown(text, ["/usr/include/"])
     assert SECRET not in said
     assert str(secret) not in said
     for kept in ("f.cpp:3:5", "    3 | y = 1;", "stl_algo.h:9:1: note", "undefined reference", "terminated"):
         assert kept in said
-    assert len(compiler_output.shown("f.cpp:1:1: error\n" * 10_000, ["f.cpp"], [])) <= MESSAGE
+    assert len(compiler_output.shown("f.cpp:1:1: error\n" * 10_000, [])) <= MESSAGE
 
 
 def test_binary_tools_read_their_object_only(tmp_path):

@@ -68,7 +68,7 @@ def known_of(store: Store, run: runs.Run, limit: int) -> Any:
     config = stored_config(run)
     agent = config.agent.model_copy(update={"siblings": limit})
     return SimpleNamespace(
-        store=store, run=run, config=config.model_copy(update={"agent": agent}), told={}
+        store=store, run=run, config=config.model_copy(update={"agent": agent}), change_texts={}
     )  # fmt: skip
 
 
@@ -136,12 +136,12 @@ def test_an_attempt_tells_what_was_changed_and_why_it_failed(tmp_path: Path) -> 
         tiny_search.give_evaluation(store, child, evaluation | {"status": "compile_error"})
         store.execute("UPDATE nodes SET status = 'compile_error' WHERE id = :id", {"id": child.id})
         child = nodes.get_node(store, child.id)
-        told: Any = {}
-        line = attempt_line(attempt(store, child, told))
+        texts: Any = {}
+        line = attempt_line(attempt(store, child, texts))
         assert line == (
             f"node {child.id} (from node {child.parent_id}: Fused.py +2 -2): compile_error, "
             f"AS {child.as_score:.4f}: {child.note}; "
             "failed: Fused.py:3: scale.cpp:1:5: error: 'b' was not declared"
         )
         right = next(node for node in nodes.of_run(store, run.id) if node.status == "ok")
-        assert "failed" not in attempt_line(attempt(store, right, told))
+        assert "failed" not in attempt_line(attempt(store, right, texts))

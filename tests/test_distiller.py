@@ -24,7 +24,7 @@ from passagent.experience.hints import Hint, is_held_out
 from passagent.models.scripted import ScriptedModel, calling
 from passagent.models.types import END, TOOLS, Reply, Usage, assistant
 from passagent.search import run_models
-from passagent.search.setup import check_money, new_run, open_session
+from passagent.search.setup import Prepared, check_money, new_run, open_session
 from passagent.store import episodes, hint_uses, ledger, nodes, runs
 
 ADVICE = "Keep the row in registers\n  and write it once; it pays where launches limit."
@@ -173,16 +173,9 @@ def taught_session(store, task, teacher, run=None, **settings):  # noqa: F811
     library = {"library": str(store.runs_dir / "library.db"), "seeds": False, "examples": 0}
     more = {f"experience.{name}": value for name, value in library.items()}
     config = load_config(None, {f"search.{name}": value for name, value in chosen.items()} | more)
-    session = open_session(
-        store,
-        run or new_run(store, task, config),
-        task,
-        config,
-        lambda event: None,
-        tiny_search.PacedModel(),
-        tiny_search.FastEvaluator(),
-        tiny_search.diagnose,
-    )
+    run, parts = run or new_run(store, task, config), tiny_search.parts()
+    prepared = Prepared(store, run, task, config, tiny_search.PacedModel(), parts)
+    session = open_session(prepared, lambda event: None, tiny_search.FastEvaluator())
     assert session.distiller is None, "unset: nobody"
     session.distiller = teacher
     return session

@@ -132,7 +132,7 @@ class Parent:
     """Of a worker that is a child of this process: it has no zygote."""
 
     def __init__(self):
-        self._process = self
+        self._process, self._lease = self, None
 
     def poll(self):
         return None
@@ -158,7 +158,7 @@ def told(scratch, request, frames):
         finally:
             os._exit(0)
     theirs.close()
-    worker = Worker(Parent(), pid, Channel(ours), scratch, {}, None)
+    worker = Worker(Parent(), pid, Channel(ours), scratch, {})
     try:
         return worker.ask(request, 20.0)
     finally:

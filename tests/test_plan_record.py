@@ -75,8 +75,8 @@ def graphs(tmp_path_factory):
 def record(recorder, graphs):
     """`record(candidate)`: the answer for the task `add_relu`."""
 
-    def run(one: Candidate, task="add_relu", device="cpu", limits=recording.LIMITS):
-        return recording.record(recorder, one, graphs(task, device), device, dict(H100), limits=limits)
+    def run(one: Candidate, task="add_relu", device="cpu"):
+        return recording.record(recorder, one, graphs(task, device), device, dict(H100))
 
     return run
 
@@ -375,11 +375,9 @@ def test_what_is_no_single_plan_is_refused(name, record):
     assert reason in answer.message
 
 
-def test_host_code_without_end_is_ended(record):
-    answer = record(
-        candidate("def fused(x, y):\n    while True:\n        pass"),
-        limits=replace(recording.LIMITS, cpu_s=2),
-    )
+def test_host_code_without_end_is_ended(record, monkeypatch):
+    monkeypatch.setattr(recording, "LIMITS", replace(recording.LIMITS, cpu_s=2))
+    answer = record(candidate("def fused(x, y):\n    while True:\n        pass"))
     assert not isinstance(answer, Recorded)
     assert "ended without an answer: it used its 2 s of processor time" in answer.message
 

@@ -19,6 +19,7 @@ from passagent.plan import model as m
 from passagent.plan.check import PlanError
 from passagent.plan.compile import compile_plan
 from passagent.plan.replay import Replay, choices_of
+from passagent.plan.table import Mode
 
 HERE = Path(__file__).parent
 OTHERWISE = {
@@ -68,7 +69,7 @@ def test_what_the_library_computes_lies_where_memory_is_told_to():
 
     x, weight, more = draw(2, 3, 8, 8), draw(4, 3, 3, 3), draw(2, 4, 6, 6)
     plan = h.convolution()
-    out = Replay(plan, compile_plan(plan), empty=empty, fresh=True).call(x, weight, more)
+    out = Replay(plan, compile_plan(plan), mode=Mode(fresh=True), empty=empty).call(x, weight, more)
     assert torch.equal(out, torch.conv2d(x, weight) + more)
     assert any(torch.equal(place, torch.conv2d(x, weight)) for place in places)
 

@@ -14,7 +14,7 @@ from passagent.errors import InfrastructureError
 from passagent.evaluator.hardware.devices import Device
 from passagent.evaluator.result import Candidate, Evaluation, Measured, Violation
 from passagent.evaluator.service import known
-from passagent.evaluator.service.known import environment_key, evaluate, keep, recall
+from passagent.evaluator.service.known import Case, environment_key, evaluate, keep, recall
 from passagent.evaluator.service.pool import SubjectLost
 from passagent.store import nodes, runs
 from passagent.tasks import load_task
@@ -34,35 +34,35 @@ def evaluation():
 
 def test_an_equal_candidate_is_answered(store, task, evaluation):  # noqa: F811
     here = environment_key(CONFIG)
-    assert recall(store, task, CANDIDATE, here) is None
-    number = keep(store, task, CANDIDATE, here, evaluation)
-    found = recall(store, task, Candidate(dict(CANDIDATE.files)), here)
+    assert recall(store, Case(task, CANDIDATE, here)) is None
+    number = keep(store, Case(task, CANDIDATE, here), evaluation)
+    found = recall(store, Case(task, Candidate(dict(CANDIDATE.files)), here))
     assert (found.id, found.evaluation, found.from_store) == (
         number,
         evaluation.model_copy(update={"task": "task"}),
         True,
     )
-    assert recall(store, task, Candidate(CANDIDATE.files | {"more.py": ""}), here) is None
-    assert recall(store, task, "eager", here) is None
-    assert recall(store, task, CANDIDATE, "elsewhere") is None
+    assert recall(store, Case(task, Candidate(CANDIDATE.files | {"more.py": ""}), here)) is None
+    assert recall(store, Case(task, "eager", here)) is None
+    assert recall(store, Case(task, CANDIDATE, "elsewhere")) is None
 
 
 def test_a_task_is_equal_by_its_content(store, task, evaluation, tmp_path):  # noqa: F811
     here = environment_key(CONFIG)
-    keep(store, task, CANDIDATE, here, evaluation)
+    keep(store, Case(task, CANDIDATE, here), evaluation)
     copy = tmp_path / "elsewhere" / "renamed"
     shutil.copytree(task.path, copy)
-    assert recall(store, load_task(copy), CANDIDATE, here).evaluation.task == "renamed"
+    assert recall(store, Case(load_task(copy), CANDIDATE, here)).evaluation.task == "renamed"
     for name in ("weight_meta.py", "model.py"):
         file = copy / "graphs" / "g" / name
         before = file.read_text()
         file.write_text(before + "\n")
-        assert recall(store, load_task(copy), CANDIDATE, here) is None, name
+        assert recall(store, Case(load_task(copy), CANDIDATE, here)) is None, name
         file.write_text(before)
     (copy / "graphs" / "g" / "input_tensor_constraints.py").write_text(
         "dynamic_dim_constraint_symbols = []\n"
     )
-    assert recall(store, load_task(copy), CANDIDATE, here) is None
+    assert recall(store, Case(load_task(copy), CANDIDATE, here)) is None
 
 
 def test_a_refusal_that_rests_on_a_measurement_is_not_reused_and_any_other_is(store, task, evaluation):  # noqa: F811
@@ -71,44 +71,44 @@ def test_a_refusal_that_rests_on_a_measurement_is_not_reused_and_any_other_is(st
     measured = Measured(claimed=2.0, seen=40.0, bound=9.5, unit="us a call")
     by_clock = changed(evaluation, status="refused", violations=[Violation(**rule, measured=measured)])
     by_rule = changed(evaluation, status="refused", violations=[Violation(**rule)])
-    keep(store, task, CANDIDATE, here, by_clock)
-    assert recall(store, task, CANDIDATE, here) is None
-    assert recall(store, task, CANDIDATE, here, unstable=True, bar=1.0) is None
-    kept = keep(store, task, CANDIDATE, here, by_rule)
-    keep(store, task, CANDIDATE, here, by_clock)
-    assert recall(store, task, CANDIDATE, here).id == kept  # the measured one does not hide it
+    keep(store, Case(task, CANDIDATE, here), by_clock)
+    assert recall(store, Case(task, CANDIDATE, here)) is None
+    assert recall(store, Case(task, CANDIDATE, here), unstable=True, bar=1.0) is None
+    kept = keep(store, Case(task, CANDIDATE, here), by_rule)
+    keep(store, Case(task, CANDIDATE, here), by_clock)
+    assert recall(store, Case(task, CANDIDATE, here)).id == kept  # the measured one does not hide it
 
 
 def test_what_is_no_measurement_is_not_reused(store, task, evaluation):  # noqa: F811
     here = environment_key(CONFIG)
     unstable = [graph.model_copy(update={"unstable": True}) for graph in evaluation.graphs]
-    keep(store, task, CANDIDATE, here, changed(evaluation, graphs=unstable))
-    keep(store, task, CANDIDATE, here, changed(evaluation, status="infrastructure", as_score=None))
-    keep(store, task, CANDIDATE, here, changed(evaluation, evaluator_version="0.0.0+older"))
-    assert recall(store, task, CANDIDATE, here) is None
-    assert recall(store, task, CANDIDATE, here, unstable=True).evaluation.graphs == unstable
-    first = keep(store, task, CANDIDATE, here, evaluation)
-    second = keep(store, task, CANDIDATE, here, evaluation)
-    keep(store, task, CANDIDATE, here, changed(evaluation, graphs=unstable))
-    assert first < recall(store, task, CANDIDATE, here).id == second
+    keep(store, Case(task, CANDIDATE, here), changed(evaluation, graphs=unstable))
+    keep(store, Case(task, CANDIDATE, here), changed(evaluation, status="infrastructure", as_score=None))
+    keep(store, Case(task, CANDIDATE, here), changed(evaluation, evaluator_version="0.0.0+older"))
+    assert recall(store, Case(task, CANDIDATE, here)) is None
+    assert recall(store, Case(task, CANDIDATE, here), unstable=True).evaluation.graphs == unstable
+    first = keep(store, Case(task, CANDIDATE, here), evaluation)
+    second = keep(store, Case(task, CANDIDATE, here), evaluation)
+    keep(store, Case(task, CANDIDATE, here), changed(evaluation, graphs=unstable))
+    assert first < recall(store, Case(task, CANDIDATE, here)).id == second
 
 
 def test_what_was_measured_under_a_bar_is_known_under_a_bar_only(store, task, evaluation):  # noqa: F811
     here = environment_key(CONFIG)
-    coarse = keep(store, task, CANDIDATE, here, changed(evaluation, bar=1.5, as_high=1.2))
-    assert recall(store, task, CANDIDATE, here) is None
-    assert recall(store, task, CANDIDATE, here, bar=1.1).id == coarse
+    coarse = keep(store, Case(task, CANDIDATE, here), changed(evaluation, bar=1.5, as_high=1.2))
+    assert recall(store, Case(task, CANDIDATE, here)) is None
+    assert recall(store, Case(task, CANDIDATE, here), bar=1.1).id == coarse
     short = changed(evaluation, bar=1.5, stopped_early="its AS is under 1.5", as_high=1.2)
-    cut_short = keep(store, task, CANDIDATE, here, short)
-    assert recall(store, task, CANDIDATE, here) is None
-    assert recall(store, task, CANDIDATE, here, bar=1.1).id == coarse
-    assert recall(store, task, CANDIDATE, here, bar=1.3).id == cut_short
+    cut_short = keep(store, Case(task, CANDIDATE, here), short)
+    assert recall(store, Case(task, CANDIDATE, here)) is None
+    assert recall(store, Case(task, CANDIDATE, here), bar=1.1).id == coarse
+    assert recall(store, Case(task, CANDIDATE, here), bar=1.3).id == cut_short
 
 
 def test_fresh_measures_again(store, task):  # noqa: F811
     evaluator, here = tiny_search.FastEvaluator(), environment_key(CONFIG)
     found = [
-        asyncio.run(evaluate(evaluator.evaluate, store, task, CANDIDATE, here, fresh))
+        asyncio.run(evaluate(evaluator.evaluate, store, Case(task, CANDIDATE, here), fresh))
         for fresh in (0, 0, 1, 0)
     ]
     assert [one.from_store for one in found] == [False, True, False, True]

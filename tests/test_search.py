@@ -21,7 +21,7 @@ from passagent.errors import InfrastructureError, PassagentError, UsageError
 from passagent.evaluator.judging import unrecorded
 from passagent.evaluator.reference.eager import EagerGraph, Output
 from passagent.evaluator.result import Candidate, Evaluation, Speedup, Violation
-from passagent.evaluator.service.known import recall
+from passagent.evaluator.service.known import Case, recall
 from passagent.models.scripted import ScriptedModel, calling
 from passagent.search import candidates, episode_context, stop
 from passagent.search.comparison import Round, interval, is_settled, standing
@@ -31,7 +31,7 @@ from passagent.search.migration import choose_migrant, why_none
 from passagent.search.policies import policy_of
 from passagent.search.run_files import redact, run_log
 from passagent.search.session import Session
-from passagent.search.setup import new_run, open_session
+from passagent.search.setup import Prepared, new_run, open_session
 from passagent.store import Store, bests, confirmations, episodes, evaluations, nodes, runs
 from passagent.tasks import load_task
 from passagent.view.run_summary import run_data, run_text
@@ -54,16 +54,8 @@ def open_tiny(store, task, *, model=None, evaluator=None, run=None, on_event=Non
     }
     config = load_config(None, values)
     run = run or new_run(store, task, config)
-    return open_session(
-        store,
-        run,
-        task,
-        config,
-        on_event,
-        model or tiny_search.PacedModel(),
-        evaluator or tiny_search.FastEvaluator(),
-        tiny_search.diagnose,
-    )
+    prepared = Prepared(store, run, task, config, model or tiny_search.PacedModel(), tiny_search.parts())
+    return open_session(prepared, on_event, evaluator or tiny_search.FastEvaluator())
 
 
 def finish(session: Session) -> Outcome:
@@ -553,7 +545,7 @@ def test_series_end_stores_each_finalists_rounds_as_one_evaluation(store, task):
     finalists = {row.node_id: nodes.get_node(store, row.node_id) for row in rows}
     assert len(finalists) == 3
     for node in finalists.values():
-        known = recall(store, task, Candidate(nodes.get_files(store, node)), session.environment)
+        known = recall(store, Case(task, Candidate(nodes.get_files(store, node)), session.environment))
         mean = confirmations.score_of(store, node)
         assert known.evaluation.as_score == pytest.approx(mean) != pytest.approx(node.as_score)
         assert known.evaluation.graphs[0].speedup.e2e == pytest.approx(mean)

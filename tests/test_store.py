@@ -24,6 +24,7 @@ from passagent.store import (
     runs,
 )
 from passagent.store.database import SCHEMA
+from passagent.store.nodes import Proposal
 
 DOCS = Path(__file__).parents[1] / "docs" / "database.md"
 
@@ -50,7 +51,7 @@ def add_node(
     if episode is None:
         episode = episodes.next_episode(store, run, island)
     files = files or {"a.py": f"{score} {status} {episode.id} {call}"}
-    node = nodes.propose(store, episode, call, files, "a note", parent)
+    node = nodes.propose(store, episode, call, Proposal(files, "a note"), parent)
     result = {"evaluator_version": "v", "status": status, "as_score": score, "seconds": 0.5}
     result |= {"graphs": [], "plans": plans}
     evaluation = evaluations.add_evaluation(
@@ -99,15 +100,15 @@ def test_node_round_trip(store):
     run = make_run(store)
     episode = episodes.next_episode(store, run, 0)
     texts = {"b.py": "x = 'ä'\n", "a.json": "[]"}
-    node = nodes.propose(store, episode, "call", texts, "note", None)
+    node = nodes.propose(store, episode, "call", Proposal(texts, "note"), None)
     assert (node.state, node.status, nodes.get_files(store, node)) == ("proposed", None, texts)
     nodes.start(store, node.id)
     assert [n.state for n in nodes.unfinished(store, run.id)] == ["evaluating"]
-    assert nodes.propose(store, episode, "call", texts, "note", None).id == node.id
-    other = nodes.propose(store, episode, "call", {"a.py": "other"}, "note", node.id)
+    assert nodes.propose(store, episode, "call", Proposal(texts, "note"), None).id == node.id
+    other = nodes.propose(store, episode, "call", Proposal({"a.py": "other"}, "note"), node.id)
     assert other.id != node.id
     assert other.call_id == "call#2"
-    again = nodes.propose(store, episode, "call 3", texts, "note", other.id)
+    again = nodes.propose(store, episode, "call 3", Proposal(texts, "note"), other.id)
     assert again.repeat_of == node.id
     with pytest.raises(sqlite3.IntegrityError):  # one node for a call, whatever the code above it does
         store.execute(

@@ -36,6 +36,7 @@ from passagent.evaluator.timing.estimate import interval, line, log_ratios, rati
 from passagent.evaluator.timing.passbench import measure_passbench
 from passagent.evaluator.timing.timing import (
     TimedCallError,
+    TimedPair,
     measure,
 )
 from passagent.tasks import Subgraph, TensorMeta
@@ -409,12 +410,14 @@ def scripted(config=CONFIG, at=None, waits_ns=0, **candidate):
     log, verified, surprises = [], [], []
     at = at or reference()
     measured = measure(
-        Scripted("candidate", log, **candidate),
-        Scripted("eager", log, waits_ns=waits_ns + candidate.get("hidden_ns", 0)),
-        at,
-        lambda chosen, windows, kept: verified.append((chosen, windows, kept)),
-        lambda: surprises.append(len(log)),
-        config,
+        TimedPair(
+            Scripted("candidate", log, **candidate),
+            Scripted("eager", log, waits_ns=waits_ns + candidate.get("hidden_ns", 0)),
+            at,
+            lambda chosen, windows, kept: verified.append((chosen, windows, kept)),
+            lambda: surprises.append(len(log)),
+            config,
+        )
     )
     return measured, log, verified, surprises
 
@@ -472,17 +475,18 @@ def test_a_wide_interval_is_given_as_much_time_as_there_is_patience(
     found.eager.blocks, found.compiled.blocks = blocks(random, 30, 2.0, spread)
     config = CONFIG.model_copy(update={"budget_s": 1.0, "interval": 0.005, "max_trials": 10_000})
     monkeypatch.setattr(timing.time, "monotonic", lambda: 100.0 + seconds)
-    assert timing._enough(found, Mock(pace_ns=None), 100.0, config, patience) == ends
+    pair = Mock(reference=Mock(pace_ns=None), config=config, patience=patience)
+    assert timing._enough(found, pair, 100.0) == ends
 
 
 def test_slow_calls_come_in_shorter_blocks_and_within_the_budget():
     config = CONFIG.model_copy(update={"budget_s": 1e-9})
     log = []
-    measured = measure(
+    measured = measure(TimedPair(
         Scripted("candidate", log, per_call_ns=2 * 10**8),
         Scripted("eager", log, per_call_ns=2 * 10**8),
         reference(), lambda *_: None, lambda: None, config,
-    )  # fmt: skip
+    ))  # fmt: skip
     assert {len(block) for block in measured.compiled.blocks} == {1}
     assert len(measured.compiled.blocks) == timing.MIN_PAIRS
     assert [len(message.windows) for _, message in log[2:4]] == [2, 2]  # fewer warm-ups
@@ -503,11 +507,11 @@ def test_slow_calls_of_both_pairs_are_six_of_each_side(eager_ns, call_s, device,
     at = reference()
     at.call_s = call_s
     for _ in range(2):
-        measured = measure(
+        measured = measure(TimedPair(
             Scripted("candidate", log, per_call_ns=SLOW_NS),
             Scripted("eager", log, per_call_ns=eager_ns),
             at, lambda *words: checked.append(words), lambda: None, config,
-        )  # fmt: skip
+        ))  # fmt: skip
         assert measured.is_slow and measured.low <= measured.speedup <= measured.high
     slow = {"candidate"} if eager_ns < SLOW_NS else {"candidate", "eager"}
     for side in slow:
@@ -624,12 +628,14 @@ def test_calls_that_fail():
     log = []
     with pytest.raises(TimedCallError, match="not today"):
         measure(
-            Failing("candidate", log),
-            Scripted("eager", log),
-            reference(),
-            lambda *_: None,
-            lambda: None,
-            CONFIG,
+            TimedPair(
+                Failing("candidate", log),
+                Scripted("eager", log),
+                reference(),
+                lambda *_: None,
+                lambda: None,
+                CONFIG,
+            )
         )
 
 
@@ -680,7 +686,7 @@ def test_groups_of_slow_calls_are_even_too(per_call_ns):
     log = []
     config = GPU.model_copy(update={"budget_s": 1e-9, "trials": 2})
     sides = [Scripted(name, log, per_call_ns=per_call_ns) for name in ("candidate", "eager")]
-    measure(*sides, reference(), lambda *_: None, lambda: None, config)
+    measure(TimedPair(*sides, reference(), lambda *_: None, lambda: None, config))
     groups = [g for _, message in log if message.op == "lockstep" for g in message.groups]
     assert {len(group.turns) % 2 for group in groups} == {0}
     if per_call_ns > 10**6:
@@ -709,7 +715,7 @@ def test_what_others_do_meanwhile_is_in_no_budget_and_warming_up_again_in_no_tim
         update={"device": device, "budget_s": budget_s, "trials": 10**6, "max_trials": 10**6}
     )
     sides = [Slow("candidate", log), Slow("eager", log)]
-    made = measure(*sides, reference(), lambda *_: None, lambda: None, config, 1, share)
+    made = measure(TimedPair(*sides, reference(), lambda *_: None, lambda: None, config, 1, share))
     if device == "cpu":
         timed = [message for _, message in log if message.op == "run" and message.keep]
         again = [message for number in shared for _, message in log[number : number + 2]]
@@ -767,7 +773,14 @@ def test_a_side_does_not_wait_for_one_that_failed(candidate, eager, error):
     log, begun = [], time.monotonic()
     with pytest.raises(error):
         measure(
-            candidate("candidate", log), eager("eager", log), reference(), lambda *_: None, lambda: None, GPU
+            TimedPair(
+                candidate("candidate", log),
+                eager("eager", log),
+                reference(),
+                lambda *_: None,
+                lambda: None,
+                GPU,
+            )
         )
     assert time.monotonic() - begun < lockstep._PATIENCE_S / 4
 

@@ -222,19 +222,17 @@ async def judged(
     if store is None:
         result = Known(0, await judge(task.path, candidate), now(), from_store=False)
     else:
-        environment = environment_key(config.evaluator)
+        case = known.Case(task, candidate, environment_key(config.evaluator))
         fits = partial(settings_fit, config=config.validator)
-        recalled = None if fresh else known.recall(store, task, candidate, environment, fits)
-        result = recalled or await known.evaluate(judge, store, task, candidate, environment, fresh)
+        recalled = None if fresh else known.recall(store, case, fits)
+        result = recalled or await known.evaluate(judge, store, case, fresh)
     if model is None or is_settled(result.evaluation, config.validator):
         return result
     opinion = await ask(model, task, candidate, config.validator)
     evaluation = with_opinion(result.evaluation, opinion, config.evaluator)
     if store is None:
         return replace(result, evaluation=evaluation)
-    return replace(
-        result, id=known.keep(store, task, candidate, environment, evaluation), evaluation=evaluation
-    )
+    return replace(result, id=known.keep(store, case, evaluation), evaluation=evaluation)
 
 
 def bare_modules(sources: dict[str, str]) -> dict[str, str]:

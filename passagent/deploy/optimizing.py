@@ -271,12 +271,12 @@ def _judged(
         one.outcome, one.why = LEFT, "left to Inductor"
         return None
     origin = f"{state.absolute() / 'runs'} {run.id}"
-    for subgraph, graph in zip(task.subgraphs, evaluation.graphs, strict=True):
+    for subgraph in task.subgraphs:
         if library is None:
             break
         library.keep(
             replace(
-                kept_pass(subgraph, hash_subgraph(subgraph), graph, evaluation, files, origin, author),
+                kept_pass(subgraph, hash_subgraph(subgraph), evaluation, files, origin, author),
                 operators=", ".join(one.operators),
                 device=device_name(evaluation.device),
             )

@@ -24,6 +24,7 @@ from passagent.plan.compile import compile_plan
 from passagent.plan.convert import bound_argument, flattened, parts
 from passagent.plan.model import Plan
 from passagent.plan.replay import Replay, choices_of
+from passagent.plan.table import Mode
 from passagent.tasks.graphio import load_value, plain_value
 
 Skeleton = dict[str, Any]
@@ -210,7 +211,7 @@ class PlannedOperator:
         built = compile_plan(call.plan, driver.architecture() if is_cuda else None)
 
         def made(choices: list[int]) -> Replay:
-            return Replay(call.plan, built, self.device, choices)
+            return Replay(call.plan, built, self.device, Mode(choices))
 
         places = _given(call, self.skeleton)
         arranged = _arranger(places)

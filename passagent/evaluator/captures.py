@@ -31,19 +31,19 @@ class KeptGraph:
 
 def without_dynamo(subgraph: Subgraph, device: str) -> KeptGraph | None:
     """The graph, if it is kept."""
-    return cache.kept(_path(subgraph, device), lambda found: KeptGraph(found["nodes"], found["order"]))
+    return cache.kept(_path(subgraph, device), lambda data: KeptGraph(data["nodes"], data["order"]))
 
 
 def graph_of(subgraph: Subgraph, device: str) -> KeptGraph:
     """The graph on `device` (`cpu`, `cuda:0`), kept or captured now. Raises TaskError if there is none."""
-    kept = without_dynamo(subgraph, device)
-    if kept is None:
+    graph = without_dynamo(subgraph, device)
+    if graph is None:
         from passagent.tasks.capture import capture  # Dynamo takes seconds to import
 
         captured = capture(load_module(subgraph, device), make_inputs(subgraph, device, 0))
-        kept = KeptGraph(dump_graph(captured.graph_module), captured.order)
-        keep(subgraph, device, kept)
-    return kept
+        graph = KeptGraph(dump_graph(captured.graph_module), captured.order)
+        keep(subgraph, device, graph)
+    return graph
 
 
 def keep(subgraph: Subgraph, device: str, captured: KeptGraph) -> None:

@@ -14,12 +14,12 @@ PREFIX = "torch:"
 
 
 def is_compiled(subject: object) -> bool:
-    """Whether torch.compile makes what is judged."""
+    """Tell whether torch.compile makes what is judged."""
     return isinstance(subject, str) and (subject == "inductor" or subject.startswith(PREFIX))
 
 
 def arguments(compiler: str) -> dict[str, Any]:
-    """What torch.compile is given for it: backend and mode."""
+    """The arguments of torch.compile for it: backend and mode."""
     if not compiler.startswith(PREFIX):
         return {}
     backend, _, mode = compiler.removeprefix(PREFIX).partition(":")
@@ -28,15 +28,15 @@ def arguments(compiler: str) -> dict[str, Any]:
 
 def check(compiler: str) -> None:
     """Raise UsageError for a backend or a mode that torch.compile does not know. Imports torch."""
-    found = arguments(compiler)
-    if not found:
+    options = arguments(compiler)
+    if not options:
         return
     import torch
 
-    known = torch._dynamo.list_backends(exclude_tags=())
-    backend, mode = found["backend"], found.get("mode")
-    if backend not in known:
-        near = nearest(backend, known)
+    backends = torch._dynamo.list_backends(exclude_tags=())
+    backend, mode = options["backend"], options.get("mode")
+    if backend not in backends:
+        near = nearest(backend, backends)
         raise UsageError(f"--compiler {compiler}: torch.compile has no backend '{backend}'{near}")
     if mode is None:
         return

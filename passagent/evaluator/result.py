@@ -1,4 +1,4 @@
-"""What an evaluation is: plain data, the same for the agent, the search, the command line and notebooks."""
+"""An evaluation as plain data, the same for the agent, the search, the command line and notebooks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Status = Literal[
     "refused",
     "infrastructure",
 ]
-"""Of a subgraph and of the whole (DESIGN 4). No fake score stands for a failure."""
+"""The status of a subgraph and of the whole (DESIGN 4). No fake score stands for a failure."""
 
 GRAVITY: list[Status] = [
     "ok",
@@ -43,26 +43,26 @@ GRAVITY: list[Status] = [
 
 
 EXACT_T = -5
-"""The strictest t that counts in full for AS: a candidate that passes there loses nothing to speak of."""
+"""The strictest t that counts in full for AS: a candidate that passes there loses almost nothing."""
 INEXACT = 0.9
 """AS over the geometric mean of the speedups up to which a correct candidate is called inexact."""
 
 Compiler = str
-"""What may be judged in a candidate's place: `eager` itself (A/A), or what torch.compile makes of it
+"""A subject in a candidate's place: `eager` itself (A/A), or what torch.compile makes of it
 (compilers.py)."""
 
 
 Subject = Candidate | Compiler
-"""What is judged."""
+"""The subject of an evaluation."""
 
 
 class Measured(BaseModel):
     """The figures of a refusal that rests on a measurement: another measurement may come out otherwise."""
 
     claimed: float
-    """What the candidate says."""
+    """The candidate's figure."""
     seen: float
-    """What the evaluator saw."""
+    """The evaluator's figure."""
     bound: float
     """The most that it may see where the claim is true."""
     unit: str
@@ -77,7 +77,7 @@ class Violation(BaseModel):
     """0 where no line is to blame."""
     message: str
     measured: Measured | None = None
-    """What the refusal rests on, if on a measurement; None: on what the candidate is or does, each time."""
+    """The measurement that the refusal rests on; None: on what the candidate is or does, each time."""
 
     @property
     def place(self) -> str:
@@ -110,7 +110,7 @@ class Speedup(BaseModel):
 
 
 def place(output: int, input: int | None) -> str:
-    """What is judged, in words: an output, or what a call leaves in an input."""
+    """Name in words what is judged: an output, or what a call leaves in an input."""
     return f"output {output}" if input is None else f"what is left in input {input}"
 
 
@@ -141,11 +141,11 @@ class KernelUse(BaseModel):
     launches: int = 1
     """In a call; of a kernel that is tuned, of the alternative that moves most."""
     registers: int | None = None
-    """Of a thread. None: for the CPU, or no cuobjdump is here."""
+    """Registers of a thread. None: for the CPU, or no cuobjdump is here."""
     stack_bytes: int | None = None
     """Local memory of a thread: registers that were spilled, and arrays."""
     shared_bytes: int | None = None
-    """Of a block, static and asked for at the launch."""
+    """Shared memory of a block, static and asked for at the launch."""
 
 
 class GraphResult(BaseModel):
@@ -166,15 +166,15 @@ class GraphResult(BaseModel):
     passes_from_t: int | None = None
     """Smallest t in -10..1 at which every output passes; None: at none."""
     roundings: list[str] = Field(default_factory=list)
-    """Of the least exact subgraph of an inexact candidate: operators of eager's, as `add_1 (add)`, whose
+    """For the least exact subgraph of an inexact candidate: operators of eager's, as `add_1 (add)`, whose
     rounding shows: left out, outputs fail at t = EXACT_T. The worst first; empty where none was found."""
     max_abs_diff: float | None = None
     worst: Worst | None = None
     float64_error: float | None = None
-    """Of the outputs against eager computed in float64, relative to their size: see compare.exactness.
-    None where eager does not run in float64."""
+    """The error of the outputs against eager computed in float64, relative to their size: see
+    compare.exactness. None where eager does not run in float64."""
     eager_float64_error: float | None = None
-    """The same of eager's own outputs."""
+    """The error of eager's own outputs."""
     speedup: Speedup | None = None
     vs_reference: Speedup | None = None
     """Inductor / compiled, called in the same way, with `reference: inductor`."""
@@ -202,16 +202,16 @@ class GraphResult(BaseModel):
     left: list[str] = Field(default_factory=list)
     """The operators of the rewritten graph in order; a replacement by its pass's name."""
     moved_bytes: int = 0
-    """Of all inputs and outputs, outputs that are views counted once, of slices what is read: what any
+    """Bytes of all inputs and outputs, outputs that are views counted once, of slices what is read: what any
     candidate must move. An embedding's table counts whole, so the figure can be too high there."""
     flops: int | None = None
-    """Of the graph's matrix products, convolutions and attention; None where torch cannot tell."""
+    """FLOPs of the graph's matrix products, convolutions and attention; None where torch cannot tell."""
     plan_bytes: int | None = None
-    """What the plan's kernels, copies and fills move at most in a call; None without a plan."""
+    """The most bytes that the plan's kernels, copies and fills move in a call; None without a plan."""
     launches: int | None = None
-    """Of kernels, copies and fills, in a call."""
+    """Launches of kernels, copies and fills, in a call."""
     kernels: list[KernelUse] = Field(default_factory=list)
-    """Of the plan."""
+    """The plan's kernels."""
 
     @property
     def worst_element(self) -> str:
@@ -234,7 +234,7 @@ class Evaluation(BaseModel):
     device: str
     dispatch: str
     reference: str = "eager"
-    """What it was timed against (EvaluatorConfig.reference)."""
+    """The reference of the timing (EvaluatorConfig.reference)."""
     isolation: str = "sandboxed"
     """Where its kernels ran (EvaluatorConfig.isolation)."""
     timing: Literal["wall", "interpreter", "none"]
@@ -253,7 +253,7 @@ class Evaluation(BaseModel):
     gmean_speedup: float | None = None
     """Over the correct subgraphs."""
     gmean_vs_reference: float | None = None
-    """The same of their `vs_reference`."""
+    """The geometric mean of their `vs_reference`."""
     as_low: float | None = None
     """AS with every speedup at the lower end of its interval, and at the upper: `as_high`. Where it is pooled
     (`protocol["rounds"]`), its 95% interval over the rounds."""
@@ -263,7 +263,7 @@ class Evaluation(BaseModel):
     stopped_early: str | None = None
     """Why it was timed less than others: its AS cannot reach that of a candidate that is there already."""
     plans: str | None = None
-    """What was recorded and measured: Candidate.key of its files (plan/artefact.py)."""
+    """The plans that were recorded and measured: Candidate.key of its files (plan/artefact.py)."""
     plan_files: dict[str, str] = Field(default_factory=dict, exclude=True)
     """These files, of a correct candidate that was just evaluated; a store keeps them by `plans`."""
     edited: list[str] = Field(default_factory=list)
@@ -292,9 +292,9 @@ class Evaluation(BaseModel):
             return []
         levels = [(graph.passes_from_t, graph) for graph in self.graphs]
         loose = [(level, graph) for level, graph in levels if level is not None and level > EXACT_T]
-        return [graph for _, graph in sorted(loose, key=lambda one: -one[0])]
+        return [graph for _, graph in sorted(loose, key=lambda pair: -pair[0])]
 
     @property
     def rests_on_measurement(self) -> bool:
-        """Whether it is a refusal that another measurement may not repeat: it is never reused."""
+        """Tell whether it is a refusal that another measurement may not repeat: it is never reused."""
         return any(violation.measured is not None for violation in self.violations)

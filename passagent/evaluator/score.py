@@ -51,7 +51,7 @@ def tolerance(dtype: str, t: int) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class GraphScore:
-    """What the score needs to know of one subgraph."""
+    """The part of one subgraph's result that the score needs."""
 
     speedup: float | None
     """eager / compiled; None if it was not timed."""

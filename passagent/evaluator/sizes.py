@@ -1,9 +1,9 @@
-"""What a candidate may take of the trusted side: sizes and lengths. docs/evaluator.md has all of it."""
+"""Limits of a candidate on the trusted side: sizes and lengths. docs/evaluator.md has all of it."""
 
 from __future__ import annotations
 
 FILES = {"bytes of files and names": 1 << 20, "files": 200}
-"""Of a candidate, at most."""
+"""The most that a candidate may have."""
 VIOLATIONS = 200
 MESSAGE = 2000
 """Characters of a violation's message."""

@@ -1,4 +1,4 @@
-"""Where candidates run, and with what: what models are told of it, and which kernels count."""
+"""The kind of device that candidates run on: its part of the prompts, and which kernels count."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ class Cpu:
         pass
 
     def prompt(self, part: str) -> str:
-        """See extend.Target."""
+        """A part of the prompts, as extend.Target says."""
         place = f"targets/{self.name}/{part}.md"
         if part == "example":
             place = f"examples/{self.name}/FusedAddLayerNorm.py"
         return resources.find(f"prompts/{place}").read_text(encoding="utf-8").rstrip("\n")
 
     def admits(self, text: str) -> bool:
-        """See extend.Target."""
+        """Tell whether a text names only what works here."""
         return self.foreign.search(text) is None
 
     def refuses(self, kernel: Kernel) -> str | None:
-        """See extend.Target. What does not run here does not compile either."""
+        """Refuse no kernel: what does not run here does not compile either."""
         return None
 
 
@@ -66,12 +66,12 @@ def _made(settings: str) -> Target:
     if config.target is None:
         return (Cpu if name == "cpu" else Cuda)(config)
     place = f"evaluator.target {config.target}"
-    made: Target = extend.make(config.target, "evaluator.target", config)
-    if made.name != name:
-        raise UsageError(f"{place}: is for {made.name}, and the device is {config.device}")
+    target: Target = extend.make(config.target, "evaluator.target", config)
+    if target.name != name:
+        raise UsageError(f"{place}: is for {target.name}, and the device is {config.device}")
     if config.dispatch == "python":
         raise UsageError(f"{place}: looks at the kernels of plans; with dispatch: python there are none")
-    return made
+    return target
 
 
 def kind_of(device: str) -> str:
@@ -80,7 +80,7 @@ def kind_of(device: str) -> str:
 
 
 def uses_triton(candidate: Candidate) -> bool:
-    """Whether a module of the candidate imports triton, or a kernel of its plans is Triton's."""
+    """Tell whether a module of the candidate imports triton, or a kernel of its plans is Triton's."""
     if candidate.is_plans:
         return any(name.endswith(".ttir") for name in candidate.files)
     for name, text in candidate.files.items():

@@ -1,4 +1,4 @@
-"""What was learned: diagnosis of a candidate, hints that fit it, and the curated knowledge."""
+"""Experience for prompts: diagnosis of a candidate, hints that fit it, and the curated knowledge."""
 
 from passagent.experience.diagnosis import Diagnosis, diagnose
 from passagent.experience.hints import Hint, load_hints, retrieve

@@ -33,7 +33,7 @@ class CodeRoot:
     files: Callable[[], Iterator[tuple[str, Path]]]
     """Relative name and path of each file, in order."""
     is_read: bool = True
-    """Whether a target admits a file by its text, too, and not by its name alone."""
+    """True if a target admits a file by its text, too, and not by its name alone."""
 
 
 def _resources(pattern: str) -> Callable[[], Iterator[tuple[str, Path]]]:

@@ -20,7 +20,7 @@ Limiter = Literal["memory_bound", "latency_bound", "instruction_bound"]
 LIMITERS: tuple[str, ...] = get_args(Limiter)
 _FAILURES = tuple(status for status in get_args(Status) if status != "ok")
 LABELS: tuple[str, ...] = ("start", "untimed", "inexact", *LIMITERS, *_FAILURES)
-"""What a diagnosis may say. `start`: there is no candidate yet; `untimed`: correct, but not timed;
+"""Labels of a diagnosis. `start`: there is no candidate yet; `untimed`: correct, but not timed;
 `inexact`: correct and timed, but AS is far below what the speedups alone would give."""
 
 PLAUSIBLE = 0.7
@@ -46,7 +46,7 @@ class GraphDiagnosis:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What limits a candidate."""
+    """The diagnosis of a candidate: what limits it."""
 
     label: str
     """One of LABELS: hints are retrieved by it."""
@@ -62,7 +62,7 @@ class Diagnosis:
         return math.exp(sum(math.log(max(graph.headroom, 1e-9)) for graph in self.graphs) / len(self.graphs))
 
     def as_json(self) -> str:
-        """As it is stored with a node; its graphs are those of the evaluation that were timed, in order."""
+        """The JSON that is stored with a node; its graphs are the evaluation's timed ones, in order."""
         graphs = [
             {
                 "limiter": graph.limiter,
@@ -124,7 +124,7 @@ _MEANING = {
     "that was left as it is decides; no counter was read that says which",
 }
 _NAMES = {"instruction_bound": "neither memory traffic nor issuing explains the time"}
-"""Of a limiter that nothing measured shows."""
+"""Descriptions of limiters that no measurement shows directly."""
 
 
 def _performance(

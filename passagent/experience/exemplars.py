@@ -23,7 +23,7 @@ from passagent.tasks.reader import Task
 
 SHIPPED = "knowledge/exemplars/*.jsonl.gz"
 LIKENESS = 0.5
-"""Of two multisets of operators, from which on an exemplar is worth being shown."""
+"""The least likeness of two multisets of operators for which an exemplar is shown."""
 SIZES = ((1 << 14, "small"), (1 << 20, "medium"))
 """Elements of the largest input below which a region is so called; above: large."""
 Relation = Literal["instance", "structure", "operators"]
@@ -55,7 +55,7 @@ class Exemplar:
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What a task is found by."""
+    """The keys by which a task is found."""
 
     instances: frozenset[str]
     structures: frozenset[str]
@@ -76,7 +76,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Found:
-    """What serves a task."""
+    """The exemplars that serve a task."""
 
     seed: Match | None = None
     examples: list[Match] = field(default_factory=list)
@@ -93,14 +93,14 @@ def shape_class(inputs: Iterable[TensorMeta]) -> str:
 
 
 def fingerprint(task: Task, structures: Collection[str], instances: Collection[str]) -> Fingerprint:
-    """Of a task whose hashes are known."""
+    """Make the fingerprint of a task whose hashes are known."""
     shapes = frozenset(shape_class(subgraph.inputs) for subgraph in task.subgraphs)
     return Fingerprint(frozenset(instances), frozenset(structures), tuple(task.operators), shapes)
 
 
-def likeness(one: Sequence[str], other: Sequence[str]) -> float:
+def likeness(first_operators: Sequence[str], other: Sequence[str]) -> float:
     """Jaccard's index of two multisets of operators, 0 to 1."""
-    first, second = Counter(one), Counter(other)
+    first, second = Counter(first_operators), Counter(other)
     either = (first | second).total()
     return (first & second).total() / either if either else 0.0
 

@@ -80,7 +80,7 @@ class LearnedHint(Hint):
 
 
 class Situation(NamedTuple):
-    """What a hint is to help with."""
+    """The situation that a hint is to help with."""
 
     label: str
     """The diagnosis's (diagnosis.LABELS)."""

@@ -72,11 +72,11 @@ class _Library:
     passages: list[Passage]
     """The sections of all documents, document by document."""
     sections: _Ranking
-    """Of the passages."""
+    """The ranking of the passages."""
     paths: list[str]
     """The documents that are searched."""
     whole: _Ranking
-    """Of these, with what the index says of each."""
+    """The ranking of whole documents, with the index's words on each."""
 
 
 def documents() -> dict[str, str]:
@@ -107,11 +107,11 @@ def read(path: str = INDEX, target: Target | None = None) -> str:
     Raises UsageError, with the nearest path, for anything else.
     """
     texts = documents()
-    wanted = path.strip().removeprefix("./").removeprefix(ROOT)
-    text = _for(target, wanted, texts.get(wanted, ""))
+    name = path.strip().removeprefix("./").removeprefix(ROOT)
+    text = _for(target, name, texts.get(name, ""))
     if not text:
         names = [name for name, content in texts.items() if _for(target, name, content)]
-        raise UsageError(f"knowledge: no document '{path}'{nearest(wanted, names)}")
+        raise UsageError(f"knowledge: no document '{path}'{nearest(name, names)}")
     return text
 
 

@@ -1,4 +1,4 @@
-"""Float32 arithmetic on CUDA in the cheapest form that keeps t = -5 (1.3e-6 of a value, 1e-5 beside it).
+"""Float32 arithmetic on CUDA in the cheapest form that keeps t = -5 (1.3e-6 of a value, plus 1e-5).
 
 An error of a few units in the last place is inside that tolerance, but not where a value decides something:
 below a comparison, a rounding to integers, a position. Nor in a mean, from which equal elements must differ
@@ -31,17 +31,17 @@ _ROUNDING |= {"sign", "sgn"}
 
 
 def deciding(exprs: Iterable[Expr]) -> set[Expr]:
-    """What comparisons, roundings and integers are made of: its last place can change a result as a whole."""
-    found: dict[Expr, None] = {}
+    """Find the parts of comparisons, roundings and integers: their last place can change a whole result."""
+    deciding_parts: dict[Expr, None] = {}
     for e in parts(*exprs):
         to_integer = e.data == "cast" and e.dtype not in FLOATING and e.args[0].dtype in FLOATING
         if e.kind == "op" and (e.data in _DECIDING or to_integer):
-            found |= parts(*e.args)
-    return set(found)
+            deciding_parts |= parts(*e.args)
+    return set(deciding_parts)
 
 
 def is_mean(e: Expr) -> bool:
-    """Whether it is a sum over something."""
+    """Tell whether an expression is a mean: a sum that is divided."""
     above = e.args[0]
     while above.data in {"cast", "as_half"}:
         above = above.args[0]
@@ -49,13 +49,13 @@ def is_mean(e: Expr) -> bool:
 
 
 def decides_later(region: Region) -> bool:
-    """Whether something that the graph computes from a region's results rounds or chooses by them."""
-    waiting, seen = [*region.outputs], set[fx.Node](region.outputs)
+    """Tell whether something that the graph computes from a region's results rounds or chooses by them."""
+    waiting, visited = [*region.outputs], set[fx.Node](region.outputs)
     while waiting:
         for user in waiting.pop().users:
-            if user.op == "output" or user in seen:
+            if user.op == "output" or user in visited:
                 continue
-            seen.add(user)
+            visited.add(user)
             waiting.append(user)
             dtype = getattr(example(user), "dtype", None)
             if op_name(user) in _ROUNDING or (dtype is not None and not dtype.is_floating_point):

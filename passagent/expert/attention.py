@@ -21,25 +21,25 @@ ONE_BLOCK = 128
 PRODUCTS = {"matmul", "bmm", "__matmul__"}
 
 _VIEWS = FREE_VIEWS | IDENTITIES | {"half", "bfloat16", "type", "repeat_interleave", "repeat"}
-"""What is read at other indices or in another type."""
+"""Operators that read at other indices or in another type."""
 _BEHIND = (FREE_VIEWS - {"getitem", "chunk", "split", "tensor_split", "unbind", "select", "narrow"}) | {
     "contiguous",
     "dropout",
 }
-"""What only moves the result."""
+"""Operators that only move the result."""
 _NUMBERS = {"mul", "div", "truediv", "imul", "itruediv", "__mul__", "__truediv__"}
-"""What scales queries or keys by a number."""
+"""Operators that scale queries or keys by a number."""
 _BIAS = _VIEWS | _NUMBERS
 _BIAS |= {"add", "sub", "rsub", "iadd", "masked_fill", "where", "eq", "ne", "invert", "logical_not"}
-"""What is computed anew for each head where a bias or mask is made of it."""
+"""Operators that are computed anew for each head where they make a bias or mask."""
 _SCORES = _BIAS | {"masked_fill_", "add_", "mul_", "div_", "tanh", "clamp", "maximum", "nan_to_num"}
-"""What is done to the scores between the first product and the softmax."""
+"""Operators on the scores between the first product and the softmax."""
 _WEIGHTS = _VIEWS - {"repeat_interleave", "repeat", "getitem", "chunk", "split", "unbind", "tensor_split"}
-"""What is done to the weights between the softmax and the second product."""
+"""Operators on the weights between the softmax and the second product."""
 
 
 def is_attention(region: Region) -> bool:
-    """Whether `attention_nodes` found it: no other region for a GPU holds a product."""
+    """Tell whether `attention_nodes` found the region: no other region for a GPU holds a product."""
     return any(op_name(node) in PRODUCTS | {CALL} for node in region.nodes)
 
 
@@ -70,7 +70,7 @@ def _core(node: fx.Node, inside: set[fx.Node]) -> list[fx.Node] | None:
 
 
 def _is_taken(node: fx.Node) -> bool:
-    """Whether a call drops nothing, and the library has no kernel made for just that."""
+    """Tell whether a call drops nothing, and the library has no kernel made for just that."""
     dropout = node.args[4] if len(node.args) > 4 else node.kwargs.get("dropout_p", 0.0)
     tensors = [example(n) for n in node.all_input_nodes]
     if dropout != 0.0 or not all(isinstance(t, torch.Tensor) for t in tensors):
@@ -98,8 +98,8 @@ def _weights(node: fx.Node, inside: set[fx.Node]) -> list[fx.Node]:
     while len(node.users) == 1:
         user = next(iter(node.users))
         if op_name(user) in PRODUCTS:
-            left = len(user.args) == 2 and not user.kwargs and user.args[0] is node
-            return [*way, user] if left and user.args[1] is not node else []
+            is_left = len(user.args) == 2 and not user.kwargs and user.args[0] is node
+            return [*way, user] if is_left and user.args[1] is not node else []
         if user not in inside or op_name(user) not in _WEIGHTS or user.args[0] is not node:
             return []
         way.append(user)

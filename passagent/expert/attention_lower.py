@@ -23,7 +23,7 @@ from passagent.expert.lowering import HALVES, Call, Number, Scalar, check_shape,
 from passagent.expert.shapes import broadcast, fit, position, regroup, renamed
 
 NAMES = ("scores", "weights", "result")
-"""What is read like an input: what the first product, the softmax and the second product give."""
+"""Names of values that are read like inputs: of the first product, the softmax and the second product."""
 
 
 @dataclass
@@ -35,14 +35,14 @@ class Attention:
     key: Expr
     value: Expr
     score: Expr
-    """What the softmax is taken of, of the first product's `scores`."""
+    """The argument of the softmax, made of the first product's `scores`."""
     weight: Expr
     """The second product's operand, of the softmax's `weights`."""
     output: Value
     rounds: bool
-    """Whether eager stores scores and weights."""
+    """True if eager stores scores and weights."""
     causal: bool
-    """Whether keys behind a query's own place are masked."""
+    """True if keys behind a query's own place are masked."""
     rows: list[Axis]
     columns: list[Axis]
     depth: list[Axis]
@@ -120,8 +120,8 @@ class _Lowering:
         scores = _heads(scores) if groups else scores
         if is_causal:
             scores = t.refresh(scores)
-            seen = t.op("le", [position(t, scores.dims[-1]), position(t, scores.dims[-2])], "bool")
-            scores = Value(scores.dims, self.masked(seen, scores.expr))
+            visible = t.op("le", [position(t, scores.dims[-1]), position(t, scores.dims[-2])], "bool")
+            scores = Value(scores.dims, self.masked(visible, scores.expr))
         if attn_mask is not None:
             dims, (score, mask) = broadcast(t, [scores, attn_mask])
             boolean = mask.dtype == "bool"
@@ -135,9 +135,9 @@ class _Lowering:
         result = self.product(weights, value, out)
         return _heads(result) if groups else result
 
-    def masked(self, seen: Expr, score: Expr) -> Expr:
+    def masked(self, visible: Expr, score: Expr) -> Expr:
         """The score where it is seen."""
-        return self.trace.op("where", [seen, score, self.trace.const(-math.inf, "float32")], "float32")
+        return self.trace.op("where", [visible, score, self.trace.const(-math.inf, "float32")], "float32")
 
 
 def lower_attention(
@@ -194,7 +194,7 @@ def _lowered(
         return env[value] if isinstance(value, fx.Node) else literal(path, value)
 
     args, kwargs = (
-        rebuild(given, leaf, (kind,)) for given, kind in ((node.args, "args"), (node.kwargs, "kwargs"))
+        rebuild(original, leaf, (kind,)) for original, kind in ((node.args, "args"), (node.kwargs, "kwargs"))
     )
     out = types.name(example(node).dtype)
     try:

@@ -27,7 +27,7 @@ from passagent.expert.wrapper import Variant
 from passagent.kernels.layout import Order
 
 KIND = "attention"
-"""Of the part that it is."""
+"""The kind of its part."""
 _OWN: tuple[str, ...] = (
     "program",
     "blocks",
@@ -91,7 +91,7 @@ class AttentionText(TritonValues):
         super().__init__(schedule, name, [*names, "scores", "weights", "result"], ["out"], Knobs())
         self.low, self.lines, self.indent = low, [], 1
         self.scopes, self.results, self.decisive, self.joined = [{}], {}, set(), []
-        self.one = "(1, 1)"
+        self.unit = "(1, 1)"
         self.counts.update(dict.fromkeys(_OWN, 1))
         every = parts(low.query, low.key, low.value, low.score)
         self.generic = next(
@@ -135,16 +135,16 @@ class AttentionText(TritonValues):
         return product(self.s.trace.text(a.size) for a in axes)
 
     def place(self, axes: list[Axis], index: str, step: str, mask: str) -> None:
-        """What the axes' indices are, of the index over all of them, and where it is inside."""
+        """Write the axes' indices, made of the index over all of them, and the mask where it is inside."""
         size = " * ".join(self.axis_size(a) for a in axes) or "1"
         self.line(f"{mask} = {within(index, size, step)}")
-        left = index
+        rest = index
         for position, axis in enumerate(reversed(axes)):
-            text, extent = left, self.axis_size(axis)
+            text, extent = rest, self.axis_size(axis)
             if len(axes) > 1:
                 text = self.fresh(f"i{self.s.order.index(axis)}")
-                self.line(f"{text} = {left}" if position == len(axes) - 1 else f"{text} = {left} % {extent}")
-            left = f"{left} // {extent}" if position == 0 else f"({left}) // {extent}"
+                self.line(f"{text} = {rest}" if position == len(axes) - 1 else f"{text} = {rest} % {extent}")
+            rest = f"{rest} // {extent}" if position == 0 else f"({rest}) // {extent}"
             self.places[axis], self.masks[axis] = text, mask
 
     def count(self, expr: Expr) -> None:
@@ -223,15 +223,15 @@ class AttentionText(TritonValues):
         self.line(f"blocks = tl.cdiv({queries}, ROWS)")
         self.line("head = program // blocks")
         self.line("first = program % blocks * ROWS")
-        left = "head"
+        rest = "head"
         for position, axis in enumerate(reversed(self.heads)):
             self.places[axis] = name = f"i{self.s.order.index(axis)}"
             if axis is self.heads[0]:
-                self.line(f"{name} = {left}")
+                self.line(f"{name} = {rest}")
                 continue
             extent = self.axis_size(axis)
-            self.line(f"{name} = {left} % {extent}")
-            left = f"{left} // {extent}" if position == 0 else f"({left}) // {extent}"
+            self.line(f"{name} = {rest} % {extent}")
+            rest = f"{rest} // {extent}" if position == 0 else f"({rest}) // {extent}"
         self.line("row = first + tl.arange(0, ROWS)[:, None]")
         self.line("deep = tl.arange(0, DEPTH)[None, :]")
         self.place(self.rows, "row", "ROWS", "rows_inside")
@@ -278,7 +278,7 @@ class AttentionText(TritonValues):
         self.line(f"tl.store(out + {address}, result.to(out.dtype.element_ty), mask={mask})")
 
     def inverse(self) -> str:
-        """What sums are multiplied by: where every key is masked, eager's call gives 0, its softmax NaN."""
+        """The factor of the sums: where every key is masked, eager's call gives 0, its softmax NaN."""
         return "1.0 / total" if self.low.rounds else "tl.where(total == 0.0, 0.0, 1.0 / total)"
 
 
@@ -301,8 +301,8 @@ def attention_kernel(
     part.padded = {"DEPTH": writer.host(writer.deep), "WIDTH": writer.host(writer.width)}
     part.stages = stages
     part.each = {"half": f"{writer.generic}.dtype.itemsize", "float32": "4"}.get(low.query.dtype, "2")
-    said = " ".join([*shape, *low.trace.guards, *writer.sizes, *host.values(), *part.padded.values()])
-    writer.params.update((p, None) for p in parameters if re.search(rf"\b{p}\b", said))
+    texts = " ".join([*shape, *low.trace.guards, *writer.sizes, *host.values(), *part.padded.values()])
+    writer.params.update((p, None) for p in parameters if re.search(rf"\b{p}\b", texts))
     arguments = [*names, *writer.params, "out", *writer.sizes.values()]
     source = part.text("triton.jit", [*arguments, *part.numbers("")])
     used = list(range(len(names)))
@@ -331,7 +331,7 @@ def attention_variant(
     if generic is None and dtype == "half":
         raise Unsupported("dtype", "no input tells the 16-bit type of the result")
     kernel.sizes = [simplified(size) for size in kernel.sizes]
-    given = "" if generic is None else str(example(region.inputs[generic]).dtype).removeprefix("torch.")
+    half = "" if generic is None else str(example(region.inputs[generic]).dtype).removeprefix("torch.")
     return Variant(
         kernel,
         conditions(low.trace.guards),
@@ -340,7 +340,7 @@ def attention_variant(
         [None],
         generic,
         input_dtypes,
-        (given,) if given else (),
+        (half,) if half else (),
         tuple(len(sizes) for sizes in low.trace.inputs[:count]),
         [layout.output],
         [""],

@@ -104,9 +104,9 @@ def _routes(
     families: dict[Any, list[tuple[int, Region]]] = {}
     for number, graph in enumerate(graphs):
         product = None if "linear" in without else cpp_product.product_region(graph, target)
-        found = find_regions(graph, target, without) if product is None else Found([product])
-        refused.update({op: why for op, why in found.refused.items() if op not in refused})
-        for region in found.regions:
+        regions_found = find_regions(graph, target, without) if product is None else Found([product])
+        refused.update({op: why for op, why in regions_found.refused.items() if op not in refused})
+        for region in regions_found.regions:
             families.setdefault(pattern_text.structure(region), []).append((number, region))
     routes: list[tuple[Family, AnyRoute]] = []
     covered: list[tuple[int, Region]] = []
@@ -138,13 +138,13 @@ def _route(regions: list[Region], target: str, plan: Plan) -> tuple[Family, AnyR
     if moves_only(regions[0]) and of_library(regions[0]) and not orders[0]:
         route.moves = view_lines(family)
     half = next((r for r in regions if has_any(r, HALF)), None)
-    given = Target(target, plan, orders, results)
-    variants = [_variant(region, half, family, given) for region in regions]
+    goal = Target(target, plan, orders, results)
+    variants = [_variant(region, half, family, goal) for region in regions]
     route.library = {name: _library_call(family, name) for name in variants[0].library}
     route.inputs, route.orders = [*inputs, *route.library], [*orders, *[()] * len(route.library)]
     for region, v in zip(regions, variants, strict=True):
-        made = {name: shape for b in v.before for name, shape in b.made.items()} | v.library
-        route.named.append(named(region, family) | made)
+        shapes = {name: shape for b in v.before for name, shape in b.buffers.items()} | v.library
+        route.named.append(named(region, family) | shapes)
     # Those that take any size come last.
     route.variants = sorted(
         wrapper.distinct(variants), key=lambda v: (not v.limit, -len(cuda_host.limits(v)))
@@ -169,7 +169,7 @@ def _library_call(family: Family, name: str) -> str:
 
 @dataclass(frozen=True)
 class Target:
-    """What kernels are written for."""
+    """The target that kernels are written for."""
 
     name: str
     plan: Plan
@@ -181,14 +181,14 @@ class Target:
 
 @dataclass(frozen=True)
 class Results:
-    """What a kernel stores: names, and what its plan says of those that it allocates."""
+    """A kernel's results: names, and the plan's words for those that it allocates."""
 
     outputs: list[str]
     shapes: list[list[str]]
     dtypes: list[str]
     orders: list[Order]
     returned: list[str]
-    """As in wrapper.Variant."""
+    """The returned inputs, as in wrapper.Variant."""
 
 
 def _variant(region: Region, half: Region | None, family: Family, target: Target) -> wrapper.Variant:
@@ -204,12 +204,12 @@ def _variant(region: Region, half: Region | None, family: Family, target: Target
         return _lowered(region, [Types(frozenset())] * len(types), family, target)
 
 
-def _lowered(region: Region, types: list[Types], family: Family, given: Target) -> wrapper.Variant:
+def _lowered(region: Region, types: list[Types], family: Family, goal: Target) -> wrapper.Variant:
     if is_attention(region):
         names = [family.names[i] for i in family.regions[0].inputs]
-        layout = attention_text.Layout(given.inputs, given.outputs[0])
-        return attention_text.attention_variant(region, names, family, types, layout, given.plan)
-    low = lower_region(region, family.parameters, given.name, types, given.inputs)
+        layout = attention_text.Layout(goal.inputs, goal.outputs[0])
+        return attention_text.attention_variant(region, names, family, types, layout, goal.plan)
+    low = lower_region(region, family.parameters, goal.name, types, goal.inputs)
     low.trace.decisive = decides_later(region)
     first = family.regions[0]
     library = {
@@ -218,20 +218,22 @@ def _lowered(region: Region, types: list[Types], family: Family, given: Target) 
     }
     names = [*(family.names[i] for i in first.inputs), *library]
     before, limits = list[wrapper.Variant](), dict[str, None]()
-    for step in steps(low, given.plan, names) if given.name == "cuda" else ():
-        results = Results(step.made, [step.shape] * len(step.made), step.dtypes, [()] * len(step.made), [])
-        before.append(_kernel(step.schedule, names, results, region, family, given))
-        before[-1].made = dict.fromkeys(step.made, ())
+    for step in steps(low, goal.plan, names) if goal.name == "cuda" else ():
+        results = Results(
+            step.buffers, [step.shape] * len(step.buffers), step.dtypes, [()] * len(step.buffers), []
+        )
+        before.append(_kernel(step.schedule, names, results, region, family, goal))
+        before[-1].buffers = dict.fromkeys(step.buffers, ())
         limits |= {step.limit: None} if step.limit else {}
     try:
-        variant = _scheduled(low, names, region, family, given)
+        variant = _scheduled(low, names, region, family, goal)
     except Unsupported as error:
         if error.op != "schedule" or not join_reductions(low.trace, low.outputs):
             raise
-        variant = _scheduled(low, names, region, family, given)
+        variant = _scheduled(low, names, region, family, goal)
     examples = [tuple(size.hint for size in sizes) for sizes in low.trace.inputs]
     for b in before:
-        b.made = {name: examples[names.index(name)] for name in b.made}
+        b.buffers = {name: examples[names.index(name)] for name in b.buffers}
     variant.library = library
     if before:
         variant.before, variant.limit = before, " and ".join(limits)
@@ -239,50 +241,50 @@ def _lowered(region: Region, types: list[Types], family: Family, given: Target) 
 
 
 def _scheduled(
-    low: Lowered, names: list[str], region: Region, family: Family, given: Target
+    low: Lowered, names: list[str], region: Region, family: Family, goal: Target
 ) -> wrapper.Variant:
-    target, trace = given.name, low.trace
+    target, trace = goal.name, low.trace
     written = low.written if target == "cuda" else {}
     sources = [_source(o) for o in region.outputs]
     returned = [next((k for k, (_, last) in written.items() if last is o), None) for o in sources]
-    made = [j for j, k in enumerate(returned) if k is None]
-    beside = [k for k in written if k not in returned]
-    values = [*low.outputs, *(written[k][0] for k in beside)]
-    schedule, orders = stored(trace, values, [*given.outputs, *[()] * len(written)], target)
+    new = [j for j, k in enumerate(returned) if k is None]
+    more = [k for k in written if k not in returned]
+    values = [*low.outputs, *(written[k][0] for k in more)]
+    schedule, orders = stored(trace, values, [*goal.outputs, *[()] * len(written)], target)
     moves = next((op for n in region.nodes if (op := op_name(n)) in MOVES), None)
     if target == "cpu" and moves and reduces_again(schedule):
         raise Unsupported(moves, "what is reduced before it would be reduced again for what it moves")
     windows = next((op_name(n) for n in region.nodes if is_written_out(n)), None)
     if windows and windows_again(schedule):
         raise Unsupported(windows, "would be computed again for what is reduced of it")
-    allocated = ["out"] if len(made) == 1 else [f"out{k}" for k in range(len(made))]
-    outputs = [allocated[made.index(j)] if k is None else names[k] for j, k in enumerate(returned)]
-    outputs += [names[k] for k in beside]
-    shapes = [[trace.text(s) for s in trace.shape(trace.refresh(low.outputs[j]))] for j in made]
-    dtypes = [low.outputs[j].dtype for j in made]
+    allocated = ["out"] if len(new) == 1 else [f"out{k}" for k in range(len(new))]
+    outputs = [allocated[new.index(j)] if k is None else names[k] for j, k in enumerate(returned)]
+    outputs += [names[k] for k in more]
+    shapes = [[trace.text(s) for s in trace.shape(trace.refresh(low.outputs[j]))] for j in new]
+    dtypes = [low.outputs[j].dtype for j in new]
     returns = [names[k] if k is not None else "" for k in returned]
-    results = Results(outputs, shapes, dtypes, [orders[j] for j in made], returns)
-    return _kernel(schedule, names, results, region, family, given)
+    results = Results(outputs, shapes, dtypes, [orders[j] for j in new], returns)
+    return _kernel(schedule, names, results, region, family, goal)
 
 
 def _kernel(
-    schedule: Schedule, names: list[str], results: Results, region: Region, family: Family, given: Target
+    schedule: Schedule, names: list[str], results: Results, region: Region, family: Family, goal: Target
 ) -> wrapper.Variant:
     """The kernel of a schedule, and what its plan says; `names` are its inputs'."""
-    trace, plan, name = schedule.trace, given.plan, identifier(family.regions[0])
+    trace, plan, name = schedule.trace, goal.plan, identifier(family.regions[0])
     parameters = [p.name for p in family.parameters]
     outputs, shapes, dtypes, orders = results.outputs, results.shapes, results.dtypes, results.orders
     kernel: Kernel
-    if given.name == "cuda":
+    if goal.name == "cuda":
         kernel = cuda_text.generate(schedule, name, names, outputs, shapes, parameters)
     else:
         knobs = Knobs(plan.block, plan.grain, plan.keep)
-        kernel = cpp_text.generate(schedule, name, names, outputs, shapes, parameters, knobs)
+        kernel = cpp_text.CppWriter(schedule, name, names, outputs, knobs).kernel(shapes, parameters)
     input_dtypes = tuple(trace.dtypes)
     generic = next((k for k in kernel.inputs if input_dtypes[k] == "half"), None)
     if generic is None and ("half" in dtypes or "<T>" in kernel.source or "T*" in kernel.source):
         raise Unsupported("dtype", "no input tells the 16-bit type of the result")
-    lying = [*given.inputs, *[()] * (len(names) - len(given.inputs))]
+    lying = [*goal.inputs, *[()] * (len(names) - len(goal.inputs))]
     kinds = list(zip(input_dtypes, lying, strict=True))
     like = [
         _like(trace, shape, order, [k for k in kernel.inputs if kinds[k] == (dtype, order)])
@@ -322,8 +324,8 @@ def _files(routes: list[tuple[Family, AnyRoute]], plan: Plan, target: str) -> di
     note = f"{plan.note(target)} [plan: {plan.json()}]"
     sources = any(route.variants for _, route in routes)
     entry = routes[0][1].name
-    one = len(routes) == 1
-    module = "" if one else f"{entry}_kernels"
+    is_single = len(routes) == 1
+    module = "" if is_single else f"{entry}_kernels"
     lines_of = None if target == "cuda" else cpp_kernel_lines
     host = module_lines([route for _, route in routes], plan, entry, lines_of)
     files: dict[str, str] = {}
@@ -336,7 +338,7 @@ def _files(routes: list[tuple[Family, AnyRoute]], plan: Plan, target: str) -> di
         imports.append(f"from passagent.kernels import {'triton' if target == 'cuda' else 'cpp'}_kernel")
     if any("libdevice." in line for line in host):
         imports.append("from triton.language.extra import libdevice")
-    if not one:
+    if not is_single:
         passes = ", ".join(pass_name(route.name) for _, route in routes)
         doc = f'"""The kernels and the wrapper that the passes {passes} share."""'
         files[f"{module}.py"] = _text([doc, "", *imports, *host])
@@ -346,14 +348,14 @@ def _files(routes: list[tuple[Family, AnyRoute]], plan: Plan, target: str) -> di
         doc = f'"""{title(family.regions[0])} {kind(route)}; {note}"""'
         head = (
             [doc, "", *imports]
-            if one
+            if is_single
             else [doc, "", *_pattern_imports(family), "", f"from {module} import {entry}"]
         )
         taken = [*(family.names[i] for i in family.regions[0].inputs), *(p.name for p in family.parameters)]
         arguments_ = [*route.inputs, *route.parameters]
         if isinstance(route, wrapper.Route):
             arguments_ = cuda_host.accepted(route)
-        forwarded = [*([f'"{route.name}"'] if not one else []), *arguments_]
+        forwarded = [*([f'"{route.name}"'] if not is_single else []), *arguments_]
         args = f"({', '.join(forwarded)}{',' if len(forwarded) == 1 else ''})"
         lines = [
             *head,
@@ -364,7 +366,7 @@ def _files(routes: list[tuple[Family, AnyRoute]], plan: Plan, target: str) -> di
         if "operator." in "\n".join(lines) and "import operator" not in lines:
             lines.insert(lines.index("import torch") if "import torch" in lines else 2, "import operator")
         lines += ["", "", f"def replacement_args({', '.join(taken)}):", f"    return {args}"]
-        lines += host if one else []
+        lines += host if is_single else []
         lines += ["", "", "def replacement_func():", f"    return {entry}"]
         files[f"{name}.py"] = _text(lines)
     files[MANIFEST] = json.dumps(names) + "\n"
@@ -377,11 +379,11 @@ def _pattern_imports(family: Family) -> list[str]:
 
 
 def _distinct(routes: list[tuple[Family, AnyRoute]]) -> None:
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for _, route in routes:
-        seen[route.name] = seen.get(route.name, 0) + 1
-        if seen[route.name] > 1:
-            route.name = f"{route.name}_{seen[route.name]}"
+        counts[route.name] = counts.get(route.name, 0) + 1
+        if counts[route.name] > 1:
+            route.name = f"{route.name}_{counts[route.name]}"
 
 
 def _text(lines: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""Which axes a Triton program's block runs over: (ROWS, BLOCK) elements of one group of loops."""
+"""Choose the axes of a Triton program's block: (ROWS, BLOCK) elements of one group of loops."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALONE = 1 << 22
 
 @dataclass
 class Form:
-    """What a program's block is.
+    """The form of a program's block.
 
     kind: `flat` (one long run of lanes), `rows` (several rows of lanes, a row being one index of each of the
     rows' axes), `long` (rows whose lanes are swept in a loop), `square` (a tile of two axes, for transposes),
@@ -43,7 +43,7 @@ class Form:
     """A host condition under which this form was chosen, where another would serve as well."""
 
     def runs(self, schedule: Schedule, terms: dict[Axis, Mono]) -> bool:
-        """Whether an address walks the joined axes as one."""
+        """Tell whether an address walks the joined axes as one."""
         if not all(a in terms for a in self.joined):
             return False
         pairs = zip(self.joined, self.joined[1:], strict=False)
@@ -89,9 +89,9 @@ def _form(schedule: Schedule, group: Group) -> Form:
     if tile is None and whole and schedule.volume(every) <= LONGEST:
         return Form("rows", rows, vector, joined=every, limit=_at_most(schedule, every, LONGEST))
     others = [a for a in every if a is not vector]
-    apart = any(loops[-1] is not vector for loops in looped)
+    is_split = any(loops[-1] is not vector for loops in looped)
     cross = max(others, key=lambda a: a.size.hint, default=None)
-    if cross is not None and (apart or cross.size.hint >= TALL):
+    if cross is not None and (is_split or cross.size.hint >= TALL):
         lanes = NARROW if tile is not None else vector.size.hint
         if cross.size.hint * lanes <= HELD:
             limit = _at_most(
@@ -100,9 +100,9 @@ def _form(schedule: Schedule, group: Group) -> Form:
                 HELD if tile is None else HELD // NARROW,
             )
             return Form("column", rows, vector, cross, limit=limit)
-        if not apart and lanes <= HELD:
+        if not is_split and lanes <= HELD:
             return Form("tall", rows, vector, cross, swept=cross)
-    if apart:
+    if is_split:
         raise Unsupported("schedule", "stages of one row run along different axes")
     if tile is None and vector.size.hint > LONGEST:
         return Form("long", rows, vector, swept=vector)
@@ -112,7 +112,7 @@ def _form(schedule: Schedule, group: Group) -> Form:
 
 
 def _scans(group: Group) -> bool:
-    """Whether something runs along a row, which then is one program's."""
+    """Tell whether something runs along a row, which then is one program's."""
     items = [item for stage in group.stages for item in stage.items]
     exprs = [e for i in items for e in ([i.expr, *i.index] if isinstance(i, Store) else [i])]
     return any(e.kind == "scan" for e in parts(*exprs))

@@ -1,4 +1,4 @@
-"""What the expert may choose for a task, and in which order it tries."""
+"""The expert's choices for a task, and the order in which it tries them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _START = {
     "numerics": {"keep": 1, "block": 2048},
     "algorithm": {"keep": 0, "warps": 2},
 }
-"""What a role changes first, and where its first draft differs from the default."""
+"""The first changes of a role, and the differences of its first draft from the default."""
 
 
 INEXACT: tuple[str, ...] = (
@@ -91,7 +91,7 @@ INEXACT += (
     "truediv",
     "add",
 )
-"""What differs from eager in the last place first; behind a cancellation that becomes a wrong result."""
+"""Operators that differ from eager in the last place, which a cancellation turns into a wrong result."""
 
 
 def safer(plan: Plan, operators: Iterable[str]) -> Iterator[Plan]:
@@ -147,17 +147,17 @@ def _numbers(values: dict[str, int]) -> dict[str, Any]:
 
 def start(target: str, role: str) -> Plan:
     """The first draft of a role: islands begin at different points."""
-    known = CHOICES[target]
-    return replace(default(target), **_numbers({k: v for k, v in _START.get(role, {}).items() if k in known}))
+    names = CHOICES[target]
+    return replace(default(target), **_numbers({k: v for k, v in _START.get(role, {}).items() if k in names}))
 
 
 def read_plans(text: str) -> list[Plan]:
     """Every plan written in a text, as JSON (`[plan: {...}]`) or in words."""
-    found = []
+    plans = []
     for match in re.finditer(r"\[plan: (\{.*?\})\]", text):
         plan = _from_json(match.group(1))
         if plan is not None:
-            found.append(plan)
+            plans.append(plan)
     for match in re.finditer(
         r"\b(?:block|warps|grain|keep) \d+(?:, (?:block|warps|grain|keep) \d+)*(?:, without [\w ]+\w)?", text
     ):
@@ -165,8 +165,8 @@ def read_plans(text: str) -> list[Plan]:
             n: int(v) for n, v in re.findall(r"(block|warps|grain|keep) (\d+)", match.group())
         }
         without = re.search(r"without ([\w ]+)", match.group())
-        found.append(Plan(**numbers, without=tuple(without.group(1).split()) if without else ()))
-    return found
+        plans.append(Plan(**numbers, without=tuple(without.group(1).split()) if without else ()))
+    return plans
 
 
 def _from_json(text: str) -> Plan | None:

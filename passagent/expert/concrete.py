@@ -18,12 +18,12 @@ from typing import Any
 
 
 def _same(value: Any, *_: Any, **__: Any) -> Any:
-    """What is asked about is known."""
+    """Return the value: it is known already."""
     return value
 
 
-def _equal(one: Any, other: Any) -> bool:
-    return len(one) == len(other) and all(map(_equal, one, other)) if _is_list(one) else bool(one == other)
+def _equal(a: Any, b: Any) -> bool:
+    return len(a) == len(b) and all(map(_equal, a, b)) if _is_list(a) else bool(a == b)
 
 
 def _is_list(value: Any) -> bool:
@@ -31,7 +31,7 @@ def _is_list(value: Any) -> bool:
 
 
 class _Symbol:
-    """What no value is an instance of."""
+    """A class without instances."""
 
 
 IMPORTING = threading.Lock()
@@ -65,11 +65,11 @@ _STAND_INS: dict[str, dict[str, Any]] = {
 def concrete() -> Iterator[None]:
     """Put the stand-ins where the modules are not imported yet."""
     with IMPORTING:
-        made = [_put(name, members) for name, members in _STAND_INS.items() if name not in sys.modules]
+        stand_ins = [_put(name, members) for name, members in _STAND_INS.items() if name not in sys.modules]
         try:
             yield
         finally:
-            for stand_in in made:
+            for stand_in in stand_ins:
                 _take_away(stand_in)
 
 

@@ -1,4 +1,4 @@
-"""What a kernel costs on a GPU, roughly: how much memory its programs keep under way, and what is idle.
+"""Estimate a kernel's cost on a GPU, roughly: how much memory its programs keep under way, and what is idle.
 
 It orders plans before any is measured, and tells which of them come to the same launch.
 """
@@ -19,7 +19,7 @@ LATENCY = 0.7
 UNDER_WAY = BANDWIDTH * LATENCY
 """Bytes that must be under way to use the bandwidth (Little's law)."""
 PROCESSORS, THREADS, PROGRAMS, REGISTERS = 132, 2048, 32, 65536
-"""Of an H200; what a processor holds."""
+"""The processors of an H200, and what each holds."""
 START = 2.0
 """Microseconds of the device for an empty kernel."""
 
@@ -40,14 +40,14 @@ class Work:
 
 @dataclass(frozen=True)
 class Launch:
-    """What a plan makes of a part."""
+    """The launch that a plan makes of a part."""
 
     programs: int
     block: int
     together: int
     warps: int
     stages: int = 0
-    """Of an attention's loop over its keys."""
+    """The stages of an attention's loop over its keys."""
 
 
 def launches(works: Iterable[Work], plan: Plan) -> tuple[Launch, ...]:

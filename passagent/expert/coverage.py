@@ -1,4 +1,4 @@
-"""What the expert takes of a task, what stays with eager, and why: read off the graphs, nothing is run."""
+"""The operators of a task that the expert takes, those that stay with eager, and why; nothing is run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Left:
 
 @dataclass(frozen=True)
 class TaskCoverage:
-    """What becomes of a task's operators under the default plan."""
+    """The coverage of a task's operators under the default plan."""
 
     task: str
     graphs: int = 0
@@ -49,12 +49,12 @@ class TaskCoverage:
 
     @property
     def covered(self) -> bool:
-        """Whether a pass rewrites every graph."""
+        """Tell whether a pass rewrites every graph."""
         return 0 < self.graphs == self.kernels + self.views
 
 
 def cover(task: Path, target: str) -> TaskCoverage:
-    """What the expert's first pass takes of a task. Raises UsageError for an unknown target."""
+    """Find what the expert's first pass takes of a task. Raises UsageError for an unknown target."""
     if target not in CHOICES:
         raise UsageError(f"--device {target}: write {' or '.join(CHOICES)}")
     name = task.resolve().name
@@ -66,11 +66,11 @@ def cover(task: Path, target: str) -> TaskCoverage:
     inside = {node for _, region in authored.taken for node in region.nodes}
     computed = {number for number, region in authored.taken if not all(map(is_view, region.nodes))}
     every = {number for number, _ in authored.taken}
-    left: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     for graph in captured:
         for node in operators(graph):
             if node not in inside:
-                left[op_name(node), _why(node, authored.refused)] += 1
+                counts[op_name(node), _why(node, authored.refused)] += 1
     return TaskCoverage(
         name,
         len(captured),
@@ -78,7 +78,7 @@ def cover(task: Path, target: str) -> TaskCoverage:
         len(every - computed),
         list(dict.fromkeys(authored.fused)),
         len(inside),
-        [Left(operator, why, count) for (operator, why), count in left.most_common()],
+        [Left(operator, why, count) for (operator, why), count in counts.most_common()],
     )
 
 
@@ -101,11 +101,11 @@ class Total:
 
 def totals(tasks: list[TaskCoverage]) -> list[Total]:
     """Operators that stay with eager, those of the most tasks first."""
-    seen: dict[tuple[str, str], list[int]] = {}
+    by_reason: dict[tuple[str, str], list[int]] = {}
     for task in tasks:
-        for left in task.left:
-            found = seen.setdefault((left.operator, left.why), [0, 0])
-            found[0] += 1
-            found[1] += left.count
-    result = [Total(operator, why, *counts) for (operator, why), counts in seen.items()]
+        for missing in task.left:
+            pair = by_reason.setdefault((missing.operator, missing.why), [0, 0])
+            pair[0] += 1
+            pair[1] += missing.count
+    result = [Total(operator, why, *counts) for (operator, why), counts in by_reason.items()]
     return sorted(result, key=lambda t: (-t.tasks, -t.count, t.operator))

@@ -1,7 +1,7 @@
 """Transposes in C++ kernels: what lies across the rows of a loop is turned a band of rows at a time.
 
 Where a kernel goes along one axis and a tensor lies along the last of the rows, each of its elements would
-come from another cache line. A band of rows is brought into a buffer, in which it lies as the loop goes.
+come from another cache line. A band of rows is brought into a buffer that has the loop's order.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class BandWriter(ValueWriter):
         self.band, self.turned = None, {}
         if not group.rows:
             return
-        row, found, other = group.rows[-1], dict[Expr | int, None](), set[Expr | int]()
+        row, addresses, other = group.rows[-1], dict[Expr | int, None](), set[Expr | int]()
         for stage in group.stages:
             accesses: list[tuple[Expr | int, str]] = [
                 (e, e.dtype) for e in self.values(stage, set()) if e.kind == "load"
@@ -58,10 +58,10 @@ class BandWriter(ValueWriter):
             accesses += [(id(s), s.expr.dtype) for s in stage.items if isinstance(s, Store)]
             for key, dtype in accesses:
                 if self._across(self.s.addresses[key], dtype, row, stage, group):
-                    found[key] = None
+                    addresses[key] = None
                 else:
                     other.add(key)
-        keys = [key for key in found if key not in other]
+        keys = [key for key in addresses if key not in other]
         if keys:
             self.band = row
             size = f"{BAND} * {self._width(group)}"
@@ -83,8 +83,8 @@ class BandWriter(ValueWriter):
         vector = loops[0]
         if self.is_short(vector) or vector is not self._vector(group):
             return False
-        steps, known = address.terms, {*group.rows, vector}
-        plain = set(steps) <= known and all(e is None for e, _ in address.rest)
+        steps, axes = address.terms, {*group.rows, vector}
+        plain = set(steps) <= axes and all(e is None for e, _ in address.rest)
         return plain and steps.get(row) == (1, ()) and vector in steps and steps[vector] != (1, ())
 
     def turned_element(self, key: Expr | int) -> str:

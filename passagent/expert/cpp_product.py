@@ -1,8 +1,8 @@
 """`linear` in float32 on the CPU, with the activation behind it, as one C++ kernel.
 
 Left to the library in any other place. A task that is one such product is worth a kernel: the library writes
-the bias first and reads it back, and an activation behind it walks memory once more. Weights lie as the model
-has them: a block of 32 rows is turned into columns in the cache, then multiplied with 8 rows at a time.
+the bias first and reads it back, and an activation behind it walks memory once more. Weights keep the model's
+layout: a block of 32 rows is turned into columns in the cache, then multiplied with 8 rows at a time.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def product_region(graph: fx.Graph, target: str) -> Region | None:
 
 
 def is_product(region: Region) -> bool:
-    """Whether `product_region` made it."""
+    """Tell whether `product_region` made it."""
     return op_name(region.nodes[0]) == "linear"
 
 
@@ -187,7 +187,7 @@ def _epilogue(region: Region, knobs: Knobs) -> tuple[str, str]:
     behind = Region(region.nodes[1:], [region.nodes[0]], region.outputs)
     low = lower_region(behind, (), "cpu", [_SINGLE] * (1 + len(behind.nodes)), [()])
     schedule, _ = stored(low.trace, low.outputs, [()], "cpu")
-    kernel = cpp_text.generate(schedule, "activate", ["x"], ["out"], [[]], [], knobs)
+    kernel = cpp_text.CppWriter(schedule, "activate", ["x"], ["out"], knobs).kernel([[]], [])
     if kernel.params or kernel.inputs != [0] or "<vector>" in kernel.source:
         raise Unsupported(op_name(region.nodes[-1]), "is not computed element by element")
     text = _PARALLEL.sub("", kernel.source).replace("void activate(", "static void activate(")

@@ -40,12 +40,12 @@ class TableWriter(BandWriter):
 
     def _choose(self, stage: Stage, chosen: dict[Expr, Axis]) -> None:
         axis = stage.loops[0]
-        seen: set[Expr] = set()
+        visited: set[Expr] = set()
 
         def walk(e: Expr) -> None:
-            if e in seen or e.kind == "reduce":
+            if e in visited or e.kind == "reduce":
                 return
-            seen.add(e)
+            visited.add(e)
             if self.s.axes(e.every) == {axis} and e.dtype in {*HALVES, "float32"} and self._pays(e):
                 chosen[e] = axis
                 return
@@ -94,7 +94,7 @@ class TableWriter(BandWriter):
         self.values_of, self.pointers, self.new_kept = {}, {}, {}
 
     def nest(self, stage: Stage) -> list[str]:
-        """See CppWriter."""
+        """Write the loops of a stage, as CppWriter.nest does."""
         raise NotImplementedError
 
 

@@ -9,9 +9,8 @@ from passagent.expert.cpp_tables import TableWriter
 from passagent.expert.cpp_values import Scope
 from passagent.expert.expressions import Axis, Expr
 from passagent.expert.lowering import FLOATING, HALVES
-from passagent.expert.schedule import Schedule
 from passagent.expert.schedule_parts import Group, Stage, Store
-from passagent.expert.text_parts import Kernel, Knobs, bare, cost, parenthesised, wrapped
+from passagent.expert.text_parts import Kernel, bare, cost, parenthesised, wrapped
 
 HELPERS = """\
 // Rows of T as float: float32 in place, 16-bit types through a buffer.
@@ -36,34 +35,22 @@ static inline float either(bool test, float a, float b) {
 """
 
 
-def generate(
-    schedule: Schedule,
-    name: str,
-    names: list[str],
-    outputs: list[str],
-    shapes: list[list[str]],
-    parameters: list[str],
-    knobs: Knobs,
-) -> Kernel:
-    """The C++ kernel of a schedule; `names` are of the inputs.
-
-    `shapes` are host expressions of the outputs' sizes: of the inputs and the pattern's `parameters` those
-    that they or the guards speak of are arguments, too.
-    """
-    return CppWriter(schedule, name, names, outputs, knobs).kernel(shapes, parameters)
-
-
 class CppWriter(TableWriter):
-    """One C++ function for all groups of a schedule."""
+    """One C++ function for all groups of a schedule; `names` are of the inputs."""
 
     def kernel(self, shapes: list[list[str]], parameters: list[str]) -> Kernel:
+        """The C++ kernel.
+
+        `shapes` are host expressions of the outputs' sizes: of the inputs and the pattern's `parameters`
+        those that they or the guards name are arguments, too.
+        """
         alone = len(self.s.groups) == 1
         bodies = [*map(self.check, self.s.outside), *(self.group(g, alone) for g in self.s.groups)]
-        said = " ".join([*(t for s in shapes for t in s), *self.s.trace.guards, *self.sizes])
+        texts = " ".join([*(t for s in shapes for t in s), *self.s.trace.guards, *self.sizes])
         for k in range(len(self.names)):
-            if k not in self.inputs and re.search(rf"\bs{k}\b", said):
+            if k not in self.inputs and re.search(rf"\bs{k}\b", texts):
                 self.inputs[k] = self.s.trace.dtypes[k]
-        self.params.update((p, None) for p in parameters if re.search(rf"\b{p}\b", said))
+        self.params.update((p, None) for p in parameters if re.search(rf"\b{p}\b", texts))
         types = {store.out: store.expr.dtype for store in self.s.stores}
         arguments = [f"const {self.ctype(d)}* {n}" for n, d in self.input_types()]
         arguments += [f"{'int64_t' if n.startswith('size') else 'double'} {n}" for n in self.params]
@@ -92,10 +79,10 @@ class CppWriter(TableWriter):
 
     def check(self, outside: Expr) -> list[str]:
         """Return 1, before anything is written, where an index is out of range."""
-        found = self.s.trace.make("reduce", ("max", tuple(outside.axes)), (outside,), "int64")
-        stage = Stage(self.s.sorted(self.s.axes(outside.axes)), [found])
+        maximum = self.s.trace.make("reduce", ("max", tuple(outside.axes)), (outside,), "int64")
+        stage = Stage(self.s.sorted(self.s.axes(outside.axes)), [maximum])
         lines = self.group(Group([], None, [stage]), alone=True)
-        lines = ["  // out of range: an IndexError", *lines, f"  if ({self.results[found]} > 0) return 1;"]
+        lines = ["  // out of range: an IndexError", *lines, f"  if ({self.results[maximum]} > 0) return 1;"]
         return ["  {", *_indent(lines), "  }"]
 
     def group(self, group: Group, alone: bool) -> list[str]:
@@ -103,7 +90,7 @@ class CppWriter(TableWriter):
         self.buffers: list[tuple[str, str, str]] = []
         self.results: dict[Expr, str] = {}
         self.row = Scope([], [[]], [[]], [{}])
-        self.kept: dict[Expr, str] = {}
+        self.buffered: dict[Expr, str] = {}
         self.row_pointers: dict[str, str] = {}
         self.find_band(group)
         parts = len(group.rows) + (group.tile is not None)
@@ -143,11 +130,11 @@ class CppWriter(TableWriter):
         head.append(f"const int64_t rows = {total};")
         condition = f"if ({work} > {self.knobs.grain})"
         if self.buffers:
-            made = self.declared()
+            declarations = self.declared()
             body = [
                 f"#pragma omp parallel {condition}",
                 "{",
-                *_indent([*made, *tables, "#pragma omp for", *loop]),
+                *_indent([*declarations, *tables, "#pragma omp for", *loop]),
                 "}",
             ]
         else:
@@ -172,7 +159,7 @@ class CppWriter(TableWriter):
 
     def decode(self, group: Group) -> list[str]:
         """The indices of a row from its number."""
-        lines, left = [], "row"
+        lines, rest = [], "row"
         parts = [(self.axis_name(a), self.axis_size(a)) for a in group.rows if a is not self.band]
         if self.band is not None:
             parts.append(("band", "bands"))
@@ -182,9 +169,9 @@ class CppWriter(TableWriter):
             if name == "row":
                 continue
             last = position == len(parts) - 1
-            value = left if last else f"{left} % {parenthesised(size)}"
+            value = rest if last else f"{rest} % {parenthesised(size)}"
             lines.append(f"const int64_t {name} = {value};")
-            left = f"{left} / {parenthesised(size)}"
+            rest = f"{rest} / {parenthesised(size)}"
         if group.tile is not None:
             n = self.axis_size(group.tile)
             lines.append(f"const int64_t start = tile * {self.knobs.block};")
@@ -206,12 +193,12 @@ class CppWriter(TableWriter):
     def highest(self, stage: Stage, among: set[Expr], vector: Axis) -> set[Expr]:
         """The largest expressions of a stage that are `among` others, vary along `vector`, and are costly."""
         chosen: set[Expr] = set()
-        seen: set[Expr] = set()
+        visited: set[Expr] = set()
 
         def walk(e: Expr) -> None:
-            if e in seen or e.kind == "reduce":
+            if e in visited or e.kind == "reduce":
                 return
-            seen.add(e)
+            visited.add(e)
             if e in among and vector in self.s.axes(e.axes) and e.dtype in {*HALVES, "float32"}:
                 if cost(e, set()) >= self.knobs.keep:
                     chosen.add(e)
@@ -232,7 +219,7 @@ class CppWriter(TableWriter):
                 self.store(item)
             else:
                 self.reduction(item)
-        self.kept.update(self.new_kept)
+        self.buffered.update(self.new_kept)
         return self.nest(stage)
 
     def nest(self, stage: Stage) -> list[str]:
@@ -379,7 +366,7 @@ class CppWriter(TableWriter):
             self.scope.tails[0].append(f"std::copy_n(&{buffer}[0], {size}, &{self.results[r]}[0]);")
 
     def sees_nan(self, r: Expr) -> bool:
-        """Whether a reduction keeps a NaN that may be among what it is made of."""
+        """Tell whether a reduction keeps a NaN that may be among what it is made of."""
         e = r.args[0].args[0] if r.args[0].data == "cast" else r.args[0]
         return self.keeps_nan(r.data[0], r.dtype) and e.dtype in FLOATING
 

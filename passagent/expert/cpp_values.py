@@ -59,7 +59,7 @@ class ValueWriter(Writer):
     scope: Scope
     row: Scope
     results: dict[Expr, str]
-    kept: dict[Expr, str]
+    buffered: dict[Expr, str]
     new_kept: dict[Expr, str]
     keeping: list[set[Expr]]
     buffers: list[tuple[str, str, str]]
@@ -74,7 +74,7 @@ class ValueWriter(Writer):
     tables: dict[Expr, str]
 
     def turned_element(self, key: Expr | int) -> str:
-        """See BandWriter."""
+        """The element of a turned value, by BandWriter."""
         raise NotImplementedError
 
     def depth(self, e: Expr) -> int:
@@ -84,8 +84,8 @@ class ValueWriter(Writer):
 
     def emit(self, e: Expr, depth: int) -> str:
         """Text of `e` for use at `depth`; shared and loop-invariant parts become named values."""
-        own = self.depth(e)
-        names = self.scope.names[own] if own else self.row.names[0]
+        own_depth = self.depth(e)
+        names = self.scope.names[own_depth] if own_depth else self.row.names[0]
         if e in names:
             return names[e]
         if e.kind == "const":
@@ -101,22 +101,22 @@ class ValueWriter(Writer):
             return self.result(e)
         if e in self.tables:
             return f"{self.tables[e]}[{self.index_text(self.scope.axes[-1])}]"
-        if e in self.kept:
-            return f"{self.kept[e]}[{self.offset(self.scope.axes, self.scope.axes)}]"
-        text = self.load(e, own) if e.kind == "load" else self.operation(e, own)
+        if e in self.buffered:
+            return f"{self.buffered[e]}[{self.offset(self.scope.axes, self.scope.axes)}]"
+        text = self.load(e, own_depth) if e.kind == "load" else self.operation(e, own_depth)
         keep = e in self.keeping[self.number]
         if not keep:
             if text.isidentifier() or (e.kind == "load" and self.uses.get(e, 2) == 1):
                 return text
-            if self.uses.get(e, 2) == 1 and own == depth and len(text) < 70 and e.data != "where":
+            if self.uses.get(e, 2) == 1 and own_depth == depth and len(text) < 70 and e.data != "where":
                 return text if closed(text) else f"({text})"
         name = text if text.isidentifier() else self.fresh(self.stem(e))
         if name != text:
-            self.scope.lines[own].append(f"const {self.vtype(e.dtype)} {name} = {bare(text)};")
+            self.scope.lines[own_depth].append(f"const {self.vtype(e.dtype)} {name} = {bare(text)};")
         names[e] = name
         if keep:
             buffer = self.buffer(self.scope.axes, "float", "kept")
-            self.scope.lines[own].append(
+            self.scope.lines[own_depth].append(
                 f"{buffer}[{self.offset(self.scope.axes, self.scope.axes)}] = {name};"
             )
             self.new_kept[e] = buffer
@@ -178,8 +178,8 @@ class ValueWriter(Writer):
         return f"(({a} {above} {b}) | ({a} != {a})) ? {a} : {b}"
 
     def calls(self, e: Expr) -> bool:
-        """Whether a value is made, where it stands, with a function of the math library."""
-        if e in self.kept or e in self.tables or e.kind == "reduce":
+        """Tell whether a value is made, where it stands, with a function of the math library."""
+        if e in self.buffered or e in self.tables or e.kind == "reduce":
             return False
         return e.data in _CALLED or any(self.calls(a) for a in e.args)
 
@@ -234,7 +234,7 @@ class ValueWriter(Writer):
         return f"static_cast<float>({pointer})" if e.dtype in HALVES else pointer
 
     def apart(self, dtype: str) -> bool:
-        """Whether elements that do not lie side by side are moved in a loop of their own.
+        """Tell whether elements that do not lie side by side are moved in a loop of their own.
 
         There is no vector instruction for those of 8 and 16 bits: what computes would be scalar, too.
         """
@@ -258,17 +258,17 @@ class ValueWriter(Writer):
         return ["for (int64_t j = 0; j < count; ++j) {", *[f"  {line}" for line in lines], "}"]
 
     def aside(self, write: Callable[[], _Written]) -> tuple[list[str], _Written]:
-        """What `write` gives, and the statements that it wants in the innermost loop, which are put aside."""
+        """Call `write`. Return its statements of the innermost loop, taken out of there, and its result."""
         depth = len(self.scope.axes)
         lines, names = self.scope.lines[depth], self.scope.names[depth]
         self.scope.lines[depth], self.scope.names[depth] = [], {}
         written = write()
-        found = self.scope.lines[depth]
+        statements = self.scope.lines[depth]
         self.scope.lines[depth], self.scope.names[depth] = lines, names
-        return found, written
+        return statements, written
 
     def walks(self, address: Address) -> bool:
-        """Whether the innermost loop goes through memory element by element."""
+        """Tell whether the innermost loop goes through memory element by element."""
         vector = self.scope.axes[-1] if self.scope.axes else None
         if vector is None or self.is_short(vector) or address.terms.get(vector) != (1, ()):
             return False

@@ -9,10 +9,10 @@ from passagent.expert.text_parts import Part
 from passagent.expert.wording import product
 
 FUNCTIONS = ("_run", "_rows", "_sweep", "_square", "_column", "_split", "_attention")
-"""What plans call to lay out a part."""
+"""Functions that plans call to lay out a part."""
 
 MOST_LOADS = 16
-"""Of an element's inputs, from which a thread handles two elements at a time and not eight."""
+"""The number of an element's inputs from which a thread handles two elements at a time and not eight."""
 
 SMS = 132
 """Programs that a GPU runs side by side, at least."""
@@ -31,8 +31,8 @@ def helpers(texts: str, block: int, warps: int) -> list[str]:
     lines = []
     for name, function in (("_larger", "maximum"), ("_smaller", "minimum")):
         if f", {name}," in texts:
-            given = "a, b, propagate_nan=tl.PropagateNan.ALL"
-            lines += ["", "", "@triton.jit", f"def {name}(a, b):", f"    return tl.{function}({given})"]
+            arguments = "a, b, propagate_nan=tl.PropagateNan.ALL"
+            lines += ["", "", "@triton.jit", f"def {name}(a, b):", f"    return tl.{function}({arguments})"]
     if "_run" in called:
         lines += [
             "",
@@ -186,14 +186,14 @@ def grid(part: Part, suffix: str) -> str:
 
 
 def function_of(part: Part) -> str:
-    """Of FUNCTIONS, the one that lays out a part."""
-    known = {"flat": "_run", "rows": "_rows", "long": "_sweep", "square": "_square"}
-    known |= {"attention": "_attention", "split": "_split", "levels": "_split"}
-    return known.get(part.kind, "_column")
+    """The one of FUNCTIONS that lays out a part."""
+    functions = {"flat": "_run", "rows": "_rows", "long": "_sweep", "square": "_square"}
+    functions |= {"attention": "_attention", "split": "_split", "levels": "_split"}
+    return functions.get(part.kind, "_column")
 
 
 def options_of(part: Part) -> tuple[str, ...]:
-    """What else the function is told of the part."""
+    """The function's further arguments for the part."""
     tiled = part.tiled and part.kind in {"rows", "column", "tall"}
     window = part.loads > MOST_LOADS and part.kind in {"flat", "rows"}  # fewer elements a thread
     ends = part.kind == "flat" and bool(part.limit)  # where what is odd ends, a program has its own mask
@@ -203,13 +203,13 @@ def options_of(part: Part) -> tuple[str, ...]:
 
 def part_lines(part: Part, suffix: str) -> list[str]:
     if part.kind == "flat":
-        given = [part.lanes, *(f"{name}=True" for name in options_of(part))]
-        return [f"    block{suffix}, warps{suffix} = _run({', '.join(given)})"]
-    given = [product(part.rows), part.lanes, *([part.height] if part.height else [])]
-    given += [f"{name}=True" for name in options_of(part)]
-    given += [f"depth={part.padded['DEPTH']}", f"each={part.each}"] if part.padded else []
+        arguments = [part.lanes, *(f"{name}=True" for name in options_of(part))]
+        return [f"    block{suffix}, warps{suffix} = _run({', '.join(arguments)})"]
+    arguments = [product(part.rows), part.lanes, *([part.height] if part.height else [])]
+    arguments += [f"{name}=True" for name in options_of(part)]
+    arguments += [f"depth={part.padded['DEPTH']}", f"each={part.each}"] if part.padded else []
     results = ", ".join(f"{name}{suffix}" for name in ("rows", "block", "together", "warps"))
-    return [f"    {results} = {function_of(part)}({', '.join(given)})"]
+    return [f"    {results} = {function_of(part)}({', '.join(arguments)})"]
 
 
 def part_numbers(part: Part, suffix: str) -> dict[str, str]:

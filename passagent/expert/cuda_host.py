@@ -31,16 +31,16 @@ def kernel_lines(route: Route, name: str) -> list[str]:
     lines: list[str] = []
     heads = []
     for k, v in enumerate(route.variants):
-        own = f"{name}{k + 1}" if several else name
+        own_name = f"{name}{k + 1}" if several else name
         kernel = v.kernel
-        text = kernel.source.replace(f"def {kernel.name}(", f"def {own}(")
-        functions = text.replace(f"{kernel.name}_part", f"{own}_part").split("\n\n\n")
+        text = kernel.source.replace(f"def {kernel.name}(", f"def {own_name}(")
+        functions = text.replace(f"{kernel.name}_part", f"{own_name}_part").split("\n\n\n")
         if not several:
             last = functions.pop().splitlines()
         else:
             parameters = _parameters(functions[-1])
             functions[-1] = _trimmed(functions[-1])
-            heads.append((own, parameters, list(_parameters(functions[-1]))))
+            heads.append((own_name, parameters, list(_parameters(functions[-1]))))
         lines += [line for function in functions for line in ["", "", *function.splitlines()]]
     constants: dict[str, bool] = {}
     if several:
@@ -52,15 +52,15 @@ def kernel_lines(route: Route, name: str) -> list[str]:
 
 
 def _parameters(function: str) -> dict[str, bool]:
-    """Of a kernel's text: each parameter, and whether it is a constant."""
+    """Each parameter in a kernel's text, and whether it is a constant."""
     return {p.partition(":")[0]: ":" in p for p in _inside(function).split(", ")}
 
 
 def _trimmed(function: str) -> str:
     """A kernel's text without the parameters that it never uses."""
     inside, used = _inside(function), spoken(function)
-    kept = [p for p in inside.split(", ") if p.partition(":")[0] in used]
-    return function.replace(inside, ", ".join(kept), 1)
+    used_parameters = [p for p in inside.split(", ") if p.partition(":")[0] in used]
+    return function.replace(inside, ", ".join(used_parameters), 1)
 
 
 def _inside(function: str) -> str:
@@ -74,29 +74,29 @@ def _choosing(
 
     `heads`: of each variant its name, its kernel's parameters, and those that it uses.
     """
-    given = [*taken(route), *output_names(route.variants[0])]
+    passed = [*taken(route), *output_names(route.variants[0])]
     numbers: dict[str, bool] = {}
     for _, parameters, _ in heads:
         for parameter, constant in parameters.items():
-            if parameter not in given:
+            if parameter not in passed:
                 numbers[parameter] = numbers.get(parameter, False) or constant
     texts = [f"{n}: tl.constexpr" for n in ["VARIANT", *(n for n, constant in numbers.items() if constant)]]
-    texts = [*given, *(n for n, constant in numbers.items() if not constant), *texts]
+    texts = [*passed, *(n for n, constant in numbers.items() if not constant), *texts]
     lines = ["@triton.jit", f"def {name}({', '.join(texts)}):"]
-    for k, (own, _, used) in enumerate(heads):
+    for k, (kernel_name, _, used) in enumerate(heads):
         test = "else:" if k == len(heads) - 1 else f"{'if' if k == 0 else 'elif'} VARIANT == {k}:"
-        lines += [f"    {test}", f"        {own}({', '.join(f'{p}={p}' for p in used)})"]
+        lines += [f"    {test}", f"        {kernel_name}({', '.join(f'{p}={p}' for p in used)})"]
     return lines, numbers
 
 
 def arguments(route: Route, v: Variant) -> list[str]:
-    """What a variant's kernel is called with."""
-    names = [*route.inputs, *(name for b in v.before for name in b.made)]
+    """The arguments of a variant's kernel."""
+    names = [*route.inputs, *(name for b in v.before for name in b.buffers)]
     return [*(names[k] for k in v.kernel.inputs), *v.kernel.params]
 
 
 def accepted(route: Route) -> list[str]:
-    """What a route's function is called with."""
+    """The arguments of a route's function."""
     used = [*route.inputs, *route.parameters] if route.moves else taken(route)
     if not route.library:
         return used
@@ -106,7 +106,7 @@ def accepted(route: Route) -> list[str]:
 
 
 def taken(route: Route) -> list[str]:
-    """What a route's kernel is called with, or all its kernels."""
+    """The arguments of a route's kernel, or of all its kernels."""
     if len(route.variants) == 1 and not route.variants[0].before:
         return arguments(route, route.variants[0])
     if not isinstance(route.variants[0].kernel, TritonKernel):
@@ -119,8 +119,10 @@ def taken(route: Route) -> list[str]:
 
 def with_made(route: Route, v: Variant) -> Route:
     """The route with what kernels before a variant's leave among its inputs."""
-    made = [name for b in v.before for name in b.made]
-    return replace(route, inputs=[*route.inputs, *made], orders=[*route.orders, *[()] * len(made)], moves=[])
+    temps = [name for b in v.before for name in b.buffers]
+    return replace(
+        route, inputs=[*route.inputs, *temps], orders=[*route.orders, *[()] * len(temps)], moves=[]
+    )
 
 
 def guards(v: Variant, inputs: range | list[int]) -> list[str]:
@@ -134,7 +136,8 @@ def guards(v: Variant, inputs: range | list[int]) -> list[str]:
 
 
 def _blocks(v: Variant) -> list[str]:
-    """That a program's block has elements: Triton has no empty one, and masks are for sizes above zero."""
+    """The conditions that a program's block has elements: Triton has no empty one; masks need sizes above
+    zero."""
     if not isinstance(v.kernel, TritonKernel):
         return []
     parts = [part for part in v.kernel.parts if part.kind != "flat"]
@@ -147,19 +150,19 @@ def limits(v: Variant) -> list[str]:
 
 
 def complaint(entry: str, shapes: list[str], dtypes: Sequence[str] = ()) -> str:
-    told = ", ".join(f"{{{s}}}" for s in shapes)
-    told += f" and dtypes {', '.join(f'{{{d}}}' for d in dtypes)}" if dtypes else ""
-    return f'f"{entry.strip("_")} does not take tensors of shapes {told}"'
+    described = ", ".join(f"{{{s}}}" for s in shapes)
+    described += f" and dtypes {', '.join(f'{{{d}}}' for d in dtypes)}" if dtypes else ""
+    return f'f"{entry.strip("_")} does not take tensors of shapes {described}"'
 
 
 def _shapes(route: Route) -> tuple[list[str], list[str]]:
-    """What a kernel's sizes depend on, as the plan calls it, and its values in the task's graphs."""
+    """The names in the plan of what a kernel's sizes depend on, and the values in the task's graphs."""
     used = [k for k, name in enumerate(route.inputs) if name in taken(route)]
     texts = " ".join(text for v in route.variants for text in _size_texts(v))
     parameters = [p for p in route.parameters if re.search(rf"\b{p}\b", texts)]
     names = [*(route.inputs[k] for k in used), *parameters]
-    known = [given for given in route.named if set(names) <= set(given)]
-    values = [tuple_text([repr(given[name]) for name in names]) for given in known]
+    matching = [shapes for shapes in route.named if set(names) <= set(shapes)]
+    values = [tuple_text([repr(shapes[name]) for name in names]) for shapes in matching]
     return [*(f"s{k}" for k in used), *parameters], list(dict.fromkeys(values))[:MOST_NAMED]
 
 
@@ -173,8 +176,8 @@ def _plan(route: Route, kernel: str, numbers: list[str]) -> list[str]:
     used = sorted({k for v in route.variants for k in v.kernel.inputs})
     inputs = [route.inputs[k] for k in used]
     shapes, dtypes = [f"s{k}" for k in used], [f"d{k}" for k in used]
-    _, known = _shapes(route)
-    lines = ["", "", f"_shapes{kernel} = {{", *(f"    {values}," for values in known), "}"] if known else []
+    _, rows = _shapes(route)
+    lines = ["", "", f"_shapes{kernel} = {{", *(f"    {values}," for values in rows), "}"] if rows else []
     lines += ["", "", f"def _plan{kernel}({', '.join(taken(route))}):"]
     lines.append('    """Grid, outputs and sizes for these shapes; called once for each."""')
     lines.append(f"    {', '.join(shapes)} = {', '.join(f'{x}.shape' for x in inputs)}")
@@ -188,8 +191,8 @@ def _plan(route: Route, kernel: str, numbers: list[str]) -> list[str]:
         tests = [test for k in used if (test := dtype_test(v, k))]
         tests += limits(v)
         lines.append(f"    if {joined([*guards(v, used), *tests])}:")
-        given = {"VARIANT": str(number), **dict.fromkeys(numbers, "1")}
-        lines += [f"    {line}" for line in _layout(route, v, kernel, given)]
+        constants = {"VARIANT": str(number), **dict.fromkeys(numbers, "1")}
+        lines += [f"    {line}" for line in _layout(route, v, kernel, constants)]
     return [*lines, f"    {complain}"]
 
 
@@ -198,8 +201,8 @@ def alike(v: Variant, inputs: list[int]) -> list[str]:
     types = {v.input_dtypes[k] for k in inputs}
     if len(types) == 1 and types <= FLOATS:
         first, *others = inputs
-        known = "(torch.float32, torch.float16, torch.bfloat16)"
-        return [f"d{first} in {known}", *(f"d{k} == d{first}" for k in others)]
+        dtypes = "(torch.float32, torch.float16, torch.bfloat16)"
+        return [f"d{first} in {dtypes}", *(f"d{k} == d{first}" for k in others)]
     return [dtype_test(v, k) for k in inputs]
 
 
@@ -225,9 +228,9 @@ def _layout(route: Route, v: Variant, name: str, numbers: dict[str, str]) -> lis
     others = [f'"{key}": {text}' for key, text in numbers.items() if not _is_size(key)]
     result = f"{{{', '.join(others)}}}"
     if sizes:
-        depends, known = _shapes(route)
+        depends, matching = _shapes(route)
         lines += ["    sizes = {", *(f"        {size}," for size in sizes), "    }"]
-        if known:
+        if matching:
             lines += [
                 f"    if {tuple_text(depends)} in _shapes{name}:",
                 "        sizes = {name: tl.constexpr(size) for name, size in sizes.items()}",
@@ -237,14 +240,14 @@ def _layout(route: Route, v: Variant, name: str, numbers: dict[str, str]) -> lis
 
 
 def _is_size(number: str) -> bool:
-    """Whether the kernel may be given it as an argument."""
+    """Tell whether the kernel may be given it as an argument."""
     return number.rstrip("0123456789") in {"n", "rows", "programs"}
 
 
 def output_names(v: Variant) -> list[str]:
-    """As the kernel calls them."""
-    if v.made:
-        return list(v.made)
+    """The outputs' names in the kernel."""
+    if v.buffers:
+        return list(v.buffers)
     return ["out"] if len(v.like) == 1 else [f"out{k}" for k in range(len(v.like))]
 
 

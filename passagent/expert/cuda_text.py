@@ -21,7 +21,7 @@ from passagent.expert.wording import product
 
 IN_PLACE = "what writes in place"
 BYTES = {**dict.fromkeys(HALVES, 2), "float64": 8, "int64": 8, "int16": 2, "bool": 1, "int8": 1, "uint8": 1}
-"""Of an element, where it is not 4."""
+"""The bytes of an element, where they are not 4."""
 AHEAD = 4096
 """Lanes up to which all that a program reads is loaded before its first reduction: 8 elements a thread."""
 
@@ -37,24 +37,24 @@ def generate(
     """One Triton kernel for all groups of a schedule: where there are several, programs share out among them.
 
     `shapes` are host expressions of the outputs' sizes: of the inputs and the pattern's `parameters` those
-    that they or the guards speak of are arguments, too.
+    that they or the guards name are arguments, too.
     """
     parts, sizes, params = [], dict[str, str](), dict[str, None]()
     inputs: dict[int, str] = {}
     decisive = _decisive(schedule)
     for number, group in enumerate(schedule.groups):
-        own = name if len(schedule.groups) == 1 else f"{name}_part{number + 1}"
-        writer = TritonWriter(schedule, own, names, outputs, Knobs())
+        own_name = name if len(schedule.groups) == 1 else f"{name}_part{number + 1}"
+        writer = TritonWriter(schedule, own_name, names, outputs, Knobs())
         writer.sizes, writer.params, writer.inputs, writer.decisive = sizes, params, inputs, decisive
         parts.append(writer.part(group, alone=len(schedule.groups) == 1))
     texts = [*(t for s in shapes for t in s), *schedule.trace.guards, *sizes]
-    said = " ".join([*texts, *(t for p in parts for t in [*p.rows, p.lanes, p.height, p.limit])])
+    words = " ".join([*texts, *(t for p in parts for t in [*p.rows, p.lanes, p.height, p.limit])])
     used = [
-        k for k in range(len(names)) if k in inputs or names[k] in outputs or re.search(rf"\bs{k}\b", said)
+        k for k in range(len(names)) if k in inputs or names[k] in outputs or re.search(rf"\bs{k}\b", words)
     ]
-    params.update((p, None) for p in parameters if re.search(rf"\b{p}\b", said))
-    made = [name for name in outputs if name not in names]
-    arguments = [*[names[k] for k in used], *params, *made, *sizes.values()]
+    params.update((p, None) for p in parameters if re.search(rf"\b{p}\b", words))
+    new_outputs = [name for name in outputs if name not in names]
+    arguments = [*[names[k] for k in used], *params, *new_outputs, *sizes.values()]
     return TritonKernel(
         _source(name, parts, arguments),
         name,
@@ -75,30 +75,30 @@ def _source(name: str, parts: list[Part], arguments: list[str]) -> str:
     if len(parts) == 1:
         return parts[0].text("triton.jit", [*arguments, *parts[0].numbers("")])
     texts, numbers = [], list[str]()
-    lines, left = ["    program = tl.program_id(0)"], "program"
+    lines, rest = ["    program = tl.program_id(0)"], "program"
     for k, part in enumerate(parts):
-        own = part.numbers(str(k + 1))
-        numbers += [f"programs{k + 1}", *own] if k < len(parts) - 1 else own
+        own_numbers = part.numbers(str(k + 1))
+        numbers += [f"programs{k + 1}", *own_numbers] if k < len(parts) - 1 else own_numbers
         used = part.used(arguments)
         texts.append(part.text("triton.jit", ["program", *used, *part.numbers("")]))
-        pairs = zip(part.numbers(""), own, strict=True)
+        pairs = zip(part.numbers(""), own_numbers, strict=True)
         named = [f"{theirs.partition(':')[0]}={ours.partition(':')[0]}" for theirs, ours in pairs]
-        given = [left, *used, *named]
-        test = "else:" if k == len(parts) - 1 else f"{'if' if k == 0 else 'elif'} {left} < programs{k + 1}:"
-        lines += [f"    {test}", f"        {part.name}({', '.join(given)})"]
-        left = f"{left} - programs{k + 1}"
+        passed = [rest, *used, *named]
+        test = "else:" if k == len(parts) - 1 else f"{'if' if k == 0 else 'elif'} {rest} < programs{k + 1}:"
+        lines += [f"    {test}", f"        {part.name}({', '.join(passed)})"]
+        rest = f"{rest} - programs{k + 1}"
     parameters = [*arguments, *sorted(numbers, key=lambda n: ":" in n)]
     head = ["@triton.jit", f"def {name}({', '.join(parameters)}):"]
     return "\n\n\n".join([*texts, "\n".join([*head, *lines])])
 
 
 def within(index: str, size: str, step: str) -> str:
-    """Whether an index is below a size: always, if blocks fill it, as Triton knows of `x * 0 == 0`."""
+    """Tell whether an index is below a size: always, if blocks fill it, as Triton knows of `x * 0 == 0`."""
     return f"{index} < {size} if {size} % {step} else {index} * 0 == 0"
 
 
 def neutral(name: str, kind: str) -> str:
-    """What changes nothing in a reduction."""
+    """The value that changes nothing in a reduction."""
     if name == "sum":
         return "0"
     if kind == "int64_t":
@@ -116,7 +116,7 @@ class TritonWriter(TritonValues):
         self.results: dict[Expr, str] = {}
         self.form = form = block_form(self.s, group)
         self.vector, self.cross, self.joined = form.vector, form.cross, form.joined
-        self.one = "(1,)" if form.kind == "flat" else "(1, 1)"
+        self.unit = "(1,)" if form.kind == "flat" else "(1, 1)"
         halves = [k for k, dtype in enumerate(self.s.trace.dtypes) if dtype == "half"]
         loaded = [e.data for e in self._loads(group) if e.dtype == "half"]
         self.generic = next((self.names[k] for k in [*loaded, *halves]), None)
@@ -155,9 +155,9 @@ class TritonWriter(TritonValues):
             return
         for stage in group.stages:
             self.count_uses(stage)
-            own = self.values(stage, set())
+            own_values = self.values(stage, set())
             exprs = [item.expr if isinstance(item, Store) else item for item in stage.items]
-            loads = [e for e in parts(*exprs) if e in own and e.kind == "load"]
+            loads = [e for e in parts(*exprs) if e in own_values and e.kind == "load"]
             for e in sorted(loads, key=lambda e: sum(part.kind == "load" for part in parts(e))):
                 if not any(part.kind == "reduce" for part in parts(e)):
                     self.emit(e, 0)
@@ -204,7 +204,7 @@ class TritonWriter(TritonValues):
         return [e for e in parts(*exprs) if e.kind == "load"]
 
     def prologue(self, program: str) -> None:
-        """Which rows and lanes are the program's."""
+        """Write which rows and lanes are the program's."""
         form, tile = self.form, self.g.tile
         self.program = program
         if form.kind == "flat" and tile is not None:
@@ -222,13 +222,13 @@ class TritonWriter(TritonValues):
             if parts:
                 self.line(f"tiles = tl.cdiv({self.lanes()}, BLOCK)")
             parts.append(("tile", "tiles"))
-        left = "row" if self.cross is None else program
-        if left == "row" and len(parts) == 1 and tile is None:
+        rest = "row" if self.cross is None else program
+        if rest == "row" and len(parts) == 1 and tile is None:
             self.lone_row, parts = form.rows[0], []
         for position, (name, size) in enumerate(reversed(parts)):
             last = position == len(parts) - 1
-            self.line(f"{name} = {left}" if last else f"{name} = {left} % {size}")
-            left = f"{left} // {size}" if position == 0 else f"({left}) // {size}"
+            self.line(f"{name} = {rest}" if last else f"{name} = {rest} % {size}")
+            rest = f"{rest} // {size}" if position == 0 else f"({rest}) // {size}"
         if tile is not None:
             self.line("lane = tile * BLOCK + tl.arange(0, BLOCK)[None, :]")
         elif self.vector is not None and form.kind != "long":
@@ -265,11 +265,11 @@ class TritonWriter(TritonValues):
 
     def _split_lane(self) -> None:
         """The indices of axes that the lanes run over together."""
-        left = "lane"
+        rest = "lane"
         for position, axis in enumerate(reversed(self.joined)):
             name, size = self.axis_name(axis), self.axis_size(axis)
-            self.line(f"{name} = {left}" if position == len(self.joined) - 1 else f"{name} = {left} % {size}")
-            left = f"{left} // {size}" if position == 0 else f"({left}) // {size}"
+            self.line(f"{name} = {rest}" if position == len(self.joined) - 1 else f"{name} = {rest} % {size}")
+            rest = f"{rest} // {size}" if position == 0 else f"({rest}) // {size}"
 
     def stage_lines(self, stage: Stage) -> None:
         self.count_uses(stage)
@@ -301,7 +301,7 @@ class TritonWriter(TritonValues):
         if not plain:
             self.scopes.pop()
         self.indent = 1
-        for r, target, _ in [] if plain else [one for one in starts if self.sides(one[0].data[1])]:
+        for r, target, _ in [] if plain else [start for start in starts if self.sides(start[0].data[1])]:
             self.line(f"{target} = {self.reduced(r.data[0], r.data[1], target, r.dtype)}")
 
     def sweep(self, axis: Axis) -> None:
@@ -341,12 +341,12 @@ class TritonWriter(TritonValues):
         self.line(f"{target} = {text.format(target, body)}")
 
     def sides(self, bound: Iterable[Axis]) -> dict[int, Axis]:
-        """Those of the block's axes, by number, that are among `bound`."""
+        """The block's axes, by number, that are among `bound`."""
         axes = self.s.axes(bound)
         return {k: a for k, a in enumerate((self.cross, self.vector)) if a is not None and a in axes}
 
     def masked(self, name: str, bound: Iterable[Axis], body: str, dtype: str) -> str:
-        """What a reduction along `bound` reads: neutral beside the tensor."""
+        """The values that a reduction along `bound` reads: neutral ones outside of the tensor."""
         sides, kind = self.sides(bound), self.vtype(dtype)
         if not sides:
             return body
@@ -356,7 +356,7 @@ class TritonWriter(TritonValues):
         return f"tl.where({self.mask(list(sides.values()))}, {bare(body)}, {other})"
 
     def reduced(self, name: str, bound: Iterable[Axis], body: str, dtype: str) -> str:
-        """What a block's values are reduced to."""
+        """The text that reduces a block's values."""
         call = {"sum": "tl.sum({}, axis={}", "min": "tl.min({}, axis={}"}.get(name, "tl.max({}, axis={}")
         if self.keeps_nan(name, dtype):
             call = f"tl.reduce({{}}, {{}}, {'_smaller' if name == 'min' else '_larger'}"
@@ -381,7 +381,7 @@ class TritonWriter(TritonValues):
         if expr.kind == "const":  # a number of Python's has no dtype
             value = self.number(expr.data, expr.dtype, typed=True)
         elif expr.kind == "size":
-            value = f"tl.full({self.one}, {bare(value)}, {TYPES[expr.dtype]})"
+            value = f"tl.full({self.unit}, {bare(value)}, {TYPES[expr.dtype]})"
         address = self.s.addresses[id(store)]
         axes = self.s.axes(store.axes)
         mask = self.mask(axes)

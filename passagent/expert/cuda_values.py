@@ -42,24 +42,24 @@ _FORMS = {
 
 _LIBDEVICE = ("exp", "log", "log2", "log10", "log1p", "expm1", "rint", "tanh", "tan")
 _FORMS |= {name: f"libdevice.{name}({{0}})" for name in _LIBDEVICE}
-"""As exact as eager's: CUDA's own functions, where Triton's are approximations."""
+"""CUDA's own functions, as exact as eager's, where Triton's are approximations."""
 
 _SMALLEST_NORMAL = 2.0**-126
-"""Of float32: functions that Triton links from CUDA's library take what is smaller for zero, or worse."""
+"""The smallest normal float32: CUDA's functions in Triton take what is smaller for zero, or worse."""
 
 SEVERAL = "along one of several axes of a row"
 """Why a scan has no form."""
 
 
 class TritonValues(Writer):
-    """What the writer of a group's stages asks for: values by name, addresses and masks."""
+    """Values for the writer of a group's stages: values by name, addresses and masks."""
 
     g: Group
     form: Form
     vector: Axis | None
     cross: Axis | None
     joined: list[Axis]
-    """As in the form."""
+    """The joined axes of the form."""
     lines: list[str]
     indent: int
     scopes: list[dict[Expr, str]]
@@ -68,10 +68,10 @@ class TritonValues(Writer):
     """An input of the 16-bit type."""
     decisive: set[Expr]
     """Values whose last place counts."""
-    one: str
+    unit: str
     """The shape of a block of one element."""
     carries: dict[Expr, str]
-    """What scans along a loop of the current stage have come to."""
+    """The running values of scans along a loop of the current stage."""
 
     def line(self, text: str) -> None:
         self.lines.append("    " * self.indent + text)
@@ -133,14 +133,14 @@ class TritonValues(Writer):
         return name
 
     def in_one_stage(self, e: Expr) -> bool:
-        """Whether only the current stage needs the value."""
-        found = 0
+        """Tell whether only the current stage needs the value."""
+        count = 0
         for stage in self.g.stages:
-            found += e in self.values(stage, set())
-        return found <= 1
+            count += e in self.values(stage, set())
+        return count <= 1
 
     def count_uses(self, stage: Stage) -> None:
-        self.kept: dict[Expr, str] = {}
+        self.buffered: dict[Expr, str] = {}
         super().count_uses(stage)
 
     def index_text(self, axis: Axis, relative: bool = False) -> str:
@@ -176,7 +176,7 @@ class TritonValues(Writer):
         raise Unsupported(e.data, "has no Triton form")
 
     def is_each(self, e: Expr) -> bool:
-        """Whether a value is computed for each element of a block: what is one of its rows' costs nothing."""
+        """Tell whether a value is computed for each element of a block: a row's own cost nothing."""
         axes = self.s.axes(e.axes)
         wide = self.vector is None or self.vector in axes or any(a in axes for a in self.joined)
         return wide and (self.cross is None or self.cross in axes)
@@ -185,14 +185,14 @@ class TritonValues(Writer):
         """a / b of each element; where many have the same b, a times its reciprocal, which is taken once."""
         if self.is_each(e.args[1]):
             return CHEAP["div"].format(*args)
-        one = self.s.trace.const(1.0, e.dtype)
-        return f"{args[0]} * {self.emit(self.s.trace.op('div', [one, e.args[1]], e.dtype), 0)}"
+        unit = self.s.trace.const(1.0, e.dtype)
+        return f"{args[0]} * {self.emit(self.s.trace.op('div', [unit, e.args[1]], e.dtype), 0)}"
 
     def cast(self, e: Expr, args: list[str]) -> str:
         """A value in another dtype."""
         source = e.args[0]
         if source.kind == "size" and e.dtype == "float64":
-            return f"tl.full({self.one}, {bare(args[0])}, tl.float64)"
+            return f"tl.full({self.unit}, {bare(args[0])}, tl.float64)"
         if source.kind == "size" and e.dtype == "float32":
             return f"{args[0]} * 1.0"  # a size of one is a constant without .to()
         if source.kind == "param" and e.dtype == "float32":
@@ -244,7 +244,7 @@ class TritonValues(Writer):
     def convert_to(self, text: str, source: str, target: str) -> str:
         text = text if closed(text) else f"({text})"
         if _is_number(text):
-            text = f"tl.full({self.one}, {text}, {TYPES.get(source, 'tl.float32')})"
+            text = f"tl.full({self.unit}, {text}, {TYPES.get(source, 'tl.float32')})"
         if target == "half":
             return f"{text}.to({self.half_of()}.dtype.element_ty).to(tl.float32)"
         if target in HALVES:
@@ -266,10 +266,10 @@ class TritonValues(Writer):
         """A literal; `typed`, or where Triton would take another dtype or lose the sign of 0.0, a block."""
         text, kind = self.literal(value, dtype), TYPES.get(dtype, "tl.float32")
         if dtype in FLOATING and value == 0 and math.copysign(1, value) < 0:
-            return f"(tl.full({self.one}, 0.0, {kind}) * -1)"
+            return f"(tl.full({self.unit}, 0.0, {kind}) * -1)"
         is_tiny = dtype in FLOATING and 0 < abs(value) < _SMALLEST_NORMAL
         is_block = typed or is_tiny or dtype in ("float64", "bool")
-        return f"tl.full({self.one}, {bare(text)}, {kind})" if is_block else text
+        return f"tl.full({self.unit}, {bare(text)}, {kind})" if is_block else text
 
     def literal(self, value: float | int | bool, dtype: str) -> str:
         if dtype == "bool":
@@ -287,10 +287,10 @@ class TritonValues(Writer):
     def start_scans(self, stage: Stage, loops: list[Axis]) -> None:
         """Before its loops: what the stage's scans along them begin with."""
         self.carries = {}
-        own = self.values(stage, set())
+        own_values = self.values(stage, set())
         exprs = [item.expr if isinstance(item, Store) else item for item in stage.items]
         for e in parts(*exprs):
-            if e.kind == "scan" and e in own and (axis := self._scanned(e)) in loops:
+            if e.kind == "scan" and e in own_values and (axis := self._scanned(e)) in loops:
                 name, _, back = e.data[0].partition("_")
                 if loops != [axis]:
                     raise Unsupported(name, SEVERAL)
@@ -357,7 +357,7 @@ class TritonValues(Writer):
         return text
 
     def is_block(self, axes: frozenset[Axis]) -> bool:
-        """Whether an address differs among the elements of a program."""
+        """Tell whether an address differs among the elements of a program."""
         if self.vector in axes or any(a in axes for a in self.joined):
             return True
         return self.cross in axes if self.cross is not None else any(a in axes for a in self.form.rows)
@@ -376,7 +376,7 @@ class TritonValues(Writer):
 
 
 def _is_number(text: str) -> bool:
-    """Whether a text is a literal, which Triton does not convert by itself."""
+    """Tell whether a text is a literal, which Triton does not convert by itself."""
     try:
         float(bare(text).removeprefix('float("').removesuffix('")'))
     except ValueError:

@@ -40,23 +40,23 @@ LinesOf = Callable[[Route, Any, str], list[str]]
 
 def ways(route: Route) -> list[list[Variant]]:
     """Variants that one kernel, and those that run before it, may hold: its plan chooses among them."""
-    found: dict[str, list[Variant]] = {}
+    by_key: dict[str, list[Variant]] = {}
     for number, v in enumerate(route.variants):
-        key = str([list(b.made) for b in v.before]) if isinstance(v.kernel, TritonKernel) else str(number)
-        found.setdefault(key, []).append(v)
-    return list(found.values())
+        key = str([list(b.buffers) for b in v.before]) if isinstance(v.kernel, TritonKernel) else str(number)
+        by_key.setdefault(key, []).append(v)
+    return list(by_key.values())
 
 
 def _chain(route: Route, way: list[Variant], name: str) -> tuple[list[str], list[str]]:
     """(the kernels of a way, the lines that call them; the last is an expression)."""
     lines, calls, whole = [], [], with_made(route, way[0])
     for last in zip(*[[*v.before, v] for v in way], strict=True):
-        made = list(last[0].made)
-        own = f"{name}_{made[0]}" if made else name
-        one = replace(whole, variants=distinct([replace(v, before=[], limit="") for v in last]))
-        lines += kernel_lines(one, own)
-        call = f"{own}({', '.join(taken(one))})"
-        calls.append(f"{', '.join(made)} = {call}" if made else call)
+        intermediate = list(last[0].buffers)
+        own_name = f"{name}_{intermediate[0]}" if intermediate else name
+        part_route = replace(whole, variants=distinct([replace(v, before=[], limit="") for v in last]))
+        lines += kernel_lines(part_route, own_name)
+        call = f"{own_name}({', '.join(taken(part_route))})"
+        calls.append(f"{', '.join(intermediate)} = {call}" if intermediate else call)
     return lines, calls
 
 
@@ -76,13 +76,13 @@ def module_lines(
             continue
         several = len(ways(route)) > 1
         for k, way in enumerate(ways(route)):
-            own = f"{name}{k + 1}" if several else name
+            own_name = f"{name}{k + 1}" if several else name
             if lines_of is None:
-                texts, called = _chain(route, way, own)
+                texts, called = _chain(route, way, own_name)
             else:
                 texts, called = (
-                    lines_of(route, way[0], own),
-                    [f"{own}({', '.join(arguments(route, way[0]))})"],
+                    lines_of(route, way[0], own_name),
+                    [f"{own_name}({', '.join(arguments(route, way[0]))})"],
                 )
             lines += texts
             calls[route.name].append(called)
@@ -127,8 +127,8 @@ def entry_lines(route: Route, calls: list[list[str]], entry: str, public: bool) 
             *(f"    {line}" for line in route.moves),
         ]
     if len(calls) > 1:
-        seen = [f"{name}.shape" for name in route.inputs] + [f"{name}.dtype" for name in route.inputs]
-        body.append(f"    variant = _variant{entry}({', '.join([*seen, *route.parameters])})")
+        properties = [f"{name}.shape" for name in route.inputs] + [f"{name}.dtype" for name in route.inputs]
+        body.append(f"    variant = _variant{entry}({', '.join([*properties, *route.parameters])})")
     for k, called in enumerate(calls[:-1]):
         results = [f"    {line}" for line in _result_lines(route, called)]
         body += [f"    if variant == {k}:", *results]
@@ -155,7 +155,7 @@ def choice_lines(route: Route, entry: str) -> list[str]:
 
 
 def _returned(route: Route) -> list[str]:
-    """Of each result the input that it is, or nothing."""
+    """The input that each result is, or an empty text."""
     return route.variants[0].returned if route.variants else []
 
 
@@ -164,8 +164,8 @@ def _result_lines(route: Route, calls: list[str]) -> list[str]:
     before, call = [f"    {line}" for line in calls[:-1]], calls[-1]
     if not any(_returned(route)):
         return [*before, f"    return {call}"]
-    made = iter(output_names(route.variants[0]))
-    results = ", ".join(name or next(made) for name in _returned(route))
+    names = iter(output_names(route.variants[0]))
+    results = ", ".join(name or next(names) for name in _returned(route))
     outputs = ", ".join(output_names(route.variants[0]))
     return [*before, f"    {outputs} = {call}" if outputs else f"    {call}", f"    return {results}"]
 

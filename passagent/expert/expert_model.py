@@ -27,12 +27,12 @@ EVALUATIONS = 2
 GAINS = 1.1
 """AS from which on a pass keeps its regions: an operator left to eager costs more than a number gains."""
 INEXACT = "inexact"
-"""Of an evaluation: correct, but what passes only at a looser tolerance than t = -5 costs much of the AS."""
+"""A correct evaluation, but what passes only at a looser tolerance than t = -5 costs much of the AS."""
 
 
 @dataclass
 class Episode:
-    """What the messages say so far."""
+    """The content of the messages so far."""
 
     task: str
     target: str
@@ -41,7 +41,7 @@ class Episode:
     parent: Plan | None
     parent_status: str
     best_as: float
-    """Of parent and earlier attempts; 0 where there are none."""
+    """The best AS of parent and earlier attempts; 0 where there are none."""
     tried: set[Plan]
     """Plans of the parent, of earlier attempts and of this episode."""
     outcomes: list[tuple[Plan, str, float | None]] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Episode:
 
 
 class ExpertModel:
-    """See the module. Raises PassagentError if the messages do not name a task."""
+    """The expert as a model. Raises PassagentError if the messages do not name a task."""
 
     def __init__(self, config: ModelConfig | None = None) -> None:
         self.name = "expert"
@@ -101,7 +101,7 @@ def read(messages: list[Message]) -> Episode:
         raise PassagentError("expert: the message names no task (the key `task` of its data)")
     parent, attempts = data["parent"] or {}, data["attempts"]
     plans = read_plans(parent.get("note", ""))
-    known = [one["as_score"] for one in attempts if one["status"] == "ok"] + [parent.get("as_score")]
+    scores = [a["as_score"] for a in attempts if a["status"] == "ok"] + [parent.get("as_score")]
     episode = Episode(
         data["task"],
         data["target"].partition(":")[0],
@@ -109,15 +109,15 @@ def read(messages: list[Message]) -> Episode:
         data["role"],
         plans[0] if plans else None,
         _exactness(parent) if parent else "",
-        max(score or 0.0 for score in known),
-        {*plans, *(plan for one in attempts for plan in read_plans(one["note"]))},
+        max(score or 0.0 for score in scores),
+        {*plans, *(plan for attempt in attempts for plan in read_plans(attempt["note"]))},
     )
     written: Plan | None = None
     for message in messages:
         if message["role"] == "assistant":
             for call in message.get("tool_calls", []):
-                found = read_plans(_argument(call, "file_text"))
-                written = found[0] if found else written
+                in_file = read_plans(_argument(call, "file_text"))
+                written = in_file[0] if in_file else written
         elif message["role"] == "tool" and message.get("name") == "pass_evaluator" and written is not None:
             evaluation = message["data"].get("evaluation", {"status": "error", "as_score": None})
             episode.outcomes.append((written, _exactness(evaluation), evaluation["as_score"]))
@@ -166,8 +166,8 @@ def choose(episode: Episode) -> Plan | None:
     if status in {"wrong_result", INEXACT}:
         failed = episode.outcomes[-1][0] if episode.outcomes else base
         near = itertools.chain(safer(failed, fused_operators(episode.task, episode.target, failed)), near)
-    known = [_launches(episode, p) for p in episode.tried]
-    return next((p for p in near if p not in episode.tried and _launches(episode, p) not in known), None)
+    launches = [_launches(episode, p) for p in episode.tried]
+    return next((p for p in near if p not in episode.tried and _launches(episode, p) not in launches), None)
 
 
 def estimate(task: str, target: str, plan: Plan) -> float:
@@ -178,7 +178,7 @@ def estimate(task: str, target: str, plan: Plan) -> float:
 
 
 def _launches(episode: Episode, plan: Plan) -> Any:
-    """What tells a plan from others: different numbers often come to the same launches or code."""
+    """The launches that distinguish a plan from others: different numbers often give equal launches."""
     if episode.target != "cuda":
         files, _ = candidate(episode.task, episode.target, plan)
         return {name: text.partition("\n")[2] for name, text in files.items()}  # the first line is the plan
@@ -215,7 +215,7 @@ def _calls(files: dict[str, str], plan: Plan, episode: Episode, step: int) -> Me
 
 
 def _summary(episode: Episode, exhausted: bool = False) -> str:
-    """What was fused, what came of it, and what could not be lowered and why."""
+    """Summarise what was fused, what came of it, and what could not be lowered and why."""
     lines = []
     for plan, status, score in episode.outcomes:
         lines.append(

@@ -111,23 +111,23 @@ class Trace:
         """Texts of sizes that are a product of others."""
         self.guards: dict[str, None] = {}
         self.inputs: list[list[Size]] = []
-        """Of each input the sizes of its dimensions as they lie in memory, outermost first."""
+        """For each input the sizes of its dimensions as they lie in memory, outermost first."""
         self.dtypes: list[str] = []
-        """Of the inputs."""
+        """The inputs' dtypes."""
         self.library: dict[int, Any] = {}
-        """Of inputs that the library computes first: the operators (lower_conv.py)."""
+        """The operators of inputs that the library computes first (lower_conv.py)."""
         self.cats: list[Cat] = []
         self.outside: dict[Expr, None] = {}  # cpu: 1 where an index is out of range, checked before all else
         self.decisive = False
-        """Whether something rounds or chooses by the results."""
+        """True if something rounds or chooses by the results."""
         self._together: list[frozenset[Axis]] = []
 
     # expressions
 
     def make(self, kind: str, data: Any, args: tuple[Expr, ...], dtype: str) -> Expr:
         key = (kind, repr(data) if isinstance(data, float) else data, type(data), (*map(id, args),), dtype)
-        found = self._table.get(key)
-        if found is None:
+        expr = self._table.get(key)
+        if expr is None:
             axes = frozenset().union(*[a.axes for a in args])
             every = frozenset().union(*[a.every for a in args])
             if kind == "axis":
@@ -136,10 +136,10 @@ class Trace:
                 axes, every = axes - set(data[1]), every | set(data[1])
             elif kind == "scan":
                 axes = (args[0].axes - set(data[1])) | args[1].axes
-            found = self._table[key] = Expr(kind, data, args, dtype, axes, every)
+            expr = self._table[key] = Expr(kind, data, args, dtype, axes, every)
             if kind in {"load", *ALONG} and len(every) > 1:
                 self._together.append(every)
-        return found
+        return expr
 
     def input(self, shape: Iterable[int], dtype: str, order: tuple[int, ...] = ()) -> Value:
         """The next input, dense in that order of dimensions; its sizes are `s<number>[<dimension>]`."""
@@ -321,34 +321,34 @@ class Trace:
         """Replace free (present) axes; bound axes that would capture are renamed."""
         return self._rewrite(self.resolve(expr), new, {})
 
-    def _rewrite(self, expr: Expr, new: dict[Axis, Expr], seen: dict[Expr, Expr]) -> Expr:
-        if expr in seen:
-            return seen[expr]
+    def _rewrite(self, expr: Expr, new: dict[Axis, Expr], rewritten: dict[Expr, Expr]) -> Expr:
+        if expr in rewritten:
+            return rewritten[expr]
         if expr.kind == "axis":
             result = new[expr.data] if expr.data in new else self.index(expr.data)
         elif expr.kind == "reduce":
-            result = self._rewrite_reduce(expr, new, seen)
+            result = self._rewrite_reduce(expr, new, rewritten)
         else:
-            args = tuple(self._rewrite(a, new, seen) for a in expr.args)
+            args = tuple(self._rewrite(a, new, rewritten) for a in expr.args)
             if expr.kind == "op" and expr.data == "index_add":
                 result = self.add(*args)
             elif expr.kind == "op" and expr.data == "index_mul":
                 result = self.mul(*args)
             else:
                 result = self.make(expr.kind, expr.data, args, expr.dtype)
-        seen[expr] = result
+        rewritten[expr] = result
         return result
 
-    def _rewrite_reduce(self, expr: Expr, new: dict[Axis, Expr], seen: dict[Expr, Expr]) -> Expr:
+    def _rewrite_reduce(self, expr: Expr, new: dict[Axis, Expr], rewritten: dict[Expr, Expr]) -> Expr:
         name, bound = expr.data
         axes = self.axes_of(bound)
         hidden = any(a in new or any(a in e.axes for e in new.values()) for a in axes)
-        given = {} if hidden else seen
+        start = {} if hidden else rewritten
         inside = {a: e for a, e in new.items() if a in expr.axes}
         captured = {a for e in inside.values() for a in e.axes}
         renamed = {a: self.axis(a.size) for a in axes if a in captured}
         inside.update({a: self.index(b) for a, b in renamed.items()})
-        body = self._rewrite(expr.args[0], inside, dict(given))
+        body = self._rewrite(expr.args[0], inside, dict(start))
         return self.make("reduce", (name, tuple(renamed.get(a, a) for a in axes)), (body,), expr.dtype)
 
     def put(self, expr: Expr, old: Expr, new: Expr, axis: Axis, index: Expr) -> Expr:
@@ -386,14 +386,14 @@ def _row_major(index: Expr) -> Any:
 
 def parts(*exprs: Expr) -> dict[Expr, None]:
     """Expressions and all that they are made of, once each, each before its own parts."""
-    found: dict[Expr, None] = {}
+    visited: dict[Expr, None] = {}
 
     def walk(e: Expr) -> None:
-        if e not in found:
-            found[e] = None
+        if e not in visited:
+            visited[e] = None
             for a in e.args:
                 walk(a)
 
     for e in exprs:
         walk(e)
-    return found
+    return visited

@@ -29,16 +29,16 @@ class Family:
     regions: list[Region]
     parameters: list[Parameter]
     names: dict[fx.Node, str]
-    """Of the first region's inputs and nodes."""
+    """Names of the first region's inputs and nodes."""
 
 
 def named(region: Region, family: Family) -> dict[str, Any]:
-    """What one of a family's regions is given: shapes of its inputs, values of the pattern's parameters."""
-    given: dict[str, Any] = {p.name: dict(arguments(region.nodes[p.node]))[p.path] for p in family.parameters}
+    """The arguments of a family's region: shapes of its inputs, values of the pattern's parameters."""
+    args: dict[str, Any] = {p.name: dict(arguments(region.nodes[p.node]))[p.path] for p in family.parameters}
     for first, node in zip(family.regions[0].inputs, region.inputs, strict=True):
         value = example(node)
-        given[family.names[first]] = tuple(value.shape) if isinstance(value, torch.Tensor) else value
-    return given
+        args[family.names[first]] = tuple(value.shape) if isinstance(value, torch.Tensor) else value
+    return args
 
 
 def view_route(family: Family) -> wrapper.ViewRoute:
@@ -49,7 +49,7 @@ def view_route(family: Family) -> wrapper.ViewRoute:
 
 
 def used_in(family: Family, lines: list[str]) -> list[str]:
-    """Parameters of the pattern that the lines speak of."""
+    """Parameters of the pattern that the lines name."""
     return [p.name for p in family.parameters if re.search(rf"\b{p.name}\b", "\n".join(lines))]
 
 
@@ -76,15 +76,15 @@ def view_lines(family: Family) -> list[str]:
 
 
 def matching(families: Sequence[Family], graphs: Sequence[fx.Graph]) -> list[bool]:
-    """Of each family whether its pass matches in a graph, after the passes of the families before it."""
+    """Tell for each family whether its pass matches in a graph, after the passes before it."""
     passes = [PlannedPass(str(number), "", _pattern(family)) for number, family in enumerate(families)]
-    found = [False] * len(passes)
+    matches = [False] * len(passes)
     for graph in map(copy.deepcopy, graphs):
-        for number, one in enumerate(passes):
-            while (match := first_match(one.pattern_graph, graph)) is not None:
-                replace_match(graph, one, match, replacement=_call)
-                found[number] = True
-    return found
+        for number, loaded in enumerate(passes):
+            while (match := first_match(loaded.pattern_graph, graph)) is not None:
+                replace_match(graph, loaded, match, replacement=_call)
+                matches[number] = True
+    return matches
 
 
 def _pattern(family: Family) -> fx.Graph:
@@ -100,7 +100,7 @@ def _call(bindings: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _replaced(*_: Any) -> None:
-    """What stands in a graph for a pass's function."""
+    """Stands in a graph for a pass's function."""
 
 
 _QUIET = {

@@ -1,4 +1,4 @@
-"""What the expert sees of a captured graph: operators with shapes and dtypes, and what they do to memory."""
+"""The expert's view of a captured graph: operators with shapes and dtypes, and what they do to memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ IDENTITIES = {"dropout", "dropout1d", "dropout2d", "dropout3d", "contiguous", "t
 """Operators that may return their input as it is."""
 
 CONVOLUTIONS = ("conv1d", "conv2d")
-"""Of which some are lowered (lower_conv.py)."""
+"""Convolutions, of which some are lowered (lower_conv.py)."""
 
 ALL_CONVOLUTIONS = {*CONVOLUTIONS, "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
 
@@ -150,7 +150,7 @@ def _positional_inplace(name: str, node: fx.Node) -> bool:
 
 @dataclass(frozen=True)
 class Memory:
-    """Which nodes share storage (by the example's aliasing rules of their operators)."""
+    """The nodes that share storage (by the example's aliasing rules of their operators)."""
 
     roots: dict[fx.Node, fx.Node]
 
@@ -180,7 +180,7 @@ def is_tensor(node: fx.Node) -> bool:
 
 
 def is_free(node: fx.Node) -> bool:
-    """Whether eager moves no data for the operator: the result lies in its input's memory."""
+    """Tell whether eager moves no data for the operator: the result lies in its input's memory."""
     name = op_name(node)
     if name not in FREE_VIEWS | IDENTITIES or mutates(node) is not None:
         return False
@@ -190,8 +190,8 @@ def is_free(node: fx.Node) -> bool:
     source = next((a for a in node.all_input_nodes), None)
     if source is None:
         return False
-    given = example(source)
+    value = example(source)
     results = list(result) if isinstance(result, tuple | list) else [result]
-    sources = list(given) if isinstance(given, tuple | list) else [given]
+    sources = list(value) if isinstance(value, tuple | list) else [value]
     ids = {s.untyped_storage()._cdata for s in sources if isinstance(s, torch.Tensor)}
     return all(isinstance(r, torch.Tensor) and r.untyped_storage()._cdata in ids for r in results)

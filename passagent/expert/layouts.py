@@ -86,6 +86,6 @@ def _run(address: Address) -> object:
 
 
 def of_library(region: Region) -> bool:
-    """Whether the region's one input comes from a library: on another device it may lie otherwise."""
+    """Tell whether the region's one input comes from a library: on another device it may lie otherwise."""
     node = region.inputs[0]
     return len(region.inputs) == 1 and node.op == "call_function" and op_name(node) in HEAVY

@@ -31,13 +31,13 @@ elements."""
 
 @dataclass
 class Step:
-    """What a kernel computes before the last one."""
+    """The work of a kernel before the last one."""
 
     schedule: Schedule
-    made: list[str]
-    """What its outputs are called as inputs of the next kernels."""
+    buffers: list[str]
+    """The names of its outputs as inputs of the next kernels."""
     shape: list[str]
-    """Of each output, as host expressions of the plan."""
+    """The shape of each output, as host expressions of the plan."""
     dtypes: list[str]
     limit: str
     """For which sizes it is worth a kernel, as a host condition; empty: for all."""
@@ -45,17 +45,17 @@ class Step:
 
 def steps(low: Lowered, plan: Plan, names: list[str]) -> Iterator[Step]:
     """The kernels before the last one, whose outputs then are inputs of what is left to `low`."""
-    trace, kept, given = low.trace, set[Expr](), len(names)
+    trace, stored, input_count = low.trace, set[Expr](), len(names)
     low.outputs = [trace.refresh(value) for value in low.outputs]
     low.written = {k: (trace.refresh(value), node) for k, (value, node) in low.written.items()}
-    while found := _long(low, kept):
-        schedule = Schedule(trace, [], "cuda", _stores(trace, found))
+    while reduces := _long(low, stored):
+        schedule = Schedule(trace, [], "cuda", _stores(trace, reduces))
         (stage,) = schedule.groups[0].stages
-        found = [found[s.out] for s in stage.items if isinstance(s, Store)]
-        kept |= set(found)
-        if deciding(value.expr for value in _values(low)) & kept:
+        reduces = [reduces[s.out] for s in stage.items if isinstance(s, Store)]
+        stored |= set(reduces)
+        if deciding(value.expr for value in _values(low)) & stored:
             trace.decisive = True  # the kernel of the parts would not show it
-        schedule = Schedule(trace, [], "cuda", _stores(trace, found))
+        schedule = Schedule(trace, [], "cuda", _stores(trace, reduces))
         try:
             form = block_form(schedule, schedule.groups[0])
         except Unsupported:
@@ -63,55 +63,55 @@ def steps(low: Lowered, plan: Plan, names: list[str]) -> Iterator[Step]:
         limit = _limit(schedule, form)
         if limit is None:
             continue
-        if any(f"s{k}[" in limit for k in range(given, len(names))):
+        if any(f"s{k}[" in limit for k in range(input_count, len(names))):
             limit = ""  # parts of parts
         rows, inner, count, number = _left(schedule, form, plan)
-        made, dtypes = _fresh("partial", found, names), [r.dtype for r in found]
+        buffers, dtypes = _fresh("partial", reduces, names), [r.dtype for r in reduces]
         shape = [*(trace.text(a.size) for a in rows), count, *(trace.text(a.size) for a in inner)]
-        yield Step(schedule, made, shape, dtypes, limit)
-        names += made
+        yield Step(schedule, buffers, shape, dtypes, limit)
+        names += buffers
         new = {}
-        for r in found:
+        for r in reduces:
             axis = trace.axis(Size(number, f"s{len(trace.inputs)}[{len(rows)}]"))
             new[r] = trace.make(
                 "reduce", (r.data[0], (axis,)), (_input(trace, [*rows, axis, *inner], r),), r.dtype
             )
-        if _spread(low, found):
-            axes = sorted(found[0].axes, key=lambda a: a.number)
+        if _spread(low, reduces):
+            axes = sorted(reduces[0].axes, key=lambda a: a.number)
             values = [Value([(a,) for a in axes], r) for r in new.values()]
-            made = _fresh("total", found, names)
+            buffers = _fresh("total", reduces, names)
             yield Step(
-                Schedule(trace, values, "cuda"), made, [trace.text(a.size) for a in axes], dtypes, limit
+                Schedule(trace, values, "cuda"), buffers, [trace.text(a.size) for a in axes], dtypes, limit
             )
-            names += made
-            new = {r: _input(trace, axes, r) for r in found}
+            names += buffers
+            new = {r: _input(trace, axes, r) for r in reduces}
         _replace(low, new)
 
 
-def _stores(trace: Trace, found: list[Expr]) -> list[Store]:
+def _stores(trace: Trace, reduces: list[Expr]) -> list[Store]:
     stores = []
-    for k, r in enumerate(found):
+    for k, r in enumerate(reduces):
         axes = [*sorted(r.axes, key=lambda a: a.number), *r.data[1]]
         stores.append(Store(k, [trace.index(a) for a in axes], [], r.args[0], r.data))
     return stores
 
 
-def _fresh(stem: str, found: list[Expr], names: list[str]) -> list[str]:
-    numbers = (k for k in range(1, len(names) + len(found) + 2) if f"{stem}{k}" not in names)
-    return [f"{stem}{k}" for k, _ in zip(numbers, found, strict=False)]
+def _fresh(stem: str, reduces: list[Expr], names: list[str]) -> list[str]:
+    numbers = (k for k in range(1, len(names) + len(reduces) + 2) if f"{stem}{k}" not in names)
+    return [f"{stem}{k}" for k, _ in zip(numbers, reduces, strict=False)]
 
 
-def _long(low: Lowered, kept: set[Expr]) -> list[Expr]:
+def _long(low: Lowered, stored: set[Expr]) -> list[Expr]:
     """Reductions along the same axes that may be worth sharing, of values that no other one is part of."""
-    found: list[Expr] = []
+    reduces: list[Expr] = []
     for r in parts(*(value.expr for value in _values(low))):
-        if r.kind != "reduce" or r in kept or any(e.kind in ALONG for e in parts(r.args[0])):
+        if r.kind != "reduce" or r in stored or any(e.kind in ALONG for e in parts(r.args[0])):
             continue
         long, few = _volume(r.data[1]), _volume(r.axes)
         worth = long > HIGH and few <= FEW_COLUMNS and long * few > LONGEST
-        if worth and (not found or (r.axes, r.data[1]) == (found[0].axes, found[0].data[1])):
-            found.append(r)
-    return found
+        if worth and (not reduces or (r.axes, r.data[1]) == (reduces[0].axes, reduces[0].data[1])):
+            reduces.append(r)
+    return reduces
 
 
 def _volume(axes: Iterable[Axis]) -> int:
@@ -143,7 +143,7 @@ def _limit(schedule: Schedule, form: Form) -> str | None:
 
 
 def _left(schedule: Schedule, form: Form, plan: Plan) -> tuple[list[Axis], list[Axis], str, int]:
-    """What lies outside of the parts and what inside, how many there are, and how many in the example."""
+    """The axes outside of the parts and inside, how many parts there are, and how many in the example."""
     assert form.vector is not None
     rows, text = [a for axis in form.rows for a in _within(schedule, axis)], schedule.trace.text
     height = form.cross.size.hint if form.cross is not None else 0
@@ -165,19 +165,19 @@ def _within(schedule: Schedule, axis: Axis) -> list[Axis]:
 
 
 def _input(trace: Trace, axes: list[Axis], r: Expr) -> Expr:
-    """An element of one more input, which lies row-major and holds what `r` would give."""
+    """An element of one more input, which is row-major and holds what `r` would give."""
     trace.inputs.append([a.size for a in axes])
     trace.dtypes.append(r.dtype)
     return trace.make("load", len(trace.inputs) - 1, tuple(trace.index(a) for a in axes), r.dtype)
 
 
-def _spread(low: Lowered, found: list[Expr]) -> bool:
-    """Whether what reads the results has other axes or reductions: it would reduce the parts many times."""
+def _spread(low: Lowered, reduces: list[Expr]) -> bool:
+    """Tell whether what reads the results has other axes or reductions: it would repeat the reduction."""
     for value in _values(low):
         inside = parts(value.expr)
         axes = value.expr.axes.union(*value.dims)
-        beside = any(e.kind == "reduce" and e not in found for e in inside)
-        if any(r in inside and (beside or not axes <= r.axes) for r in found):
+        has_others = any(e.kind == "reduce" and e not in reduces for e in inside)
+        if any(r in inside and (has_others or not axes <= r.axes) for r in reduces):
             return True
     return False
 

@@ -64,7 +64,7 @@ class Lowered:
     trace: Trace
     outputs: list[Value]
     written: dict[int, tuple[Value, fx.Node]] = field(default_factory=dict)
-    """What eager leaves in inputs that it writes into, by the input's number, and the last to write it."""
+    """The values that eager leaves in written inputs, by the inputs' numbers, and the last writer."""
 
 
 @dataclass
@@ -134,7 +134,7 @@ def _as_in_the_example(trace: Trace, arguments: Any) -> None:
 
 
 def _out_of_place(node: fx.Node) -> str:
-    """`add` for the method `add_`: region.py sees to it that nobody is told apart by the difference."""
+    """`add` for the method `add_`: region.py makes sure that the difference does not matter."""
     name = op_name(node)
     method = node.op == "call_method" or name.endswith("_")
     return name.removesuffix("_") if method and not name.endswith("__") else name
@@ -161,7 +161,7 @@ def lower_region(
         env[node] = trace.input(tensor.shape, naming.name(tensor.dtype), order)
     where = {(p.node, p.path): p for p in parameters}
     root, last = dict[fx.Node, fx.Node](), dict[fx.Node, fx.Node]()
-    made: dict[str, Any] = {}
+    lowered_nodes: dict[str, Any] = {}
     holds: dict[fx.Node, int] = {}  # which of what was made a node holds now
     for position, node in enumerate(region.nodes):
 
@@ -177,26 +177,26 @@ def lower_region(
             return holds.get(value, value) if isinstance(value, fx.Node) else literal(path, value)
 
         # What was computed of the same values in the same way is not computed again.
-        given = rebuild({"args": node.args, "kwargs": node.kwargs}, told, ())
-        key = repr((node.name if written is not None else op_name(node), naming, given))
-        if key not in made:
-            made[key] = lower_node(trace, node, env, target, naming, literal)
-        env[node], holds[node] = made[key], list(made).index(key)
+        arguments = rebuild({"args": node.args, "kwargs": node.kwargs}, told, ())
+        key = repr((node.name if written is not None else op_name(node), naming, arguments))
+        if key not in lowered_nodes:
+            lowered_nodes[key] = lower_node(trace, node, env, target, naming, literal)
+        env[node], holds[node] = lowered_nodes[key], list(lowered_nodes).index(key)
         if written is not None:
             env[written], holds[written] = env[node], holds[node]
             root[node] = root.get(written, written)
             last[root[node]] = node
     outputs = [env[node] for node in region.outputs]
-    kept = {
+    stored = {
         number: (env[last[node]], last[node])
         for number, node in enumerate(region.inputs)
         if node in last and node.op == "placeholder" and not orders[number]
     }
-    return Lowered(trace, outputs, kept)
+    return Lowered(trace, outputs, stored)
 
 
 def has_any(region: Region, dtypes: set[torch.dtype]) -> bool:
-    """Whether a tensor of the region has one of these dtypes."""
+    """Tell whether a tensor of the region has one of these dtypes."""
     return any(
         example(n).dtype in dtypes
         for n in [*region.inputs, *region.nodes]

@@ -24,7 +24,7 @@ from passagent.expert.shapes import as_size, broadcast, read_at
 
 
 def is_written_out(node: fx.Node) -> bool:
-    """Whether an operator is such a convolution, of a small window."""
+    """Tell whether an operator is such a convolution, of a small window."""
     tensors = [a for a in node.args[:2] if isinstance(a, fx.Node)]
     if op_name(node) not in CONVOLUTIONS or node.meta.get("library_only") or len(tensors) < 2:
         return False
@@ -34,7 +34,7 @@ def is_written_out(node: fx.Node) -> bool:
 
 
 def comes_first(node: fx.Node, target: str) -> bool:
-    """Whether the library computes a convolution without its bias before a kernel that adds it."""
+    """Tell whether the library computes a convolution without its bias before a kernel that adds it."""
     if target != "cuda" or op_name(node) not in ALL_CONVOLUTIONS or is_written_out(node):
         return False
     tensors = [*node.args[:2], bias_of(node)]
@@ -46,7 +46,7 @@ def comes_first(node: fx.Node, target: str) -> bool:
 
 
 def is_computed(node: fx.Node) -> bool:
-    """Whether a kernel computes an operator, and not the library before it."""
+    """Tell whether a kernel computes an operator, and not the library before it."""
     return op_name(node) not in ALL_CONVOLUTIONS or is_written_out(node)
 
 
@@ -76,17 +76,17 @@ def depthwise(
     if c.out not in FLOATING:
         raise c.fail("of integers is not lowered")
     t, spatial = c.trace, int(c.op[-2])
-    by, edge, apart = (numbers(c, v, spatial) for v in (stride, padding, dilation))
-    channels, one, *window = t.shape(t.refresh(weight))
-    for size, wanted in zip(
-        [as_size(groups), channels, one], [channels, t.shape(input)[1], ONE], strict=True
+    by, edge, dilations = (numbers(c, v, spatial) for v in (stride, padding, dilation))
+    channels, of_group, *window = t.shape(t.refresh(weight))
+    for size, expected in zip(
+        [as_size(groups), channels, of_group], [channels, t.shape(input)[1], ONE], strict=True
     ):
-        t.equal(size, wanted)
+        t.equal(size, expected)
     for size in window:
         t.equal(size, fixed(size.hint))
     value, axes, places = input, list[Axis](), list[list[tuple[Expr, Expr | None]]]()
     for k in range(spatial):
-        side = Along(c, t.size_of(value.dims[2 + k]), window[k].hint, by[k], edge[k], apart[k])
+        side = Along(c, t.size_of(value.dims[2 + k]), window[k].hint, by[k], edge[k], dilations[k])
         value, axis, along = windows(c, value, 2 + k, side)
         axes.append(axis)
         places.append(along)
@@ -100,8 +100,8 @@ def depthwise(
         weights.append(_of_channels(w, spatial))
         insides.append([i for k, number in enumerate(tap) if (i := places[k][number][1]) is not None])
     first = [_of_channels(bias, spatial)] if bias is not None else []
-    dims, found = broadcast(t, [*reads, *weights, *first])
-    parts = [c.wide(part) for part in found]
+    dims, widened = broadcast(t, [*reads, *weights, *first])
+    parts = [c.wide(part) for part in widened]
     total = parts[-1] if first else c.number(0.0, parts[0].dtype)
     for element, factor, inside in zip(parts, parts[len(reads) :], insides, strict=False):
         more = c.e("fma", factor, element, total)

@@ -91,7 +91,7 @@ def index_by(c: Call, value: Value, items: list[Any]) -> Value:
     _is_stored(c, value)
     dims, parts = broadcast(t, [items[k] for k in at])
     value = t.refresh(value)
-    kept = [d for k, d in enumerate(value.dims) if k not in at]
+    other_dims = [d for k, d in enumerate(value.dims) if k not in at]
     for k, part in reversed(list(zip(at, parts, strict=True))):
         have = t.size_of(value.dims[k])
         index = t.cast(part, "int64")
@@ -101,7 +101,7 @@ def index_by(c: Call, value: Value, items: list[Any]) -> Value:
         value = read_at(t, value, k, None, checked(c, index, have))
     together = at == list(range(at[0], at[-1] + 1))
     first = at[0] if together else 0
-    return Value([*kept[:first], *dims, *kept[first:]], value.expr)
+    return Value([*other_dims[:first], *dims, *other_dims[first:]], value.expr)
 
 
 @lowers("one_hot")

@@ -70,10 +70,10 @@ def _pad_inside(c: Call, value: Value, pad: Any, mode: str) -> Value:
             for size in (before, after):
                 t.guard(f"{size.text} < {t.text(have)}")
             right = t.add(t.mul(last, t.integer(2)), t.mul(t.integer(-1), inner))
-            left = t.mul(t.integer(-1), inner)
+            mirrored = t.mul(t.integer(-1), inner)
             low = t.op("lt", [inner, t.integer(0)], "bool")
             high = t.op("gt", [inner, last], "bool")
-            index = t.op("where", [low, left, t.op("where", [high, right, inner], "int64")], "int64")
+            index = t.op("where", [low, mirrored, t.op("where", [high, right, inner], "int64")], "int64")
         value = read_at(t, value, dim, axis, index)
     return value
 
@@ -124,12 +124,12 @@ def _cat(c: Call, tensors: list[Value], dim: int) -> Value:
     lengths = [t.size_of(v.dims[dim]) for v in tensors]
     # A tensor that stands there twice is computed once, and stored twice.
     axes: dict[Any, Axis] = {}
-    own = [
+    own_axes = [
         axes.setdefault((v.expr, tuple(v.dims)), t.axis(length))
         for v, length in zip(tensors, lengths, strict=True)
     ]
     hidden = []  # without `dim`, over which each has an axis of its own: the other dimensions run together
-    for v, axis in zip(tensors, own, strict=True):
+    for v, axis in zip(tensors, own_axes, strict=True):
         read = read_at(t, v, dim, axis, t.index(axis))
         hidden.append(Value([*read.dims[:dim], (), *read.dims[dim + 1 :]], read.expr))
     dims, parts = broadcast(t, hidden)
@@ -142,7 +142,7 @@ def _cat(c: Call, tensors: list[Value], dim: int) -> Value:
         index = t.add(t.index(axis), t.mul(t.integer(-1), t.integer(starts[k])))
         t.guard(f"{t.text(lengths[k])} > 0")
         nearest = t.op("index_clamp", [index, t.integer(t.plus(lengths[k], fixed(-1)))], "int64")
-        read_part = c.wide(t.substitute(parts[k], {own[k]: nearest}))
+        read_part = c.wide(t.substitute(parts[k], {own_axes[k]: nearest}))
         inside = t.op("lt", [index, t.integer(lengths[k])], "bool")
         last = k == len(parts) - 1
         element = read_part if last else t.op("where", [inside, read_part, element], compute_type(c.out))
@@ -150,10 +150,10 @@ def _cat(c: Call, tensors: list[Value], dim: int) -> Value:
     around = [dims[:dim], dims[dim + 1 :]]
     pieces = [
         (Value([*around[0], (a,), *around[1]], part), start)
-        for a, part, start in zip(own, parts, starts, strict=True)
+        for a, part, start in zip(own_axes, parts, starts, strict=True)
     ]
     if len(parts) > 1:
-        t.cats.append(Cat(axis, element, tuple(zip(own, parts, starts, strict=True))))
+        t.cats.append(Cat(axis, element, tuple(zip(own_axes, parts, starts, strict=True))))
     return Value([*around[0], (axis,), *around[1]], element, pieces, dim)
 
 
@@ -298,11 +298,11 @@ def unfold(c: Call, input: Value, *args: Any, **kwargs: Any) -> Value:
     return (_windows if is_method else _patches)(c, c.trace.refresh(input), *args, **kwargs)
 
 
-def _windows(c: Call, value: Value, dimension: int, size: Any, step: Any, apart: Any = 1) -> Value:
+def _windows(c: Call, value: Value, dimension: int, size: Any, step: Any, dilation: Any = 1) -> Value:
     """Windows along a dimension, their elements `apart` from each other in a new last one."""
     dim = wrap(dimension, len(value.dims))
     t = c.trace
-    have, long, by, away = t.size_of(value.dims[dim]), as_size(size), as_size(step), as_size(apart)
+    have, long, by, away = t.size_of(value.dims[dim]), as_size(size), as_size(step), as_size(dilation)
     span = long
     if away.text != "1":
         span = Size(away.hint * (long.hint - 1) + 1, f"({away.text} * ({long.text} - 1) + 1)")
@@ -317,14 +317,14 @@ def _windows(c: Call, value: Value, dimension: int, size: Any, step: Any, apart:
 def _patches(
     c: Call, input: Value, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
 ) -> Value:
-    """Of [*batch, C, H, W] what F.unfold gives: [*batch, C * elements of a window, windows]."""
-    kernel, apart, edge, by = (
+    """F.unfold of [*batch, C, H, W]: [*batch, C * elements of a window, windows]."""
+    kernel, dilations, edge, by = (
         list(v) if isinstance(v, tuple | list) else [v, v] for v in (kernel_size, dilation, padding, stride)
     )
     value = pad(c, input, [edge[1], edge[1], edge[0], edge[0]])
     height = len(value.dims) - 2
     for k in range(2):
-        value = _windows(c, value, height + k, kernel[k], by[k], apart[k])
+        value = _windows(c, value, height + k, kernel[k], by[k], dilations[k])
     *batch, channels, down, across, high, wide = c.trace.shape(value)
     times = c.trace.times
     sizes = [*batch, times([channels, high, wide]), times([down, across])]

@@ -243,9 +243,9 @@ def sign(c: Call, input: Value) -> Value:
         raise c.fail("on booleans is not lowered")
 
     def body(x: Expr) -> Expr:
-        one, zero = c.number(1, x.dtype), c.number(0, x.dtype)
+        unit, zero = c.number(1, x.dtype), c.number(0, x.dtype)
         return c.e(
-            "where", c.e("gt", x, zero), one, c.e("where", c.e("lt", x, zero), c.number(-1, x.dtype), zero)
+            "where", c.e("gt", x, zero), unit, c.e("where", c.e("lt", x, zero), c.number(-1, x.dtype), zero)
         )
 
     return c.pointwise(body, input, exact=True)
@@ -342,11 +342,11 @@ def _select(c: Call, condition: Value, a: Operand, b: Operand) -> Value:
     from passagent.expert.shapes import broadcast
 
     dims, parts = broadcast(c.trace, values)
-    left = iter(parts)
-    test = c.trace.cast(next(left), "bool")
+    operands = iter(parts)
+    test = c.trace.cast(next(operands), "bool")
     # Literals are rounded as eager stores them (-3.4e38 is -inf in float16).
     x, y = [
-        c.trace.cast(next(left), compute)
+        c.trace.cast(next(operands), compute)
         if isinstance(v, Value)
         else c.as_stored(c.number(v, compute), c.out)
         for v in (a, b)

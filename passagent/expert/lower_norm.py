@@ -37,7 +37,7 @@ def layer_norm(
 ) -> Value:
     rank, inner = len(input.dims), len(normalized_shape)
     dims = list(range(rank - inner, rank))
-    return _normalised(c, input, dims, eps, weight, bias, lambda v: v)
+    return _normalised(c, input, dims, eps, (weight, bias), lambda v: v)
 
 
 @lowers("rms_norm")
@@ -73,7 +73,7 @@ def group_norm(
         Value([(), *v.dims, *[()] * (len(shape) - 2)], v.expr) if v is not None else None for v in vectors
     ]
     dims = list(range(2, len(shape) + 1))
-    result = _normalised(c, grouped, dims, eps, spread[0], spread[1], lambda v: v)
+    result = _normalised(c, grouped, dims, eps, (spread[0], spread[1]), lambda v: v)
     return regroup(c.trace, result, shape)
 
 
@@ -92,12 +92,13 @@ def instance_norm(
     if not use_input_stats or running_mean is not None:
         raise c.fail("with running statistics")
     rank = len(input.dims)
-    return _normalised(c, input, list(range(2, rank)), eps, weight, bias, lambda v: along(c, v, rank, 1))
+    return _normalised(c, input, list(range(2, rank)), eps, (weight, bias), lambda v: along(c, v, rank, 1))
 
 
 def _normalised(
-    c: Call, input: Value, dims: list[int], eps: Number, weight: Any, bias: Any, spread: Any
+    c: Call, input: Value, dims: list[int], eps: Number, affine: tuple[Any, Any], spread: Any
 ) -> Value:
+    weight, bias = affine
     average, square = moments(c, input, dims)
     variance = c.e("div", square.expr, count(c, input, dims, square.expr.dtype))
     by = c.number(eps, variance.dtype)
@@ -126,19 +127,20 @@ def _scaled(c: Call, x: Expr, gamma: Expr | None, beta: Expr | None) -> Expr:
 
 
 def _centred(c: Call, x: Expr, m: Expr, r: Expr, gamma: Expr | None, beta: Expr | None) -> Expr:
-    """As eager's layer_norm on CUDA: gamma * (r * (x - m)) + beta. Of equal elements nothing is left."""
+    """Normalise like eager's layer_norm on CUDA: gamma * (r * (x - m)) + beta. Of equal elements nothing
+    is left."""
     return _scaled(c, c.e("mul", c.e("sub", x, m), r), gamma, beta)
 
 
 def _by_channel(c: Call, x: Expr, m: Expr, r: Expr, gamma: Expr | None, beta: Expr | None) -> Expr:
-    """As eager's batch_norm on the CPU: a scale and a shift, which depend on the channel only."""
+    """Normalise as eager's batch_norm on the CPU does: a scale and a shift of the channel."""
     alpha = c.e("mul", r, gamma) if gamma is not None else r
     shift = c.e("mul", m, alpha)
     return c.e("fma", x, alpha, c.e("sub", beta, shift) if beta is not None else c.e("neg", shift))
 
 
 def _of_channel(c: Call, x: Expr, m: Expr, r: Expr, gamma: Expr | None, beta: Expr | None) -> Expr:
-    """As eager's batch_norm on CUDA: gamma * (x - m) * r + beta."""
+    """Normalise as eager's batch_norm on CUDA does: gamma * (x - m) * r + beta."""
     centred = c.e("sub", x, m)
     if gamma is not None:
         centred = c.e("mul", gamma, centred)
@@ -146,7 +148,7 @@ def _of_channel(c: Call, x: Expr, m: Expr, r: Expr, gamma: Expr | None, beta: Ex
 
 
 def _of_group(c: Call, x: Expr, m: Expr, r: Expr, gamma: Expr | None, beta: Expr | None) -> Expr:
-    """As eager's group_norm on CUDA: one multiply-add with a scale and a shift for each channel."""
+    """Normalise as eager's group_norm on CUDA does: one multiply-add with a channel's scale and shift."""
     if gamma is None and beta is None:
         return _centred(c, x, m, r, gamma, beta)
     scale = r if gamma is None else c.e("mul", r, gamma)
@@ -173,7 +175,7 @@ def batch_norm(
     rank = len(input.dims)
     if running_mean is None and running_var is None:
         others = [k for k in range(rank) if k != 1]
-        return _normalised(c, input, others, eps, weight, bias, lambda v: along(c, v, rank, 1))
+        return _normalised(c, input, others, eps, (weight, bias), lambda v: along(c, v, rank, 1))
     if training or running_mean is None or running_var is None:
         raise c.fail("with statistics that it writes")
     mean_, variance = along(c, running_mean, rank, 1), along(c, running_var, rank, 1)

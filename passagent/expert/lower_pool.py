@@ -43,7 +43,7 @@ def interpolate(
         if mode == "nearest":
             value = _nearest(c, value, 2 + k, have, target, ratio)
         else:
-            value = _linear(c, value, 2 + k, have, target, ratio, bool(align_corners))
+            value = _linear(c, value, 2 + k, (have, target), ratio, bool(align_corners))
     return Value(value.dims, c.finish(value.expr, c.out)) if mode == "bilinear" else value
 
 
@@ -84,10 +84,10 @@ def _nearest(c: Call, value: Value, dim: int, have: Size, target: Size, ratio: f
 
 
 def _linear(
-    c: Call, value: Value, dim: int, have: Size, target: Size, ratio: float | None, corners: bool
+    c: Call, value: Value, dim: int, sizes: tuple[Size, Size], ratio: float | None, corners: bool
 ) -> Value:
     """Both neighbours along a dimension, weighted; not rounded (bilinear rounds once)."""
-    t = c.trace
+    t, (have, target) = c.trace, sizes
     value, _ = whole(t, value, dim)
     axis = t.axis(target)
     if have.hint == 1:  # every neighbour is the one element
@@ -131,14 +131,14 @@ def pool(
     names = ["ceil_mode", "count_include_pad", "divisor_override"]
     if c.op.startswith("max"):
         names = ["dilation", "ceil_mode", "return_indices"]
-    given = dict(zip(names, rest, strict=False)) | named
-    if given.get("return_indices") or given.get("divisor_override") is not None:
+    options = dict(zip(names, rest, strict=False)) | named
+    if options.get("return_indices") or options.get("divisor_override") is not None:
         raise c.fail("with indices or a divisor is left to the library")
     t, spatial = c.trace, int(c.op[-2])
-    apart = given.get("dilation", 1)
+    dilation = options.get("dilation", 1)
     sides = [
         numbers(c, v, spatial)
-        for v in (kernel_size, kernel_size if stride in (None, [], ()) else stride, padding, apart)
+        for v in (kernel_size, kernel_size if stride in (None, [], ()) else stride, padding, dilation)
     ]
     if math.prod(sides[0]) > LARGEST:
         raise c.fail(f"over more than {LARGEST} elements is left to the library")
@@ -149,16 +149,16 @@ def pool(
     for k in range(spatial):
         size, by, edge, away = (side[k] for side in sides)
         have = t.size_of(value.dims[first + k])
-        along.append(Along(c, have, size, by, edge, away, bool(given.get("ceil_mode"))))
+        along.append(Along(c, have, size, by, edge, away, bool(options.get("ceil_mode"))))
         value = _window(c, value, first + k, along[-1], neutral)
     expr = value.expr
     if c.op.startswith("avg"):
-        padded, hangs = any(one.padding for one in along), any(one.over for one in along)
-        if hangs and padded and given.get("count_include_pad", True):
+        padded, hangs = any(window.padding for window in along), any(window.over for window in along)
+        if hangs and padded and options.get("count_include_pad", True):
             raise c.fail("by padding, but not by what hangs over it, is left to the library")
         elements = c.number(float(math.prod(sides[0])), expr.dtype)
-        if hangs or (padded and not given.get("count_include_pad", True)):
-            counts = [one.inside(position(t, value.dims[first + k])) for k, one in enumerate(along)]
+        if hangs or (padded and not options.get("count_include_pad", True)):
+            counts = [window.inside(position(t, value.dims[first + k])) for k, window in enumerate(along)]
             elements = functools.reduce(
                 lambda a, b: c.e("mul", a, b), (t.cast(n, expr.dtype) for n in counts)
             )
@@ -202,7 +202,7 @@ class Along:
         return self.stride - 1 if self.ceil_mode and hangs else 0
 
     def count(self) -> Size:
-        """Of the windows."""
+        """The number of the windows."""
         t, stride, text = self.c.trace, self.stride, self.c.trace.text(self.have)
         rest = 2 * self.padding - self.span + self.over
         count = (self.have.hint + rest) // stride + 1
@@ -238,8 +238,8 @@ class Along:
 
     def inside(self, window: Expr) -> Expr:
         """How many elements of a window lie inside."""
-        t, one = self.c.trace, self.c.trace.integer(1)
-        counted = [one if inside is None else t.cast(inside, "int64") for _, inside in self.places(window)]
+        t, unit = self.c.trace, self.c.trace.integer(1)
+        counted = [unit if inside is None else t.cast(inside, "int64") for _, inside in self.places(window)]
         return functools.reduce(t.add, counted)
 
 

@@ -82,10 +82,10 @@ def adaptive_average(c: Call, input: Value, output_size: Any) -> Value:
         raise c.fail("to more than one element is left to the library")
     split, windows = list[Size](shape[:first]), list[int]()
     for have, want in zip(shape[first:], sizes, strict=True):
-        kept = have if want is None else as_size(want)
-        if have.hint % kept.hint:
+        target_size = have if want is None else as_size(want)
+        if have.hint % target_size.hint:
             raise c.fail("to windows of several sizes is left to the library")
-        split += [kept, c.trace.divide(have, kept)]
+        split += [target_size, c.trace.divide(have, target_size)]
         windows.append(len(split) - 1)
     value = regroup(c.trace, value, split)
     total = over(c, "sum", value, windows)
@@ -138,9 +138,9 @@ def _first(c: Call, name: str, input: Value, dim: Any, keepdim: bool) -> Value:
         t.guard(f"{length} <= {LAST}")
     behind = c.e("sub", LAST, position(t, axes))
     key = c.e("add", c.e("mul", _rank(c, name, value.expr), 1 << 32), behind)
-    found = over(c, "max", Value(value.dims, key), dims)
-    low = t.cast(t.cast(found.expr, "int32"), "int64")
-    return drop(Value(found.dims, c.e("sub", LAST, low)), dims, keepdim)
+    extreme = over(c, "max", Value(value.dims, key), dims)
+    low = t.cast(t.cast(extreme.expr, "int32"), "int64")
+    return drop(Value(extreme.dims, c.e("sub", LAST, low)), dims, keepdim)
 
 
 def _rank(c: Call, name: str, element: Expr) -> Expr:
@@ -204,8 +204,8 @@ def any_(c: Call, input: Value, dim: Any = None, keepdim: bool = False) -> Value
     dims = chosen(dim, len(input.dims))
     zero = c.number(0, compute_type(input.dtype))
     true = c.trace.cast(c.e("ne", c.wide(c.trace.refresh(input).expr), zero), "float32")
-    found = over(c, "max" if c.op == "any" else "min", Value(input.dims, true), dims)
-    return drop(Value(found.dims, c.finish(c.trace.cast(found.expr, "bool"), c.out)), dims, keepdim)
+    extreme = over(c, "max" if c.op == "any" else "min", Value(input.dims, true), dims)
+    return drop(Value(extreme.dims, c.finish(c.trace.cast(extreme.expr, "bool"), c.out)), dims, keepdim)
 
 
 @lowers("cumsum", "cumprod")

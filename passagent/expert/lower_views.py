@@ -35,8 +35,8 @@ def complete(c: Call, input: Value, sizes: list[Size]) -> list[Size]:
     if old and rest and old[0].hint == sizes[0].hint != -1:
         c.trace.equal(old[0], rest[0])
         return [sizes[0], *complete(c, Value(value.dims[1:], value.expr), sizes[1:])]
-    total, known = c.trace.times(old), c.trace.times(rest)
-    return [c.trace.divide(total, known) if k in holes else s for k, s in enumerate(sizes)]
+    total, partial = c.trace.times(old), c.trace.times(rest)
+    return [c.trace.divide(total, partial) if k in holes else s for k, s in enumerate(sizes)]
 
 
 @lowers("reshape_as", "view_as")

@@ -136,14 +136,14 @@ class Call:
         """
         common = common or out or self.out
         dims, parts = broadcast(self.trace, [v for v in inputs if isinstance(v, Value)])
-        left = iter(parts)
+        operands = iter(parts)
         args = []
         for v in inputs:
-            given = next(left) if isinstance(v, Value) else self.number(v, compute_type(common))
-            known = self.target == "cpu" or given.kind == "const"  # beside a kernel's launch
-            alone = not isinstance(v, Value) or (known and not v.dims)
+            operand = next(operands) if isinstance(v, Value) else self.number(v, compute_type(common))
+            is_known = self.target == "cpu" or operand.kind == "const"  # beside a kernel's launch
+            alone = not isinstance(v, Value) or (is_known and not v.dims)
             stays = alone and not rounds and common in HALVES
-            args.append(self.as_stored(given, compute_type(common) if stays else common))
+            args.append(self.as_stored(operand, compute_type(common) if stays else common))
         expr = self.e(function, *args) if isinstance(function, str) else function(*args)
         return Value(dims, self.finish(expr, out or self.out, exact))
 
@@ -173,13 +173,13 @@ class Call:
 
 
 def _holds(dtype: str, number: float) -> bool:
-    """Whether elements of a dtype, `half` being either, hold a number exactly."""
+    """Tell whether elements of a dtype, `half` being either, hold a number exactly."""
     stored = [torch.tensor(number).to(d) for d in (HALF if dtype in HALVES else [getattr(torch, dtype)])]
     return math.isnan(number) or all(value.item() == number for value in stored)
 
 
 def _example(value: Value | Number) -> Any:
-    """What PyTorch promotes like `value`; `half` is bfloat16, beside which only float16 is named."""
+    """An example that PyTorch promotes like `value`; `half` is bfloat16, as only float16 is named."""
     if not isinstance(value, Value):
         return value.hint if isinstance(value, Size | Scalar) else value
     dtype = torch.bfloat16 if value.dtype == "half" else getattr(torch, value.dtype)
@@ -196,9 +196,9 @@ def check_shape(trace: Trace, op: str, result: Any, expected: Any) -> None:
         if not isinstance(value, Value):  # a result that is lowered when it is unpacked
             continue
         shape = [trace.size_of(tuple(trace.axes_of(d))).hint for d in value.dims]
-        wanted = [n if isinstance(n, int) else n.node.hint for n in like.shape]
-        if shape != wanted:
-            raise Unsupported(op, f"shape {shape} came out where eager has {wanted}")
+        eager_shape = [n if isinstance(n, int) else n.node.hint for n in like.shape]
+        if shape != eager_shape:
+            raise Unsupported(op, f"shape {shape} came out where eager has {eager_shape}")
         if any(n == 0 for n in shape):
             raise Unsupported(op, "an empty tensor")
 

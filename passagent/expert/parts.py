@@ -47,7 +47,7 @@ def traced(node: fx.Node) -> tuple[fx.Graph, list[list[sympy.Expr]], list[sympy.
         def leaf(_: Any, value: Any) -> Any:
             return values[places[value]] if isinstance(value, fx.Node) else value
 
-        args, kwargs = (rebuild(given, leaf, ()) for given in (node.args, node.kwargs))
+        args, kwargs = (rebuild(original, leaf, ()) for original in (node.args, node.kwargs))
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)
         return node.target(*args, **kwargs)  # type: ignore[operator]

@@ -91,7 +91,7 @@ def structure(region: Region) -> tuple[Any, ...]:
 
 
 def can_vary(node: fx.Node, path: Path, value: Any) -> bool:
-    """Whether a literal may be a parameter of the pattern."""
+    """Tell whether a literal may be a parameter of the pattern."""
     if isinstance(value, float):
         return not (math.isnan(value) or math.isinf(value))
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -104,7 +104,7 @@ def can_vary(node: fx.Node, path: Path, value: Any) -> bool:
 
 def parameters(regions: list[Region]) -> list[Parameter]:
     """Literals of equal structures that become parameters: sizes, and whatever differs among them."""
-    found: list[Parameter] = []
+    varying: list[Parameter] = []
     first = regions[0]
     counts: dict[str, int] = {}
     for position, node in enumerate(first.nodes):
@@ -117,12 +117,12 @@ def parameters(regions: list[Region]) -> list[Parameter]:
             if unused:
                 counts[unused] = counts.get(unused, 0) + 1
                 name = unused if counts[unused] == 1 else f"{unused}{counts[unused]}"
-                found.append(Parameter(name, position, path))
+                varying.append(Parameter(name, position, path))
             elif differs or (isinstance(value, int) and value > 1):
                 stem = "size" if isinstance(value, int) else "number"
-                found.append(Parameter(f"{stem}{counts.setdefault(stem, 0)}", position, path))
+                varying.append(Parameter(f"{stem}{counts.setdefault(stem, 0)}", position, path))
                 counts[stem] += 1
-    return found
+    return varying
 
 
 _INFERENCE = {"dropout": ("p", 1, 2), "batch_norm": ("momentum", 6, 5)}
@@ -132,9 +132,9 @@ _INFERENCE = {"dropout": ("p", 1, 2), "batch_norm": ("momentum", 6, 5)}
 def unused_in_inference(node: fx.Node, path: Path) -> str | None:
     """The name of a number that nothing reads, whatever it is; None for any other."""
     name, place, training = _INFERENCE.get(op_name(node), ("", 0, 0))
-    told = node.args[training] if len(node.args) > training else node.kwargs.get("training")
+    is_training = node.args[training] if len(node.args) > training else node.kwargs.get("training")
     is_it = bool(name) and path in {("args", place), ("kwargs", name)}
-    return name if is_it and told is False else None
+    return name if is_it and is_training is False else None
 
 
 def names(region: Region, taken: list[Parameter]) -> dict[fx.Node, str]:
@@ -229,7 +229,7 @@ def _argument(value: Any, leaf: Callable[[Path, Any], str], path: Path) -> str:
 
 
 def _index(value: Any, leaf: Callable[[Path, Any], str], path: Path) -> str:
-    """What stands between the brackets of a getitem."""
+    """The text between the brackets of a getitem."""
     if isinstance(value, tuple) and value:
         items = [_slice(v, leaf, (*path, k)) for k, v in enumerate(value)]
         return ", ".join(items) + ("," if len(items) == 1 else "")

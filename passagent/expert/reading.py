@@ -1,4 +1,4 @@
-"""What the expert reads of a task: its graphs, with shapes, dtypes and strides on their nodes.
+"""Read a task for the expert: its graphs, with shapes, dtypes and strides on their nodes.
 
 No operator computes and no memory is taken, so a task of large convolutions is read as fast as a small one.
 """
@@ -48,11 +48,11 @@ def _limited(subgraph: Subgraph) -> fx.Graph:
 
 def graph_of(subgraph: Subgraph) -> fx.Graph:
     """The graph that Dynamo captures of a subgraph, with shapes and dtypes on its nodes. Raises TaskError."""
-    kept = without_dynamo(subgraph, "cpu")
-    if kept is not None:
-        graph_module = load_graph(kept.nodes)
+    stored = without_dynamo(subgraph, "cpu")
+    if stored is not None:
+        graph_module = load_graph(stored.nodes)
         placeholders = graph_module.graph.find_nodes(op="placeholder")
-        for node, position in zip(placeholders, kept.order, strict=True):
+        for node, position in zip(placeholders, stored.order, strict=True):
             node.meta["example_value"] = _shaped(subgraph.inputs[position])
         with concrete():
             if lay_as_eager(graph_module):
@@ -85,20 +85,20 @@ class _Laying(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         """The node's value; its example is like it from then on."""
-        found, fake = super().run_node(n), n.meta.get("example_value")
+        result, fake = super().run_node(n), n.meta.get("example_value")
         if fake is None:
-            n.meta["example_value"] = found
+            n.meta["example_value"] = result
         elif (
-            isinstance(found, torch.Tensor)
+            isinstance(result, torch.Tensor)
             and isinstance(fake, torch.Tensor)
-            and found.shape == fake.shape
-            and found.stride() != fake.stride()
+            and result.shape == fake.shape
+            and result.stride() != fake.stride()
         ):
-            n.meta["example_value"] = fake.new_empty_strided(found.shape, found.stride())
-        return found
+            n.meta["example_value"] = fake.new_empty_strided(result.shape, result.stride())
+        return result
 
     def fetch_args_kwargs_from_env(self, n: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What makes a tensor makes it there."""
+        """Have operators that make a tensor make it on the example's device."""
         args, kwargs = super().fetch_args_kwargs_from_env(n)
         return tree_map(_there, (args, kwargs))  # type: ignore[no-any-return]
 
@@ -123,7 +123,7 @@ def _shaped(meta: TensorMeta, device: str = "meta") -> Any:
 
 
 def _captured(subgraph: Subgraph) -> fx.Graph:
-    """What Dynamo captures, of shapes alone unless a size depends on data. Raises TaskError.
+    """Capture with Dynamo, from shapes alone unless a size depends on data. Raises TaskError.
 
     It is not kept: references are made of kept graphs, so those come from the evaluator's own inputs.
     """

@@ -1,4 +1,4 @@
-"""Which operators of a captured graph to fuse: convex regions without vendor-library operators."""
+"""Choose the operators of a captured graph to fuse: convex regions without vendor-library operators."""
 
 from __future__ import annotations
 
@@ -47,36 +47,36 @@ class Found:
 
 def find_regions(graph: fx.Graph, target: str, without: frozenset[str] = frozenset()) -> Found:
     """All regions worth a kernel, the largest first; operators named in `without` stay outside."""
-    found = Found([])
-    inside = _lowerable(graph, target, without, found.refused)
+    result = Found([])
+    inside = _lowerable(graph, target, without, result.refused)
     if target == "cuda":
         for node, why in left_outside(graph, inside).items():
             inside.discard(node)
-            found.refused[op_name(node)] = why
+            result.refused[op_name(node)] = why
     storage = memory(graph)
-    _refuse_shared_writes(graph, inside, storage, found.refused)
+    _refuse_shared_writes(graph, inside, storage, result.refused)
     if target == "cuda":
-        found.regions += _attentions(graph, inside, without)
-        taken = {node for region in found.regions for node in region.nodes}
+        result.regions += _attentions(graph, inside, without)
+        taken = {node for region in result.regions for node in region.nodes}
         outside = {op_name(node) for node in operators(graph) if node not in taken}
-        found.refused = {name: why for name, why in found.refused.items() if name in outside}
+        result.refused = {name: why for name, why in result.refused.items() if name in outside}
     depth = _depths(graph, inside)
     for nodes in _components(graph, inside, depth):
         for trimmed in _trimmed(graph, nodes, storage):
             region = make_region(graph, trimmed)
             if region is not None and worth(region, target):
-                found.regions.append(region)
-    found.regions.sort(key=lambda r: -gain(r, target))
-    found.regions = [r for r in found.regions if gain(r, target) > 0] or found.regions[:1]
-    if not found.regions:
-        found.regions = _second_best(graph, target, inside, storage, depth)
-    return found
+                result.regions.append(region)
+    result.regions.sort(key=lambda r: -gain(r, target))
+    result.regions = [r for r in result.regions if gain(r, target) > 0] or result.regions[:1]
+    if not result.regions:
+        result.regions = _second_best(graph, target, inside, storage, depth)
+    return result
 
 
 def _attentions(graph: fx.Graph, inside: set[fx.Node], without: frozenset[str]) -> list[Region]:
     """Regions of attention; their operators are no other region's."""
-    made = [make_region(graph, nodes) for nodes in attention_nodes(graph, inside, without)]
-    regions = [region for region in made if region is not None and len(region.outputs) == 1]
+    candidates = [make_region(graph, nodes) for nodes in attention_nodes(graph, inside, without)]
+    regions = [region for region in candidates if region is not None and len(region.outputs) == 1]
     inside.difference_update(*(region.nodes for region in regions))
     return regions
 
@@ -106,17 +106,17 @@ def _second_best(
 
 
 def does_nothing(node: fx.Node) -> bool:
-    """Whether eager calls an operator that returns its input."""
+    """Tell whether eager calls an operator that returns its input."""
     return op_name(node) in {"dropout", "dropout1d", "dropout2d", "dropout3d", "detach"}
 
 
 def moves_only(region: Region) -> bool:
-    """Whether the region computes nothing and casts nothing: eager's views and copies can do it."""
+    """Tell whether the region computes nothing and casts nothing: eager's views and copies can do it."""
     return all(op_name(n) in VIEWS and mutates(n) is None for n in region.nodes)
 
 
 def is_view(node: fx.Node) -> bool:
-    """Whether the wrapper can do the operator on the host: a view, or nothing at all."""
+    """Tell whether the wrapper can do the operator on the host: a view, or nothing at all."""
     return is_free(node) and op_name(node) in VIEWS
 
 
@@ -150,7 +150,7 @@ def _lowerable(
 
 
 def has_known_size(node: fx.Node) -> bool:
-    """Whether every size of what an operator gives is a number in the example."""
+    """Tell whether every size of what an operator gives is a number in the example."""
     value = example(node)
     tensors = value if isinstance(value, tuple | list) else [value]
     return all(type(n) is int for t in tensors if isinstance(t, torch.Tensor) for n in t.shape)
@@ -241,7 +241,7 @@ def _depths(graph: fx.Graph, inside: set[fx.Node]) -> dict[fx.Node, int]:
 
 
 def _begins_anew(node: fx.Node, source: fx.Node, inside: set[fx.Node]) -> bool:
-    """Whether a kernel begins at an operator: it reads each element often, and what it reads is computed."""
+    """Tell whether a kernel begins at an operator: it reads computed elements often."""
     if node in inside and not is_computed(node):
         return True  # what the library reads is made before it is called
     computed = source
@@ -251,7 +251,7 @@ def _begins_anew(node: fx.Node, source: fx.Node, inside: set[fx.Node]) -> bool:
 
 
 def _shares_with(node: fx.Node, writer: fx.Node, storage: Memory) -> bool:
-    """Whether a node is of, or reads, the memory that another writes."""
+    """Tell whether a node is of, or reads, the memory that another writes."""
     return any(storage.shares(a, writer) for a in [node, *node.all_input_nodes])
 
 
@@ -282,48 +282,48 @@ def _components(graph: fx.Graph, inside: set[fx.Node], depth: dict[fx.Node, int]
 
 
 def _is_read(source: fx.Node, node: fx.Node) -> bool:
-    """Whether the kernel of a region reads what an operator of it is given: of a convolution but its bias."""
+    """Tell whether a region's kernel reads an operator's input: of a convolution only its bias."""
     return is_computed(node) or bias_of(node) is source
 
 
 def _trimmed(graph: fx.Graph, nodes: list[fx.Node], storage: Memory) -> list[list[fx.Node]]:
     """The parts left when views at the end, and views of inputs that others use too, are taken off."""
-    kept = dict.fromkeys(nodes)
+    trimmed = dict.fromkeys(nodes)
     changed = True
     while changed:
         changed = False
-        for node in list(reversed(kept)):
-            outside = [u for u in node.users if u not in kept]
-            if (outside or not node.users) and is_free(node) and not _costs_nothing(node, kept):
-                del kept[node]
+        for node in list(reversed(trimmed)):
+            outside = [u for u in node.users if u not in trimmed]
+            if (outside or not node.users) and is_free(node) and not _costs_nothing(node, trimmed):
+                del trimmed[node]
                 changed = True
-        if _drop_lone_unpacking(kept):
+        if _drop_lone_unpacking(trimmed):
             changed = True
-    return [c for c in _components(graph, set(kept), _depths(graph, set(kept))) if c]
+    return [c for c in _components(graph, set(trimmed), _depths(graph, set(trimmed))) if c]
 
 
-def _costs_nothing(node: fx.Node, kept: dict[fx.Node, None]) -> bool:
+def _costs_nothing(node: fx.Node, trimmed: dict[fx.Node, None]) -> bool:
     """One of several results of an operator here, or a value of here, read once, its dimensions renamed."""
     source = (node.all_input_nodes or [node])[0]
-    if source in kept and isinstance(example(source), tuple | list):
+    if source in trimmed and isinstance(example(source), tuple | list):
         return not is_free(source)
     if op_name(node) not in SAME_ORDER:
         return False
-    if source not in kept or len(source.users) > 1:
+    if source not in trimmed or len(source.users) > 1:
         return False
-    return not is_free(source) or _costs_nothing(source, kept)
+    return not is_free(source) or _costs_nothing(source, trimmed)
 
 
-def _drop_lone_unpacking(kept: dict[fx.Node, None]) -> bool:
+def _drop_lone_unpacking(trimmed: dict[fx.Node, None]) -> bool:
     """Remove nodes of several results that are unpacked outside, and nodes that unpack outside results."""
     gone = [
         n
-        for n in kept
-        if (isinstance(example(n), tuple | list) and any(u not in kept for u in n.users))
-        or any(isinstance(example(a), tuple | list) and a not in kept for a in n.all_input_nodes)
+        for n in trimmed
+        if (isinstance(example(n), tuple | list) and any(u not in trimmed for u in n.users))
+        or any(isinstance(example(a), tuple | list) and a not in trimmed for a in n.all_input_nodes)
     ]
     for n in gone:
-        del kept[n]
+        del trimmed[n]
     return bool(gone)
 
 
@@ -352,19 +352,19 @@ _MAKING = {"arange", "zeros", "ones", "full", "empty", "eye", "linspace", "tenso
 
 
 def on_host(graph: fx.Graph) -> set[fx.Node]:
-    """What is made without a device, and what is computed of nothing else until it is moved to one."""
-    found: set[fx.Node] = set()
+    """Nodes made without a device, and those computed only from them, until they are moved to one."""
+    host_nodes: set[fx.Node] = set()
     for node in operators(graph):
         moved = "device" in node.kwargs or any(isinstance(a, torch.device) for a in node.args)
         sources = [a for a in node.all_input_nodes if isinstance(example(a), torch.Tensor)]
-        made = op_name(node) in _MAKING and not sources
-        if not moved and (made or (sources and all(a in found for a in sources))):
-            found.add(node)
-    return found
+        is_made = op_name(node) in _MAKING and not sources
+        if not moved and (is_made or (sources and all(a in host_nodes for a in sources))):
+            host_nodes.add(node)
+    return host_nodes
 
 
 def left_outside(graph: fx.Graph, inside: set[fx.Node]) -> dict[fx.Node, str]:
-    """Which of `inside` no kernel takes: results on the CPU, and what reads such a tensor from outside."""
+    """The nodes of `inside` that no kernel takes: results on the CPU, and readers of such tensors."""
     host, gone = on_host(graph), dict[fx.Node, str]()
     changed = bool(host)
     while changed:

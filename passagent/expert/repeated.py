@@ -26,15 +26,15 @@ LARGE_IMAGE = 1 << 22
 
 
 def reads_often(node: fx.Node, source: fx.Node) -> bool:
-    """Whether an operator reads each element of `source` so often that it is best stored before."""
+    """Tell whether an operator reads each element of `source` so often that it is best stored before."""
     if op_name(node) in CONVOLUTIONS:
         return True
     if op_name(node) in {"interpolate", "upsample"}:
         mode = node.args[3] if len(node.args) > 3 else node.kwargs.get("mode")
         is_one = math.prod(example(source).shape[2:]) == 1
         return mode == "bilinear" and not is_one and example(node).numel() >= LARGE_IMAGE
-    own = _window(node)
-    return own > MOST_RECOMPUTED or (own > 1 and own * _window(source) > MOST_NESTED)
+    reads = _window(node)
+    return reads > MOST_RECOMPUTED or (reads > 1 and reads * _window(source) > MOST_NESTED)
 
 
 def _window(node: fx.Node) -> int:
@@ -47,7 +47,7 @@ def _window(node: fx.Node) -> int:
 
 
 def reduces_again(schedule: Schedule) -> bool:
-    """Whether a group reduces, by computed indices, what another group reduces as it lies in memory."""
+    """Tell whether a group reduces, by computed indices, what another group reduces as it lies in memory."""
 
     def reduced(group: Group, computed: bool) -> set[int]:
         """Inputs under the reductions of a group that are read by computed indices, or those that are not."""
@@ -61,7 +61,7 @@ def reduces_again(schedule: Schedule) -> bool:
 
 
 def windows_again(schedule: Schedule) -> bool:
-    """Whether a group reduces what another computes of windows, too, or more of it than registers hold."""
+    """Tell whether a group reduces another's windows, too, or more of them than registers hold."""
     holding = []
     for group in schedule.groups:
         items = [item for stage in group.stages for item in stage.items]

@@ -1,4 +1,4 @@
-"""What a region's kernel saves on eager, roughly, and whether it can beat the operators one by one."""
+"""Estimate what a region's kernel saves on eager, and whether it can beat the operators one by one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from passagent.expert.lower_conv import is_computed
 
 @dataclass(frozen=True)
 class Costs:
-    """What running operators costs on a target: microseconds, and bytes a microsecond."""
+    """The cost of operators on a target: microseconds, and bytes a microsecond."""
 
     operator: float
     """One of eager's that computes."""
@@ -57,7 +57,7 @@ def gain(region: Region, target: str) -> float:
 
 
 def worth(region: Region, target: str) -> bool:
-    """Whether one kernel can beat the operators one by one."""
+    """Tell whether one kernel can beat the operators one by one."""
     computing = [n for n in region.nodes if not is_free(n)]
     if not any(map(is_computed, computing)):
         return False

@@ -39,7 +39,7 @@ class Schedule:
     def __init__(
         self, trace: Trace, outputs: list[Value], target: str = "cpu", stores: Iterable[Store] = ()
     ) -> None:
-        """What is stored are the outputs, and `stores`."""
+        """Schedule the stores of the outputs, and `stores`."""
         self.trace, self.target = trace, target
         self.merged: dict[Axis, Axis] = {}
         self.addresses: dict[Any, Address] = {}
@@ -75,8 +75,8 @@ class Schedule:
             if self.target == "cuda" and reduced(store.expr, chosen):
                 continue  # the rows that are reduced are held whole, and so are they stored
             stores = []
-            for own, part, start in cat.pieces:
-                at = t.add(t.index(own), t.integer(start))
+            for piece_axis, part, start in cat.pieces:
+                at = t.add(t.index(piece_axis), t.integer(start))
                 new = t.put(store.expr, chosen, t.resolve(part), axis.data, at)
                 index = [t.substitute(i, {axis.data: at}) for i in store.index]
                 stores += self._split(Store(store.out, index, store.sizes, new))
@@ -128,10 +128,10 @@ class Schedule:
             if rest is None or rest.data != "index_mod":
                 continue
             whole, n = rest.args
-            wanted = self.times(step, self._factor(n)) if n.kind in {"const", "size"} else None
+            divisor = self.times(step, self._factor(n)) if n.kind in {"const", "size"} else None
             for whole_steps in address.rest:
                 e, stride = whole_steps
-                if e is not None and e.data == "index_div" and e.args == rest.args and stride == wanted:
+                if e is not None and e.data == "index_div" and e.args == rest.args and stride == divisor:
                     address.rest.remove(whole_steps)
                     address.rest.remove((rest, step))
                     self._expand(address, whole, step)
@@ -282,15 +282,15 @@ class Schedule:
     # groups and stages
 
     def reduces(
-        self, e: Expr, into: dict[Expr, None] | None = None, seen: set[Expr] | None = None
+        self, e: Expr, into: dict[Expr, None] | None = None, visited: set[Expr] | None = None
     ) -> dict[Expr, None]:
         """Reductions in `e`, those that others need first."""
         into = {} if into is None else into
-        seen = set() if seen is None else seen
-        if e not in seen:
-            seen.add(e)
+        visited = set() if visited is None else visited
+        if e not in visited:
+            visited.add(e)
             for a in e.args:
-                self.reduces(a, into, seen)
+                self.reduces(a, into, visited)
             if e.kind == "reduce":
                 into[e] = None
         return into
@@ -362,7 +362,7 @@ class Schedule:
         return Group(rows, tile, self._stages(stores, reduces, rows))
 
     def _walks_along(self, bound: frozenset[Axis], stores: list[Store]) -> bool:
-        """Whether a store goes through memory along an axis that is reduced, and rows of it can be held."""
+        """Tell whether a store goes through memory along a reduced axis, and rows of it can be held."""
         unit = {a for s in stores for a, step in self.addresses[id(s)].terms.items() if step == (1, ())}
         return bool(unit & bound) and self.volume(bound) <= LONGEST_TURNED
 
@@ -372,14 +372,14 @@ class Schedule:
         """Drop rows for which a reduction that does not depend on them would be made again too often."""
         work = {r: self.volume(self.axes(r.args[0].axes)) for r in reduces}
         most = max([*work.values(), *[self.volume(self.store_axes(s)) for s in stores]], default=1)
-        kept = list(rows)
+        needed = list(rows)
         for r, volume in work.items():
             free = self.axes(r.axes)
-            for axis in [axis for axis in kept if axis not in free]:
+            for axis in [axis for axis in needed if axis not in free]:
                 times = -(-axis.size.hint // 512) if axis is tile else axis.size.hint
                 if times > 1 and volume * times > 0.4 * most:
-                    kept.remove(axis)
-        return kept
+                    needed.remove(axis)
+        return needed
 
     def _stages(self, stores: list[Store], reduces: dict[Expr, None], rows: list[Axis]) -> list[Stage]:
         level: dict[Expr, int] = {}

@@ -1,4 +1,4 @@
-"""What a schedule is made of: addresses, stores, stages of loops, groups of stages."""
+"""The parts of a schedule: addresses, stores, stages of loops, groups of stages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Store:
     sizes: list[Size]
     expr: Expr
     partial: tuple[str, tuple[Axis, ...]] | None = None
-    """What is stored is a reduction of `expr` over these axes, as far as a program's block holds them: one
+    """Set if the store is a reduction of `expr` over these axes, as far as a program's block holds them: one
     element a program (long_reductions.py)."""
 
     @property
@@ -43,7 +43,7 @@ class Store:
 
 
 Item = Store | Expr
-"""What a stage computes: a store, or a reduction."""
+"""An item of a stage: a store, or a reduction."""
 
 
 @dataclass
@@ -70,29 +70,29 @@ def without_units(trace: Trace, store: Store) -> Store:
     return replace(store, index=index, expr=trace.substitute(store.expr, zeros))
 
 
-def holds(expr: Expr, wanted: Expr, axis: Axis) -> bool:
-    """Whether `wanted` is a part of `expr` at which `axis` is free."""
-    if expr is wanted:
+def holds(expr: Expr, target: Expr, axis: Axis) -> bool:
+    """Tell whether `target` is a part of `expr` at which `axis` is free."""
+    if expr is target:
         return True
     if expr.kind == "reduce" and axis in expr.data[1]:
         return False
-    return any(axis in a.axes and holds(a, wanted, axis) for a in expr.args)
+    return any(axis in a.axes and holds(a, target, axis) for a in expr.args)
 
 
-def contains(expr: Expr, wanted: Expr) -> bool:
-    """Whether `wanted` is a part of `expr`."""
-    return expr is wanted or any(contains(a, wanted) for a in expr.args)
+def contains(expr: Expr, target: Expr) -> bool:
+    """Tell whether `target` is a part of `expr`."""
+    return expr is target or any(contains(a, target) for a in expr.args)
 
 
-def reduced(expr: Expr, wanted: Expr) -> bool:
-    """Whether a reduction in `expr` reads `wanted`, or a scan beside it needs whole rows."""
-    if expr is wanted:
+def reduced(expr: Expr, target: Expr) -> bool:
+    """Tell whether a reduction in `expr` reads `target`, or a scan with it needs whole rows."""
+    if expr is target:
         return False
     if expr.kind == "reduce":
-        return contains(expr, wanted)
+        return contains(expr, target)
     if expr.kind == "scan":
         return True
-    return any(reduced(a, wanted) for a in expr.args)
+    return any(reduced(a, target) for a in expr.args)
 
 
 def lying_across(rows: Iterable[Axis], bound: frozenset[Axis], reads: list[dict[Axis, int]]) -> Axis | None:

@@ -27,7 +27,7 @@ def broadcast(trace: Trace, values: list[Value]) -> tuple[list[Dim], list[Expr]]
 
 
 def _misplaced(a: Value, b: Value) -> bool:
-    """Whether an axis sits in different dimensions (counted from the last) of the two."""
+    """Tell whether an axis sits in different dimensions (counted from the last) of the two."""
     where = {axis: k for k, dim in enumerate(reversed(a.dims)) for axis in dim}
     return any(where.get(axis, k) != k for k, dim in enumerate(reversed(b.dims)) for axis in dim)
 
@@ -45,8 +45,8 @@ def fit(trace: Trace, left: list[Dim], right: list[Dim]) -> tuple[list[Dim], dic
     result: list[Dim] = []
     depth = max(len(left), len(right))
     left, right = [()] * (depth - len(left)) + left, [()] * (depth - len(right)) + right
-    for one, other in zip(left, right, strict=True):
-        a, b = tuple(trace.axes_of(one)), tuple(trace.axes_of(other))
+    for first, second in zip(left, right, strict=True):
+        a, b = tuple(trace.axes_of(first)), tuple(trace.axes_of(second))
         x, y = trace.size_of(a).hint, trace.size_of(b).hint
         if x == y:
             result.append(_same(trace, list(a), list(b), replaced) if a and b else a or b)
@@ -93,10 +93,10 @@ def regroup(trace: Trace, value: Value, sizes: list[Size]) -> Value:
     total = 1
     for axis in old:
         total *= axis.size.hint
-    wanted = 1
+    product = 1
     for size in sizes:
-        wanted *= size.hint
-    if total != wanted:
+        product *= size.hint
+    if total != product:
         raise Unsupported("view", f"{total} elements cannot be viewed as {[s.hint for s in sizes]}")
     dims: list[Dim] = []
     for position, size in enumerate(sizes):

@@ -38,22 +38,22 @@ _ABOUT_TENSORS = {"dtype", "layout", "device", "pin_memory", "requires_grad", "m
 
 @dataclass(frozen=True)
 class Split:
-    """What an operator consists of."""
+    """The parts of an operator."""
 
     graph: fx.Graph
     """Over ATen operators and sizes; a placeholder for each tensor, in the order of `all_input_nodes`."""
     symbols: list[list[sympy.Expr]]
-    """Of each of the tensors the sizes."""
+    """The sizes of each of the tensors."""
     conditions: list[sympy.Expr]
     """On the sizes, that tracing relied on."""
 
 
 def holds_for_one_dtype(node: fx.Node) -> bool:
-    """Whether an operator of a region was split into parts that hold a limit of its dtype."""
-    found = node.meta.get(_KEPT)
-    return isinstance(found, Split) and any(
+    """Tell whether an operator of a region was split into parts that hold a limit of its dtype."""
+    stored = node.meta.get(_KEPT)
+    return isinstance(stored, Split) and any(
         isinstance(value, float) and abs(value) in _LIMITS
-        for part in found.graph.nodes
+        for part in stored.graph.nodes
         for _, value in arguments(part)
     )
 
@@ -68,10 +68,10 @@ def split(node: fx.Node) -> Split:
             node.meta[_KEPT] = Split(*traced(node))
         except Unsupported as refused:
             node.meta[_KEPT] = refused
-    found = node.meta[_KEPT]
-    if isinstance(found, Unsupported):
-        raise found
-    return found  # type: ignore[no-any-return]
+    stored = node.meta[_KEPT]
+    if isinstance(stored, Unsupported):
+        raise stored
+    return stored  # type: ignore[no-any-return]
 
 
 def lower_split(
@@ -97,13 +97,15 @@ def lower_split(
         if part.op != "call_function":
             raise Unsupported(op, f"consists of {part.name}, among others")
         args, kwargs = (
-            rebuild(given, lambda _, leaf: inner.get(leaf, leaf) if isinstance(leaf, fx.Node) else leaf, ())
-            for given in (part.args, part.kwargs)
+            rebuild(
+                original, lambda _, leaf: inner.get(leaf, leaf) if isinstance(leaf, fx.Node) else leaf, ()
+            )
+            for original in (part.args, part.kwargs)
         )
         if part.target in _ON_SIZES:
             inner[part] = _ON_SIZES[part.target](trace, *args)
             continue
-        inner[part] = _lowered(trace, op, part, args, kwargs, target, wide)
+        inner[part] = _lowered(trace, op, part, (args, kwargs), target, wide)
         if part.target is torch.ops.aten.copy_.default:
             if part.args[0].op == "placeholder":
                 raise Unsupported(op, "has no lowering, and writes into its input")
@@ -112,35 +114,34 @@ def lower_split(
 
 
 def _rounded(
-    trace: Trace, made: Any, inner: dict[fx.Node, Any], name_of: Callable[[torch.dtype], str]
+    trace: Trace, result: Any, inner: dict[fx.Node, Any], name_of: Callable[[torch.dtype], str]
 ) -> Any:
-    """What the last part gives, in the dtypes of the operator's results."""
-    if isinstance(made, tuple | list):
-        return tuple(_rounded(trace, one, inner, name_of) for one in made)
-    value = inner[made]
-    return Value(value.dims, trace.cast(value.expr, name_of(made.meta["val"].dtype)))
+    """The last part's results, in the dtypes of the operator's results."""
+    if isinstance(result, tuple | list):
+        return tuple(_rounded(trace, item, inner, name_of) for item in result)
+    value = inner[result]
+    return Value(value.dims, trace.cast(value.expr, name_of(result.meta["val"].dtype)))
 
 
 def _lowered(
     trace: Trace,
     op: str,
     part: fx.Node,
-    args: Any,
-    kwargs: Any,
+    arguments: tuple[Any, Any],
     target: str,
     name_of: Callable[[torch.dtype], str],
 ) -> Any:
-    """The Value of an ATen operator."""
+    """The Value of an ATen operator; `arguments` are its args and kwargs."""
     name = getattr(getattr(part.target, "overloadpacket", None), "__name__", part.name)
     lowering = _ATEN.get(name) or OPS.get(name)
-    made = part.meta.get("val")
-    first = made[0] if isinstance(made, tuple | list) and made else made
+    traced = part.meta.get("val")
+    first = traced[0] if isinstance(traced, tuple | list) and traced else traced
     if lowering is None or name in HEAVY or not isinstance(first, torch.Tensor):
         raise Unsupported(op, f"consists of {name}, among others, which has no lowering")
     call = Call(trace, name, name_of(first.dtype), target, {})
-    kwargs = {key: value for key, value in kwargs.items() if key not in _ABOUT_TENSORS}
-    result = lowering(call, *args, **kwargs)
-    check_shape(trace, op, result, made)
+    args, named = arguments
+    result = lowering(call, *args, **{key: v for key, v in named.items() if key not in _ABOUT_TENSORS})
+    check_shape(trace, op, result, traced)
     return result
 
 

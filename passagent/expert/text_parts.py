@@ -1,4 +1,4 @@
-"""What writers of kernels share: names, sizes, and which values are used how often."""
+"""The common part of kernel writers: names, sizes, and how often values are used."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Part:
     tiled: bool
     """Lanes are split into tiles."""
     kind: str
-    """Of blocks.Form."""
+    """The kind of block_axes.Form."""
     height: str = ""
     """Host expression for the size of the axis across the lanes, where it is no row."""
     limit: str = ""
@@ -79,7 +79,7 @@ class Part:
     hints: tuple[int, int, int, int] = (1, 1, 0, 0)
     """In the example: rows, lanes, height (0: there is none), bytes that are read and written."""
     loads: int = 1
-    """Of an element."""
+    """The loads of an element."""
     padded: dict[str, str] = field(default_factory=dict)
     """Sides of a product's blocks, by the constant that holds one, as host expressions of their sizes."""
     each: str = ""
@@ -94,9 +94,9 @@ class Part:
         return [*([f"rows{suffix}"] if counted else []), *(f"{c}{suffix}: tl.constexpr" for c in constants)]
 
     def used(self, names: list[str]) -> list[str]:
-        """Those of the names that its lines speak of."""
-        known = spoken("\n".join(["def part():", *self.lines]))
-        return [name for name in names if name in known]
+        """The names that its lines use."""
+        spoken_names = spoken("\n".join(["def part():", *self.lines]))
+        return [name for name in names if name in spoken_names]
 
     def text(self, decorator: str, parameters: list[str]) -> str:
         """The function."""
@@ -112,7 +112,7 @@ class TritonKernel(Kernel):
 
 @dataclass
 class Knobs:
-    """What a plan may choose."""
+    """The choices of a plan."""
 
     block: int = 512
     """Elements of a row handled at a time."""
@@ -130,7 +130,7 @@ def spoken(code: str) -> set[str]:
 class Writer:
     """The state that both targets' writers keep while they write a kernel."""
 
-    kept: dict[Expr, str]
+    buffered: dict[Expr, str]
     tables: dict[Expr, str]
 
     def __init__(
@@ -175,19 +175,19 @@ class Writer:
         return VALUES.get(dtype, "int64_t")
 
     def keeps_nan(self, name: str, dtype: str) -> bool:
-        """Whether a reduction is NaN where an element is: a softmax is so without its maximum."""
+        """Tell whether a reduction is NaN where an element is: a softmax is so without its maximum."""
         return name in ("max", "min") and self.vtype(dtype) != "int64_t"
 
-    def values(self, stage: Stage, found: set[Expr]) -> set[Expr]:
+    def values(self, stage: Stage, values: set[Expr]) -> set[Expr]:
         def walk(e: Expr) -> None:
-            if e not in found and e.kind != "reduce":
-                found.add(e)
+            if e not in values and e.kind != "reduce":
+                values.add(e)
                 for a in e.args:
                     walk(a)
 
         for item in stage.items:
             walk(item.expr if isinstance(item, Store) else item.args[0])
-        return found
+        return values
 
     def count_uses(self, stage: Stage) -> None:
         """How often each value is asked for in a stage: what is used once is written in place."""
@@ -195,8 +195,8 @@ class Writer:
 
         def walk(e: Expr) -> None:
             self.uses[e] = self.uses.get(e, 0) + 1
-            made = e in self.kept or e in self.tables
-            if self.uses[e] == 1 and e.kind != "reduce" and not made:
+            is_stored = e in self.buffered or e in self.tables
+            if self.uses[e] == 1 and e.kind != "reduce" and not is_stored:
                 for a in e.args:
                     walk(a)
 
@@ -220,7 +220,7 @@ class Writer:
 
 
 def closed(text: str) -> bool:
-    """Whether an operand needs no parentheses: a name, a number, a call, an element."""
+    """Tell whether an operand needs no parentheses: a name, a number, a call, an element."""
     depth = 0
     for k, c in enumerate(text):
         depth += (c in "([") - (c in ")]")
@@ -244,17 +244,17 @@ _COSTS = {
 }
 
 
-def cost(e: Expr, seen: set[Expr]) -> int:
+def cost(e: Expr, visited: set[Expr]) -> int:
     """Rough operations that computing `e` takes."""
-    if e in seen or e.kind in {"const", "size", "param", "axis", "reduce"}:
+    if e in visited or e.kind in {"const", "size", "param", "axis", "reduce"}:
         return 0
-    seen.add(e)
-    own = (
+    visited.add(e)
+    base = (
         (2 if e.dtype in HALVES else 1)
         if e.kind != "op" or e.data != "cast"
         else (4 if e.dtype in HALVES else 0)
     )
-    return _COSTS.get(e.data, own) + sum(cost(a, seen) for a in e.args) if e.kind == "op" else own
+    return _COSTS.get(e.data, base) + sum(cost(a, visited) for a in e.args) if e.kind == "op" else base
 
 
 def parenthesised(text: str) -> str:

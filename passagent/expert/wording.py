@@ -42,27 +42,27 @@ def product(texts: Iterable[str]) -> str:
 def conditions(guards: Iterable[str]) -> list[str]:
     """The guards that can fail, simplified; equal sizes as one chain: `s0[2] == s1[0] == s2[2]`."""
     chains: list[list[str]] = []
-    found: list[str | list[str]] = []
+    groups: list[str | list[str]] = []
     for guard in _without_implied(list(dict.fromkeys(simplified(text) for text in guards))):
         sides = _equal_sides(guard)
         if guard == "True":
             continue
         if sides is None:
-            found.append(guard)
+            groups.append(guard)
             continue
         met = [chain for chain in chains if set(chain) & set(sides)]
         if not met:
             met = [[]]
             chains.append(met[0])
-            found.append(met[0])
+            groups.append(met[0])
         first, *others = met
         for other in others:
             chains.remove(other)
-            found.remove(other)
+            groups.remove(other)
         first[:] = dict.fromkeys([*first, *(side for other in others for side in other), *sides])
         first.sort(key=str.isdigit)  # what all are equal to is said last
     result: list[str] = []
-    for text in (one if isinstance(one, str) else " == ".join(one) for one in found):
+    for text in (group if isinstance(group, str) else " == ".join(group) for group in groups):
         middle = _between(result[-1], text) if result else None
         if middle is None:
             result.append(text)
@@ -73,18 +73,18 @@ def conditions(guards: Iterable[str]) -> list[str]:
 
 def before_divisions(guards: Iterable[str]) -> list[str]:
     """The guards, and before one that divides that the divisor is above zero."""
-    found: dict[str, None] = {}
+    ordered: dict[str, None] = {}
     for guard in guards:
         for node in reversed(list(ast.walk(ast.parse(guard, mode="eval")))):  # what stands inside first
             match node:
                 case ast.BinOp(_, ast.FloorDiv() | ast.Mod(), divisor) if not _integer(divisor):
-                    found[f"{_text(divisor)} > 0"] = None
-        found[guard] = None
-    return list(found)
+                    ordered[f"{_text(divisor)} > 0"] = None
+        ordered[guard] = None
+    return list(ordered)
 
 
 def stem(e: Expr) -> str:
-    """What a value is called: by the operator that makes it."""
+    """Name a value after the operator that makes it."""
     if e.data == "div" and e.args[0].kind == "reduce" and e.args[0].data[0] == "sum":
         summed = e.args[0].args[0]
         is_square = summed.data == "mul" and summed.args[0] is summed.args[1]
@@ -128,17 +128,17 @@ def _without_implied(guards: list[str]) -> list[str]:
             for name, value in ((left, right), (right, left)):
                 if isinstance(name, ast.Name) and isinstance(value, ast.BinOp) and not _divides(value):
                     named[name.id] = value
-    kept: list[str] = []
+    needed: list[str] = []
     whole: dict[str, str] = {}
-    """What was asked to divide what, as the values of what is then known: `n // (n // k)` is `k`."""
+    """Divisions that were asked for, by the values that are known from them: `n // (n // k)` is `k`."""
     for guard in guards:
         node = ast.parse(guard, mode="eval").body
         if not _divides(node):
-            kept.append(guard)
+            needed.append(guard)
             continue
         if _text(_Cancelling(named, whole).visit(node)) == "True":
             continue
-        kept.append(guard)
+        needed.append(guard)
         match ast.parse(guard, mode="eval").body:
             case ast.Compare(ast.BinOp(n, ast.Mod(), k), [ast.Eq()], [ast.Constant(0)]):
                 quotient = ast.BinOp(n, ast.FloorDiv(), k)
@@ -146,10 +146,10 @@ def _without_implied(guards: list[str]) -> list[str]:
                 whole[_text(ast.BinOp(n, ast.Mod(), quotient))] = "0"
             case ast.Compare(ast.BinOp(n, ast.FloorDiv(), k), [ast.Eq()], [m]):
                 remainder = f"{_text(ast.BinOp(n, ast.Mod(), k))} == 0"
-                if remainder in kept and not _divides(k) and not _divides(m):  # n is a product
-                    kept = [one for one in kept if one not in (guard, remainder)]
-                    kept.append(f"{_text(n)} == {product([_text(k), _text(m)])}")
-    return kept
+                if remainder in needed and not _divides(k) and not _divides(m):  # n is a product
+                    needed = [condition for condition in needed if condition not in (guard, remainder)]
+                    needed.append(f"{_text(n)} == {product([_text(k), _text(m)])}")
+    return needed
 
 
 def _divides(node: ast.expr) -> bool:
@@ -157,7 +157,7 @@ def _divides(node: ast.expr) -> bool:
 
 
 def _between(first: str, second: str) -> str | None:
-    """What both bound, of `0 <= a` and `a < b`: they can be one comparison."""
+    """The expression that `0 <= a` and `a < b` both bound: they can be one comparison."""
     a, b = (ast.parse(text, mode="eval").body for text in (first, second))
     if not isinstance(a, ast.Compare) or not isinstance(b, ast.Compare):
         return None
@@ -200,7 +200,7 @@ class _Folding(ast.NodeTransformer):
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         sides = [self.visit(side) for side in (node.left, *node.comparators)]
-        kept: list[tuple[ast.expr, ast.cmpop, ast.expr]] = []
+        pairs: list[tuple[ast.expr, ast.cmpop, ast.expr]] = []
         for left, op, right in zip(sides, node.ops, sides[1:], strict=False):
             a, b = _integer(left), _integer(right)
             same = isinstance(op, ast.Eq | ast.LtE | ast.GtE) and ast.dump(left) == ast.dump(right)
@@ -209,12 +209,12 @@ class _Folding(ast.NodeTransformer):
                 if not same:
                     return ast.Constant(False)
             if not same:
-                kept.append((left, op, right))
-        if not kept:
+                pairs.append((left, op, right))
+        if not pairs:
             return ast.Constant(True)
-        if len(kept) < len(node.ops) and len(kept) > 1:
-            return ast.BoolOp(ast.And(), [ast.Compare(a, [op], [b]) for a, op, b in kept])
-        return ast.Compare(kept[0][0], [op for _, op, _ in kept], [b for _, _, b in kept])
+        if len(pairs) < len(node.ops) and len(pairs) > 1:
+            return ast.BoolOp(ast.And(), [ast.Compare(a, [op], [b]) for a, op, b in pairs])
+        return ast.Compare(pairs[0][0], [op for _, op, _ in pairs], [b for _, _, b in pairs])
 
 
 class _Cancelling(_Folding):
@@ -227,18 +227,20 @@ class _Cancelling(_Folding):
         return self.named.get(node.id, node)
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
-        known = self.whole.get(_text(node))
-        if known is not None:
-            return ast.parse(known, mode="eval").body
+        whole = self.whole.get(_text(node))
+        if whole is not None:
+            return ast.parse(whole, mode="eval").body
         folded = super().visit_BinOp(node)
         if not isinstance(folded, ast.BinOp) or not isinstance(folded.op, ast.FloorDiv | ast.Mod):
             return folded
-        left, right = ([_text(factor) for factor in _factors(side)] for side in (folded.left, folded.right))
+        factors, right = (
+            [_text(factor) for factor in _factors(side)] for side in (folded.left, folded.right)
+        )
         for factor in right:
-            if factor not in left:
+            if factor not in factors:
                 return folded
-            left.remove(factor)
-        return ast.parse(product(left) if isinstance(folded.op, ast.FloorDiv) else "0", mode="eval").body
+            factors.remove(factor)
+        return ast.parse(product(factors) if isinstance(folded.op, ast.FloorDiv) else "0", mode="eval").body
 
 
 def _factors(node: ast.expr) -> list[ast.expr]:

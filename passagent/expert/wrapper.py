@@ -19,7 +19,7 @@ class Variant:
     shapes: list[list[str]]
     """Host expressions for the sizes of each output."""
     dtypes: list[str]
-    """Of each output: `half` (that of `generic`), or a torch dtype's name."""
+    """The dtype of each output: `half` (that of `generic`), or a torch dtype's name."""
     like: list[int | None]
     """The input that an output is shaped and typed like, if there is one."""
     generic: int | None
@@ -31,11 +31,12 @@ class Variant:
     orders: list[Order]
     """How the outputs lie in memory."""
     returned: list[str]
-    """Of each of the region's results the input that it is, written in place; empty: an output."""
+    """The input that each of the region's results is, written in place; empty: an output."""
     before: list[Variant] = field(default_factory=list)
-    """What runs first: the outputs of each are inputs of the next, and of this one (long_reductions.py)."""
-    made: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """What the outputs are called as inputs of the next kernels, and their shapes in the example."""
+    """Variants that run first: their outputs are inputs of the next ones, and of this
+    (long_reductions.py)."""
+    buffers: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """The outputs' names as inputs of the next kernels, and their shapes in the example."""
     library: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Inputs that the library computes first, and their shapes in the example."""
     limit: str = ""
@@ -57,7 +58,7 @@ class Route:
     library: dict[str, str] = field(default_factory=dict)
     """The last inputs, which the library computes first: the expression of each."""
     named: list[dict[str, Any]] = field(default_factory=list)
-    """Of each of the task's graphs, what the region is given: shapes of inputs, values of parameters."""
+    """The region's arguments in each of the task's graphs: shapes of inputs, values of parameters."""
 
 
 @dataclass
@@ -73,17 +74,17 @@ class ViewRoute:
 
 def distinct(variants: list[Variant]) -> list[Variant]:
     """The variants that differ in more than the 16-bit type that they are given."""
-    seen: dict[Any, Variant] = {}
+    by_key: dict[Any, Variant] = {}
     for v in variants:
-        first = seen.setdefault(_key(v), v)
+        first = by_key.setdefault(_key(v), v)
         for a, b in zip([*first.before, first], [*v.before, v], strict=True):
             a.generic_dtypes = tuple(sorted({*a.generic_dtypes, *b.generic_dtypes}))
-    return list(seen.values())
+    return list(by_key.values())
 
 
 def _key(v: Variant) -> Any:
-    said = str([v.guards, v.shapes, v.dtypes, v.input_dtypes, v.orders, v.limit])
-    return (v.kernel.source, said, *map(_key, v.before))
+    description = str([v.guards, v.shapes, v.dtypes, v.input_dtypes, v.orders, v.limit])
+    return (v.kernel.source, description, *map(_key, v.before))
 
 
 def view_lines(route: ViewRoute, entry: str, public: bool) -> list[str]:
@@ -102,7 +103,7 @@ def used_parameters(route: Route) -> list[str]:
 
 
 def order_text(route: Route, names: list[str]) -> str:
-    """`order={...}` for a kernel of these inputs; empty where all lie row-major."""
+    """`order={...}` for a kernel of these inputs; empty where all are row-major."""
     lying = zip(route.inputs, route.orders, strict=True)
     orders = [f'"{name}": {order}' for name, order in lying if order and name in names]
     return f"order={{{', '.join(orders)}}}" if orders else ""
@@ -123,7 +124,7 @@ def joined(conditions: list[str]) -> str:
 
 
 def enclosed(conditions: list[str]) -> str:
-    """The same in parentheses, as `not` needs it."""
+    """The conditions in parentheses, as `not` needs them."""
     text = joined(conditions)
     return text if "\n" in text else f"({text})"
 

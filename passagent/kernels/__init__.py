@@ -1,4 +1,4 @@
-"""What a pass imports of passagent: its kernels."""
+"""The kernels that a pass imports from passagent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HOMES = {"cpp_kernel": "cpp", "cuda_kernel": "cuda", "triton_kernel": "jit"}
 
 
 def __getattr__(name: str) -> Any:
-    """What a pass imports, when it is asked for: a source is checked without torch."""
+    """Import what a pass asks for, when it is asked for: a source is checked without torch."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -16,6 +16,7 @@ from pathlib import Path
 from passagent.kernels import elf, lexer, objects, toolchain
 from passagent.kernels.source_errors import KernelBuildError, KernelRefused
 from passagent.kernels.toolchain import FLAGS, LIBRARIES
+from passagent.sandbox.tools import Access
 
 __all__ = ["KernelBuildError", "KernelRefused", "Signature", "build", "check_source", "prepare"]
 
@@ -106,10 +107,10 @@ def _compile(source: str, text: str, name: str, signature: Signature, prelude: P
         (scratch / "nothing" / header).touch()
     command = [toolchain.compiler(), *FLAGS, "-fmax-errors=3", "-fno-diagnostics-show-caret"]
     command += ["-include", str(prelude), "-Inothing", "-c", "kernel.cpp", "-o", "kernel.o"]
-    own, headers = (f"{name}.cpp", f"call of {name}"), (*toolchain.header_directories(), prelude.parent)
-    read = (prelude, Path(f"{prelude}.gch"))
+    headers = (*toolchain.header_directories(), prelude.parent)
+    access = Access((prelude, Path(f"{prelude}.gch")))
     try:
-        toolchain.run(command, name, scratch, own=own, headers=headers, read=read)
+        toolchain.run(command, name, scratch, access=access, headers=headers)
     except KernelBuildError as error:
         _raise_if_poisoned(str(error), name)
         raise KernelBuildError(_explained(str(error), source, name, signature)) from None
@@ -136,15 +137,15 @@ def _explained(message: str, source: str, name: str, signature: Signature) -> st
 
 def _raise_if_poisoned(message: str, name: str) -> None:
     """A refused word as a refusal; the compiler found it after all macros were expanded."""
-    found = re.search(r'attempt to use poisoned "(\w+)"', message)
-    if found is None:
+    poisoned = re.search(r'attempt to use poisoned "(\w+)"', message)
+    if poisoned is None:
         return
-    place = re.findall(rf"^{re.escape(name)}\.cpp:(\d+):", message[: found.start()], re.MULTILINE)
+    place = re.findall(rf"^{re.escape(name)}\.cpp:(\d+):", message[: poisoned.start()], re.MULTILINE)
     line = int(place[-1]) if place else 1
-    if found.group(1) in _ASSEMBLY:
+    if poisoned.group(1) in _ASSEMBLY:
         raise KernelRefused("cpp_asm", line, lexer.MESSAGES["asm"]) from None
     raise KernelRefused(
-        "cpp_name", line, f"uses `{found.group(1)}`, which a kernel has no use for; do without"
+        "cpp_name", line, f"uses `{poisoned.group(1)}`, which a kernel has no use for; do without"
     ) from None
 
 

@@ -21,6 +21,7 @@ from passagent.kernels.build import Signature
 from passagent.kernels.ptx import variables, without_comments, written
 from passagent.kernels.source_errors import KernelBuildError, KernelRefused
 from passagent.sandbox.environment import package_version
+from passagent.sandbox.tools import Access
 
 HEADERS = frozenset({
     "algorithm", "array", "assert.h", "cassert", "cfloat", "climits", "cmath", "cstddef", "cstdint", "cstdio",
@@ -35,13 +36,13 @@ _NVRTC = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvrtc-cu13
 _HERE = Path(__file__).parent
 _CLOCK = re.compile(r"%(clock\w*|globaltimer\w*|pm\d+\w*)")
 _LAMBDA = re.compile(r"\][ \t]*(?:__host__[ \t]+)?__device__(?=\s*[({])")
-"""Of a lambda, which is for the device anyway; NVRTC allows no such word there."""
+"""The specifier of a lambda, which is for the device anyway; NVRTC allows no such word there."""
 _LAUNCH = re.compile(r"device-side kernel launch could not be processed.*")
 _NO_LAUNCH = "a source launches nothing; leave functions of the host out, and launch in Python"
 _POINTER_CALL = re.compile(r"\.call(?:prototype|targets)\b")
-"""What PTX says of a call whose function is known when it runs only."""
+"""PTX's words for a call whose function is known only when it runs."""
 _ASSERT = "__assertfail"
-"""What ends a kernel where a condition of `assert` or `tl.device_assert` does not hold."""
+"""The function that ends a kernel where a condition of `assert` or `tl.device_assert` does not hold."""
 _ASSERTED = re.compile(
     rf"\{{(?:\s*(?:\.param|\.reg|mov|cvta|st\.param)\b[^;{{}}]*;)*\s*call[\w.]*\s+{_ASSERT}\b[^;{{}}]*;\s*\}}"
 )
@@ -84,14 +85,12 @@ def _compile(
 ) -> Path:
     (scratch / "kernel.cu").write_bytes(text.encode())
     command = [sys.executable, "-P", str(_HERE / "nvrtc.py"), "kernel.cu", instance.expression, *options]
-    own, (search, execute) = (f"{name}.cu", "kernel.cu"), toolchain.python_with("cuda/bindings", "nvidia")
+    search, execute = toolchain.python_with("cuda/bindings", "nvidia")
     headers = [Path(option[2:]) for option in options if option.startswith("-I")]
+    environment = {"PYTHONPATH": os.pathsep.join(search)}
+    access = Access([_HERE / "nvrtc.py"], [*execute, *headers], environment)
     try:
-        toolchain.run(
-            command, name, scratch,
-            own=own, headers=headers, read=[_HERE / "nvrtc.py"], execute=[*execute, *headers],
-            environment={"PYTHONPATH": os.pathsep.join(search)},
-        )  # fmt: skip
+        toolchain.run(command, name, scratch, access=access, headers=headers)
     except KernelBuildError as error:
         if not (scratch / "ready").exists():
             message = "cuda_kernel: NVIDIA's compiler NVRTC does not start; pip install nvidia-cuda-nvrtc"
@@ -132,14 +131,14 @@ def check_built(ptx: str, cubin: bytes, source: str) -> None:
         raise KernelRefused("cuda_import", lexer.line_of_word(source, word), message)
     homes = {i for i, part in enumerate(parsed.sections) if part.name.startswith(".nv.global")}
     held = {s.name for s in parsed.symbols if s.section in homes and s.kind != elf.SECTION_SYMBOL}
-    kept = [*written(ptx), *sorted(held - variables(ptx))]
-    if kept:
-        shown = objects.demangled(kept[:1])[0]
-        message = (
-            f"`{shown}` keeps its value from launch to launch; keep values in locals, __shared__ or tensors"
+    persistent = [*written(ptx), *sorted(held - variables(ptx))]
+    if persistent:
+        variable = objects.demangled(persistent[:1])[0]
+        message = f"`{variable}` keeps its value from launch to launch; keep values in locals, __shared__ "
+        line = lexer.line_of_word(source, re.split(r"\W+", variable)[-1])
+        raise KernelRefused(
+            "cuda_state", line, f"{message}or tensors, and tables in __constant__ with their values"
         )
-        line = lexer.line_of_word(source, re.split(r"\W+", shown)[-1])
-        raise KernelRefused("cuda_state", line, f"{message}, and tables in __constant__ with their values")
     if _CONSTANT_ADDRESS.search(ptx):
         message = "takes the address of a __constant__ table; index the table itself, where it is declared"
         raise KernelRefused("cuda_state", lexer.line_of_word(source, "__constant__"), message)
@@ -157,15 +156,17 @@ def _include_path() -> list[Path]:
         for place in (spec.submodule_search_locations or []) if spec else []:
             roots += sorted(Path(place).glob(inner))
     roots += [Path(home) / "include" for home in (os.environ.get("CUDA_HOME"), "/usr/local/cuda") if home]
-    found = [root for root in roots if (root / "cuda_fp16.h").exists()]
-    whole = [root for root in found if (root / "crt" / "mma.h").exists()]  # Triton brings a part of a toolkit
-    if found:
-        return (whole or found)[:1]
+    with_fp16 = [root for root in roots if (root / "cuda_fp16.h").exists()]
+    whole = [
+        root for root in with_fp16 if (root / "crt" / "mma.h").exists()
+    ]  # Triton brings a part of a toolkit
+    if with_fp16:
+        return (whole or with_fp16)[:1]
     raise PassagentError("cuda_kernel: no cuda_fp16.h found; pip install passagent[cuda], or set CUDA_HOME")
 
 
 def _compiler_version() -> str:
-    """Which NVRTC compiles, by the versions of its binding and of the packages that bring its library."""
+    """The version of NVRTC, by those of its binding and of the packages that bring its library."""
     installed = {name: package_version(name) or "" for name in ("cuda-bindings", *_NVRTC)}
     if not installed["cuda-bindings"]:
         message = "cuda_kernel: NVIDIA's compiler binding (cuda-bindings) is not installed"

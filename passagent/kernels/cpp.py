@@ -13,7 +13,7 @@ import torch
 
 from passagent.kernels import build as _build
 from passagent.kernels import launch, layout
-from passagent.kernels.launch import OUTPUT, Parameter
+from passagent.kernels.launch import OUTPUT, Parameter, Sizes
 from passagent.kernels.layout import Like, Order
 
 CTYPES = {
@@ -36,12 +36,11 @@ SCALARS = {
 
 Builder = Callable[[str, str, _build.Signature], Path]
 _builder: list[Builder] = [_build.build]
-"""Who compiles: `build.build` here; in a candidate's process the referee, asked over the channel."""
+"""The function that compiles: `build.build` here; in a candidate's process the referee."""
 
 Plan = Callable[..., tuple[dict[str, Any], dict[str, int | float | bool]]]
 
 _Argument = torch.Tensor | int | float | bool
-_ONE = (1, 1, 1)
 
 
 def cpp_kernel(
@@ -95,15 +94,15 @@ class _CppKernel:
         where = "a C++ kernel takes tensors in the host's memory"
         types = argument_types(self.name, args, lambda tensor: tensor.is_cpu, where)
         parameters = [_parameter(ctype, position) for position, ctype in enumerate(types)]
-        made: list[Like] = []
+        likes: list[Like] = []
         if self.plan is not None:
             orders = self._orders or [()] * len(args)
             copied = list(map(layout.laid, args, orders))
             if not all(map(operator.is_, args, copied)):
                 return layout.row_major(self.function(*copied))
             outputs, numbers = self.plan(*map(layout.seen, args, orders))
-            made = [Like(*like) for like in outputs.values()]
-            for k, (key, like) in enumerate(zip(outputs, made, strict=True)):
+            likes = [Like(*like) for like in outputs.values()]
+            for k, (key, like) in enumerate(zip(outputs, likes, strict=True)):
                 types.append(_pointer(f"{self.name}: output {key}", like.dtype))
                 parameters.append(Parameter("void*", OUTPUT - k))
             for key, number in numbers.items():
@@ -112,7 +111,7 @@ class _CppKernel:
                 types.append(SCALARS[type(number)][0])
                 parameters.append(Parameter(types[-1], constant=number))
         function = ctypes.cast(self._load(tuple(types)), ctypes.c_void_p).value or 0
-        return self._launch.add(args, function, _ONE, _ONE, 0, parameters, made)
+        return self._launch.add(args, function, Sizes(), parameters, likes)
 
     def _load(self, types: tuple[str, ...]) -> Any:
         """The kernel's entry for these types, built and loaded once."""

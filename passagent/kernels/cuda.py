@@ -15,7 +15,7 @@ from passagent.kernels.launch import Shape
 
 Builder = Callable[[str, str, Signature, str], Path]
 _builder: list[Builder] = [build_cuda.build]
-"""Who compiles: `build_cuda.build` here; in a candidate's process the referee, asked over the channel."""
+"""The function that compiles: `build_cuda.build` here; in a candidate's process the referee."""
 
 _Argument = torch.Tensor | int | float | bool
 
@@ -47,29 +47,27 @@ class CudaKernel:
         return function
 
     def _launch(self, shape: tuple[Shape | int, ...]) -> Callable[..., None]:
-        grid, block, shared = launch.sizes(self.name, shape)
-        made: list[launch.Launch] = []
-        other = functools.partial(self._other, made, grid, block, shared)
-        made.append(launch.Launch(f"{self.name}[{list(grid)}, {list(block)}]", other))
-        return made[0].function
+        sizes = launch.sizes(self.name, shape)
+        launches: list[launch.Launch] = []
+        other = functools.partial(self._other, launches, sizes)
+        launches.append(launch.Launch(f"{self.name}[{list(sizes.grid)}, {list(sizes.block)}]", other))
+        return launches[0].function
 
     def _other(
         self,
-        made: list[launch.Launch],
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
-        shared: int,
+        launches: list[launch.Launch],
+        sizes: launch.Sizes,
         *args: _Argument,
     ) -> bool:
         """Make a variant for arguments such as these."""
         device, where = driver.current_device(), "a kernel takes tensors on the current CUDA device"
-        given = argument_types(self.name, args, lambda tensor: tensor.get_device() == device, where)
-        function, types = self._load(Signature(tuple(given)))
+        argument_ctypes = argument_types(self.name, args, lambda tensor: tensor.get_device() == device, where)
+        function, types = self._load(Signature(tuple(argument_ctypes)))
         for position, (argument, ctype) in enumerate(zip(args, types, strict=True)):
             _check_fits(self.name, position, argument, ctype)
-        driver.allow_shared(self.name, function, shared)
+        driver.allow_shared(self.name, function, sizes.shared)
         parameters = [launch.Parameter(ctype, position) for position, ctype in enumerate(types)]
-        return made[0].add(args, function, grid, block, shared, parameters)
+        return launches[0].add(args, function, sizes, parameters)
 
     def _load(self, signature: Signature) -> tuple[int, tuple[str, ...]]:
         """The CUfunction for these types on the current device and its parameters' types, loaded once."""

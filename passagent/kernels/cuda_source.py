@@ -1,4 +1,4 @@
-"""What a CUDA kernel takes, read from its source: the parameter list of a `__global__` function, as types.
+"""The parameters of a CUDA kernel: the parameter list of a `__global__` function, as types.
 
 `instantiate` fits a call's arguments to it: which template arguments they mean, and how each one is passed.
 """
@@ -54,7 +54,7 @@ class Instance:
     types: list[str]
 
 
-def instantiate(source: Source, name: str, given: tuple[str, ...]) -> Instance:
+def instantiate(source: Source, name: str, argument_types: tuple[str, ...]) -> Instance:
     """Fit the arguments `given` (`float*`, `int64_t`, `double`, `bool`) to the kernel `name` of `source`.
 
     `name` may hold leading template arguments, `rows<256>`. Raises KernelBuildError where they do not fit.
@@ -63,17 +63,17 @@ def instantiate(source: Source, name: str, given: tuple[str, ...]) -> Instance:
     if match is None:
         raise KernelBuildError(f"cuda_kernel: {name!r} is not the name of a kernel")
     kernel = find(source, match.group(1))
-    if len(given) != len(kernel.parameters):
+    if len(argument_types) != len(kernel.parameters):
         takes = ", ".join(parameter.text for parameter in kernel.parameters)
         raise KernelBuildError(
-            f"{name}: {len(given)} arguments for the {len(kernel.parameters)} parameters ({takes})"
+            f"{name}: {len(argument_types)} arguments for the {len(kernel.parameters)} parameters ({takes})"
         )
     explicit = [part.strip() for part in match.group(2).split(",")] if match.group(2) else []
     chosen = dict(zip([t[0] for t in kernel.template], explicit, strict=False))
-    for number, (parameter, argument) in enumerate(zip(kernel.parameters, given, strict=True)):
+    for number, (parameter, argument) in enumerate(zip(kernel.parameters, argument_types, strict=True)):
         _fit(kernel, number, parameter, argument, chosen)
     arguments = _template_arguments(kernel, chosen)
-    numbered = enumerate(zip(kernel.parameters, given, strict=True))
+    numbered = enumerate(zip(kernel.parameters, argument_types, strict=True))
     types = [_launched(kernel, n, parameter, argument, chosen) for n, (parameter, argument) in numbered]
     return Instance(f"{kernel.name}<{', '.join(arguments)}>" if kernel.template else kernel.name, types)
 
@@ -138,36 +138,36 @@ def find(source: Source, name: str) -> Kernel:
         is_kernel |= token.text == "__global__"
         if is_kernel and token.text == name and code[position + 1].text == "(":
             end = _closing(code, position + 1)
-            template, known = _template(code[start:position]), _aliases(code)
-            own = {parameter for parameter, _, _ in template}
+            template, aliases = _template(code[start:position]), _aliases(code)
+            types = {parameter for parameter, _, _ in template}
             parts = (_parameter(part) for part in _split(code[position + 2 : end]))
-            parameters = [part if part.base in own else _resolved(part, known) for part in parts]
+            parameters = [part if part.base in types else _resolved(part, aliases) for part in parts]
             return Kernel(name, template, parameters)
     raise KernelBuildError(f"{name}: the source has no kernel `__global__ void {name}(...)`")
 
 
 def _aliases(code: list[Token]) -> dict[str, str]:
     """Names that a source gives to types, `using index_t = int;`; not those that it gives to several."""
-    known: dict[str, set[str]] = {}
+    meanings: dict[str, set[str]] = {}
     texts = iter(token.text for token in code)
     for word in texts:
         if word not in ("using", "typedef"):
             continue
-        said = list(itertools.takewhile(lambda text: text != ";", texts))
+        phrase = list(itertools.takewhile(lambda text: text != ";", texts))
         if word == "typedef":
-            name, meaning = said[-1:], said[:-1]
+            name, meaning = phrase[-1:], phrase[:-1]
         else:
-            name, meaning = said[:1], said[2:] if said[1:2] == ["="] else []
+            name, meaning = phrase[:1], phrase[2:] if phrase[1:2] == ["="] else []
         words = [word for word in meaning if word not in _QUALIFIERS]
         if name and words:
-            known.setdefault(name[0], set()).add(" ".join(words))
-    return {name: found.pop() for name, found in known.items() if len(found) == 1}
+            meanings.setdefault(name[0], set()).add(" ".join(words))
+    return {name: alternatives.pop() for name, alternatives in meanings.items() if len(alternatives) == 1}
 
 
 def _resolved(parameter: Parameter, aliases: dict[str, str]) -> Parameter:
-    base, left = parameter.base, set(aliases)
-    while base in left:
-        left.remove(base)
+    base, unresolved = parameter.base, set(aliases)
+    while base in unresolved:
+        unresolved.remove(base)
         base = _number(aliases[base].split())
     return Parameter(base, parameter.pointer, parameter.text)
 
@@ -177,11 +177,11 @@ def _number(words: list[str]) -> str:
     return " ".join([w for w in words if w != "int"] or words if len(words) > 1 else words)
 
 
-def _code(found: Iterable[Token]) -> list[Token]:
+def _code(tokens: Iterable[Token]) -> list[Token]:
     """Tokens of all lines that are no directives."""
     code: list[Token] = []
     directive, start = False, True
-    for token in found:
+    for token in tokens:
         if token.kind == "newline":
             start, directive = True, False
             continue
@@ -222,13 +222,13 @@ def _template(head: list[Token]) -> list[tuple[str, bool, bool]]:
         depth += {"<": 1, ">": -1}.get(head[end].text, 0)
         if depth == 0:
             break
-    found = []
+    parameters = []
     for part in _split(head[2:end]):
         texts = [token.text for token in part]
         default = "=" in texts
         words = texts[: texts.index("=")] if default else texts
-        found.append((words[-1], words[0] in ("class", "typename"), default))
-    return found
+        parameters.append((words[-1], words[0] in ("class", "typename"), default))
+    return parameters
 
 
 def _parameter(part: list[Token]) -> Parameter:

@@ -15,7 +15,7 @@ _MAX_DYNAMIC_SHARED = 8
 
 
 def functions() -> dict[str, Any]:
-    """Of the driver, by their names in host.h."""
+    """Functions of the driver, by their names in host.h."""
     cuda = _driver()
     return {
         "launch": cuda.cuLaunchKernel,
@@ -45,7 +45,7 @@ def current_device() -> int:
 
 
 def architecture() -> str:
-    """Of the current device, such as sm_90."""
+    """The architecture of the current device, such as sm_90."""
     major, minor = torch.cuda.get_device_capability()
     return f"sm_{major}{minor}"
 

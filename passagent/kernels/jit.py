@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import torch
 
 from passagent.kernels import driver, launch, layout
-from passagent.kernels.launch import OUTPUT, Parameter
+from passagent.kernels.launch import OUTPUT, Parameter, Sizes
 from passagent.kernels.layout import Like, Order, strides
 
 OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion", "maxnreg")
-"""What a plan may ask of Triton's compiler."""
+"""Options of Triton's compiler that a plan may set."""
 
 _TYPES = {
     "i1": "int8_t",
@@ -85,7 +85,7 @@ class _Planned(NamedTuple):
     """One call's plan."""
 
     grid: tuple[int, int, int]
-    given: dict[str, Any]
+    arguments: dict[str, Any]
     outputs: dict[str, Like]
     constants: dict[str, Any]
 
@@ -111,18 +111,18 @@ class _TritonKernel:
             self.function = self._launch.function
 
     def _planned(self, args: tuple[Any, ...]) -> _Planned:
-        given = dict(zip(self.parameters, args, strict=False))
+        named_args = dict(zip(self.parameters, args, strict=False))
         grid, outputs, constants = self.plan(*map(layout.seen, args, self._orders))
         outputs = {name: Like(*like) for name, like in outputs.items()}
         constants = {**self.options, **constants}
-        free = set(self.parameters) - set(given)
+        free = set(self.parameters) - set(named_args)
         wrong = [*(set(outputs) - free), *(set(constants) - (free - set(outputs)) - set(OPTIONS))]
         wrong += [name for name, value in constants.items() if isinstance(value, torch.Tensor)]
-        if wrong or len(given) != len(args):
+        if wrong or len(named_args) != len(args):
             what = f"its plan names {', '.join(sorted(wrong))}" if wrong else f"given {len(args)} arguments"
-            known = f"{', '.join(self.parameters)}; options are {', '.join(OPTIONS)}"
-            raise TypeError(f"{self.name}: {what}; its parameters are {known}")
-        return _Planned(launch.three(self.name, grid), given, outputs, constants)
+            accepted = f"{', '.join(self.parameters)}; options are {', '.join(OPTIONS)}"
+            raise TypeError(f"{self.name}: {what}; its parameters are {accepted}")
+        return _Planned(launch.three(self.name, grid), named_args, outputs, constants)
 
     def _interpret(self, *args: Any) -> Any:
         """In Triton's interpreter."""
@@ -133,14 +133,14 @@ class _TritonKernel:
 
     def _launched(self, planned: _Planned, device: torch.device) -> Any:
         """The call as Triton launches it."""
-        made = [
+        tensors = [
             torch.empty_strided(like.shape, strides(like.shape, like.order), dtype=like.dtype, device=device)
             for like in planned.outputs.values()
         ]
-        named = dict(zip(planned.outputs, made, strict=True))
+        named = dict(zip(planned.outputs, tensors, strict=True))
         if 0 not in planned.grid:
-            self.kernel[planned.grid](**planned.given, **named, **planned.constants)
-        return made[0] if len(made) == 1 else tuple(made) if made else None
+            self.kernel[planned.grid](**planned.arguments, **named, **planned.constants)
+        return tensors[0] if len(tensors) == 1 else tuple(tensors) if tensors else None
 
     def _other(self, *args: Any) -> Any:
         """Make the variant for such arguments (True), or do the call where a variant is not enough."""
@@ -151,8 +151,8 @@ class _TritonKernel:
         planned = self._planned(args)
         parameters, function, block, shared = [], 0, (1, 1, 1), 0
         if 0 not in planned.grid:
-            made = {name: driver.empty(like.shape, like.dtype) for name, like in planned.outputs.items()}
-            named = {**planned.given, **made, **planned.constants}
+            tensors = {name: driver.empty(like.shape, like.dtype) for name, like in planned.outputs.items()}
+            named = {**planned.arguments, **tensors, **planned.constants}
             asserts = {"debug": True, "sanitize_overflow": False}  # keep tl.device_assert, add none
             compiled = self.kernel.run(grid=planned.grid, warmup=True, **asserts, **named)
             parameters = [] if _needs_more(self.kernel, compiled) else _parameters(compiled, planned)
@@ -161,7 +161,7 @@ class _TritonKernel:
                 return self._launched(planned, driver.device())
             block, shared = (32 * compiled.metadata.num_warps, 1, 1), compiled.metadata.shared
         made_of = list(planned.outputs.values())
-        return self._launch.add(args, function, planned.grid, block, shared, parameters, made_of)
+        return self._launch.add(args, function, Sizes(planned.grid, block, shared), parameters, made_of)
 
     def _load(self, compiled: Any, parameters: list[Parameter]) -> int:
         """The CUfunction of a compiled kernel, loaded once; 0 if it takes other parameters than these."""
@@ -175,24 +175,24 @@ class _TritonKernel:
 
 
 def _needs_more(kernel: Any, compiled: Any) -> bool:
-    """Whether a launch is more than a grid of blocks: clusters, cooperation, scratch memory, hooks."""
+    """Tell whether a launch is more than a grid of blocks: clusters, cooperation, scratch memory, hooks."""
     from triton import knobs
 
     metadata = compiled.metadata
-    wanted = ("launch_cooperative_grid", "launch_pdl", "global_scratch_size", "profile_scratch_size")
+    extras = ("launch_cooperative_grid", "launch_pdl", "global_scratch_size", "profile_scratch_size")
     hooks = (knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook)
     return (
         metadata.num_ctas != 1
         or metadata.shared > _MOST_SHARED
-        or any(getattr(metadata, name, False) for name in wanted)
+        or any(getattr(metadata, name, False) for name in extras)
         or any(getattr(hook, "calls", hook) for hook in hooks)
         or bool(kernel.pre_run_hooks)
     )
 
 
 def _parameters(compiled: Any, planned: _Planned) -> list[Parameter]:
-    """What the compiled kernel is given, in order; empty for a type that only Triton can pass."""
-    given, outputs = list(planned.given), list(planned.outputs)
+    """The compiled kernel's parameters, in order; empty for a type that only Triton can pass."""
+    arguments, outputs = list(planned.arguments), list(planned.outputs)
     parameters = []
     for name, kind in compiled.src.signature.items():
         if kind == "constexpr":
@@ -200,8 +200,8 @@ def _parameters(compiled: Any, planned: _Planned) -> list[Parameter]:
         ctype = "void*" if str(kind).startswith("*") else _TYPES.get(kind)
         if ctype is None:
             return []
-        if name in given:
-            parameters.append(Parameter(ctype, given.index(name)))
+        if name in arguments:
+            parameters.append(Parameter(ctype, arguments.index(name)))
         elif name in outputs:
             parameters.append(Parameter(ctype, OUTPUT - outputs.index(name)))
         elif name in planned.constants:

@@ -53,8 +53,17 @@ MOST = 64
 """Arguments of a launch, at most (MOST of launch.c)."""
 
 
+class Sizes(NamedTuple):
+    """The sizes of a launch."""
+
+    grid: tuple[int, int, int] = (1, 1, 1)
+    block: tuple[int, int, int] = (1, 1, 1)
+    shared: int = 0
+    """Shared memory, bytes."""
+
+
 class Parameter(NamedTuple):
-    """What a kernel is given for a parameter of `type` (of TYPES).
+    """The value of a kernel's parameter of `type` (of TYPES).
 
     `source`: the position of an argument; CONSTANT; or OUTPUT - k for output k.
     """
@@ -79,7 +88,7 @@ def build(source: Path = SOURCE) -> Path:
 
 
 _builder: list[Callable[[], Path]] = [build]
-"""Who compiles: `build` here; in a candidate's process the referee, asked over the channel."""
+"""The function that compiles: `build` here; in a candidate's process the referee, asked over the channel."""
 
 
 class Launch:
@@ -109,9 +118,7 @@ class Launch:
         self,
         args: Sequence[Any],
         function: int,
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
-        shared: int,
+        sizes: Sizes,
         parameters: Sequence[Parameter],
         outputs: Sequence[Like] = (),
     ) -> bool:
@@ -122,18 +129,28 @@ class Launch:
         """
         if not self._cpu:
             tell_cuda(self._library)
-        given = (ctypes.py_object * len(args))(*args)
+        objects = (ctypes.py_object * len(args))(*args)
         passed = (_Parameter * len(parameters))()
         for slot, (ctype, source, constant) in zip(passed, parameters, strict=True):
             slot.target, slot.source = list(TYPES).index(ctype), source
             value = TYPES[ctype](constant)
             ctypes.memmove(ctypes.byref(slot), ctypes.byref(value), ctypes.sizeof(value))
-        sizes = (ctypes.c_uint32 * 7)(*grid, *block, shared)
+        flat_sizes = (ctypes.c_uint32 * 7)(*sizes.grid, *sizes.block, sizes.shared)
         flat: list[Any] = []
         for like in outputs:
             flat += [like.shape, strides(like.shape, like.order), like.dtype]
         made_of = (ctypes.py_object * len(flat))(*flat)
-        added = (self._state, given, len(args), function, sizes, passed, len(passed), made_of, len(outputs))
+        added = (
+            self._state,
+            objects,
+            len(args),
+            function,
+            flat_sizes,
+            passed,
+            len(passed),
+            made_of,
+            len(outputs),
+        )
         if not self._library.launch_add(*added):
             raise TypeError(
                 f"{self._name}: an int beyond 64 bits, more than {MOST} arguments, or too many dimensions"
@@ -147,7 +164,7 @@ def size(parameter: Parameter) -> int:
 
 
 def load(path: Path) -> ctypes.PyDLL:
-    """An extension that includes host.h, loaded and told of torch.
+    """Load an extension that includes host.h and hand it torch's functions.
 
     Raises PassagentError for a torch without DLPack's C exchange.
     """
@@ -173,7 +190,7 @@ def tell_cuda(loaded: ctypes.PyDLL) -> None:
 
 @functools.cache
 def library() -> ctypes.PyDLL:
-    """launch.c, loaded; of CUDA it is told when there is something to launch.
+    """Load launch.c; it gets CUDA's functions when there is something to launch.
 
     Raises PassagentError for a torch without DLPack's C exchange.
     """
@@ -208,11 +225,12 @@ def three(name: str, part: Shape) -> tuple[int, int, int]:
     return (*sizes, 1, 1)[:3]  # type: ignore[return-value]
 
 
-def sizes(name: str, shape: Any) -> tuple[tuple[int, int, int], tuple[int, int, int], int]:
-    """Grid, block and bytes of shared memory of `kernel[grid, block, shared]`. Raises TypeError."""
+def sizes(name: str, shape: Any) -> Sizes:
+    """The sizes of `kernel[grid, block, shared]`. Raises TypeError."""
     if not isinstance(shape, tuple) or len(shape) not in (2, 3):
         raise TypeError(f"{name}: launch as kernel[grid, block](...)")
-    return three(name, shape[0]), three(name, shape[1]), three(name, shape[2])[0] if shape[2:] else 0
+    shared = three(name, shape[2])[0] if shape[2:] else 0
+    return Sizes(three(name, shape[0]), three(name, shape[1]), shared)
 
 
 def check_arguments(name: str, args: Sequence[Any]) -> None:

@@ -16,7 +16,7 @@ LONGEST = 15
 
 
 class Like(NamedTuple):
-    """What a plan sees of a tensor, and what it asks of an output."""
+    """The shape, dtype and order that a plan sees of a tensor and sets for an output."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -28,7 +28,7 @@ class Like(NamedTuple):
 
 
 def strides(shape: Sequence[int], order: Order = ()) -> tuple[int, ...]:
-    """Of a dense tensor whose dimensions lie in that order."""
+    """Strides of a dense tensor whose dimensions have that order."""
     steps, step = [1] * len(shape), 1
     for dim in reversed(order or range(len(shape))):
         steps[dim] = step
@@ -36,16 +36,16 @@ def strides(shape: Sequence[int], order: Order = ()) -> tuple[int, ...]:
     return tuple(steps)
 
 
-def orders(name: str, given: Mapping[str, Iterable[int]] | None, parameters: Sequence[str]) -> list[Order]:
+def orders(name: str, named: Mapping[str, Iterable[int]] | None, parameters: Sequence[str]) -> list[Order]:
     """For each parameter its order. Raises TypeError for what is none."""
-    found = {key: tuple(order) for key, order in (given or {}).items()}
-    for key, order in found.items():
+    by_name = {key: tuple(order) for key, order in (named or {}).items()}
+    for key, order in by_name.items():
         if key not in parameters:
             raise TypeError(f"{name}: order names {key}; its parameters are {', '.join(parameters)}")
         if sorted(order) != list(range(len(order))) or len(order) > LONGEST:
             what = f"no permutation of up to {LONGEST} dimensions"
             raise TypeError(f"{name}: the order of {key} is {order}, {what}")
-    return [found.get(parameter, ()) for parameter in parameters]
+    return [by_name.get(parameter, ()) for parameter in parameters]
 
 
 def seen(argument: Any, order: Order) -> Any:
@@ -68,7 +68,7 @@ def laid(argument: Any, order: Order) -> Any:
 
 
 def row_major(outputs: Any) -> Any:
-    """Outputs of a call whose inputs had to be copied: they lie as nobody can object to."""
+    """Make outputs contiguous: those of a call whose inputs had to be copied."""
     if isinstance(outputs, tuple):
         return tuple(map(row_major, outputs))
     return outputs.contiguous() if isinstance(outputs, torch.Tensor) else outputs

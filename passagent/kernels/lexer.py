@@ -44,7 +44,7 @@ _INSTEAD_OF = {
     ("cub/", "thrust/"): "write it with __shared__ and __shfl_xor_sync; warp_sum and warp_max are there",
     ("cuda_pipeline", "cuda/pipeline", "cuda/barrier"): "include cuda_pipeline_primitives.h",
 }
-"""What to write in place of headers whose names begin like these."""
+"""Advice in place of headers whose names begin like these."""
 _WORDS = {
     "asm": "asm", "__asm": "asm", "__asm__": "asm", "thread_local": "state", "__thread": "state",
     "__has_include": "include", "__has_include_next": "include", "__has_embed": "include",
@@ -76,23 +76,23 @@ class Source:
 
 @dataclass(frozen=True)
 class Rules:
-    """What differs between the two languages."""
+    """The rules that differ between the two languages."""
 
     language: str
     """Prefix of the rules' names: `cpp` or `cuda`."""
     headers: frozenset[str]
     pragmas: re.Pattern[str]
-    """What may follow `#pragma`, as tokens joined by one space."""
+    """Words that may follow `#pragma`, as tokens joined by one space."""
 
 
 def check(source: Source, rules: Rules) -> None:
     """Raise KernelRefused for all headers, directives, pragmas and words that a kernel has no use for."""
-    found, refused = source.tokens, list[KernelRefused]()
-    pasting = any(token.kind == "paste" for token in found)
+    tokens, refused = source.tokens, list[KernelRefused]()
+    pasting = any(token.kind == "paste" for token in tokens)
     at = 0
-    while at < len(found):
-        end = next((i for i in range(at, len(found)) if found[i].kind == "newline"), len(found))
-        line = list(found[at:end])
+    while at < len(tokens):
+        end = next((i for i in range(at, len(tokens)) if tokens[i].kind == "newline"), len(tokens))
+        line = list(tokens[at:end])
         try:
             if line and line[0].kind == "hash":
                 line = _check_directive(line[1:], rules)
@@ -102,7 +102,7 @@ def check(source: Source, rules: Rules) -> None:
         at = end + 1
     if refused:
         first, *others = refused
-        more = [f"; line {one.line} too: {re.split(': not among|;', str(one))[0]}" for one in others[:20]]
+        more = [f"; line {e.line} too: {re.split(': not among|;', str(e))[0]}" for e in others[:20]]
         raise KernelRefused(first.rule, first.line, "".join([str(first), *more]))
 
 
@@ -126,8 +126,8 @@ def read(written: str, language: str) -> Source:
             blank = token.kind == "space" and token.text.replace("\f", " ").replace("\v", " ")
             parts.append(" " if token.kind == "comment" else blank or token.text)
     text = "".join(parts)
-    found = [token for token in _lexed(text, language) if token.kind != "space"]
-    for token in found:
+    tokens = [token for token in _lexed(text, language) if token.kind != "space"]
+    for token in tokens:
         is_plain = token.text.isprintable() and (token.text.isascii() or token.kind == "word")
         if token.kind != "newline" and not is_plain:
             message = f"{token.text[:20]!a} outside of a comment; write it in ASCII"
@@ -136,7 +136,7 @@ def read(written: str, language: str) -> Source:
     if trigraph is not None:
         message = f"the trigraph {trigraph.group()}; write the character that it stands for"
         raise KernelRefused(f"{language}_preprocessor", 1 + text.count("\n", 0, trigraph.start()), message)
-    return Source(text, tuple(found))
+    return Source(text, tuple(tokens))
 
 
 def _lexed(source: str, language: str) -> Iterator[Token]:
@@ -184,9 +184,9 @@ def _check_line(line: list[Token], rules: Rules, pasting: bool) -> None:
         if token.text == "import" and line[i + 1 : i + 2] and line[i + 1].text[0] in '<"':
             raise KernelRefused(f"{rules.language}_include", token.line, "imports a header; write #include")
         if token.text == "_Pragma":
-            given = line[i + 1 : i + 4]
-            content = given[1].text[1:-1] if len(given) == 3 and given[1].kind == "string" else ""
-            if not content or [given[0].text, given[2].text] != ["(", ")"]:
+            operands = line[i + 1 : i + 4]
+            content = operands[1].text[1:-1] if len(operands) == 3 and operands[1].kind == "string" else ""
+            if not content or [operands[0].text, operands[2].text] != ["(", ")"]:
                 message = '_Pragma of anything but a string; write _Pragma("...") or #pragma'
                 raise KernelRefused(f"{rules.language}_preprocessor", token.line, message)
             _check_pragma(content, token.line, rules)
@@ -201,19 +201,19 @@ def _check_directive(line: list[Token], rules: Rules) -> list[Token]:
         return []
     name, rest = line[0].text, line[1:]
     if name in ("include", "import", "include_next", "embed"):
-        given = "".join(token.text for token in rest)
-        quoted = given[:1] + given[-1:] in ("<>", '""')
-        if name != "include" or not quoted or given[1:-1] not in rules.headers:
-            known = f"not among the headers a kernel may include: {', '.join(sorted(rules.headers))}"
-            instead = (text for heads, text in _INSTEAD_OF.items() if given[1:-1].startswith(heads))
-            message = f"#{name} {given}: {next(instead, known)}"
+        target = "".join(token.text for token in rest)
+        quoted = target[:1] + target[-1:] in ("<>", '""')
+        if name != "include" or not quoted or target[1:-1] not in rules.headers:
+            reason = f"not among the headers a kernel may include: {', '.join(sorted(rules.headers))}"
+            instead = (text for heads, text in _INSTEAD_OF.items() if target[1:-1].startswith(heads))
+            message = f"#{name} {target}: {next(instead, reason)}"
             raise KernelRefused(f"{rules.language}_include", line[0].line, message)
         return []
     if name == "pragma":
         _check_pragma(" ".join(token.text for token in rest), line[0].line, rules)
     elif name not in _DIRECTIVES:
-        known = ", ".join(sorted(_DIRECTIVES))
-        message = f"#{name} is not among the directives of a kernel: {known}, pragma"
+        reason = ", ".join(sorted(_DIRECTIVES))
+        message = f"#{name} is not among the directives of a kernel: {reason}, pragma"
         raise KernelRefused(f"{rules.language}_preprocessor", line[0].line, message)
     return rest
 
@@ -226,5 +226,5 @@ def _check_pragma(content: str, line: int, rules: Rules) -> None:
 
 def line_of_word(source: str, word: str) -> int:
     """The line of `source` where `word` (a regular expression) is first written; 1 if it is not."""
-    found = re.search(rf"\b{word}\b", source) if word else None
-    return 1 + source.count("\n", 0, found.start()) if found else 1
+    match = re.search(rf"\b{word}\b", source) if word else None
+    return 1 + source.count("\n", 0, match.start()) if match else 1

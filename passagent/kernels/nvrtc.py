@@ -31,7 +31,7 @@ def checked(result: tuple[Any, ...]) -> Any:
 
 
 def text(program: Any, size: Callable[..., Any], get: Callable[..., Any]) -> bytes:
-    """What NVRTC writes into a buffer of its own size."""
+    """Read the text that NVRTC writes into a buffer of its own size."""
     buffer = b" " * checked(size(program))
     checked(get(program, buffer))
     return buffer

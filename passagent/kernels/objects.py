@@ -1,4 +1,4 @@
-"""What a compiled C++ kernel can do, read from its object file, where no spelling of the source hides it.
+"""Check what a compiled C++ kernel can do, from its object file, where no spelling of the source hides it.
 
 A kernel's object may hold code and constants, no memory that outlives a call, and nothing that runs when it
 is loaded. Its code may call the functions of a list, through no pointer, and may hold no instruction that
@@ -16,6 +16,7 @@ from passagent.kernels import elf, lexer
 from passagent.kernels.source_errors import KernelBuildError, KernelRefused
 from passagent.sandbox import tools
 from passagent.sandbox.limits import READ
+from passagent.sandbox.tools import Access
 
 _CALLBACKS = (
     "GOMP_parallel", "GOMP_parallel_reductions", "GOMP_parallel_sections", "GOMP_parallel_loop_static",
@@ -73,10 +74,10 @@ _INSTEAD = {
         ("fprintf", "fwrite", "printf", "putchar", "puts"), "a kernel prints nothing; do without"
     ),
 }
-"""What to write in place of a function, where that is something else than usual."""
+"""Advice in place of a function, where it is not the usual one."""
 _NO_STREAM = "a kernel has no streams; std::to_string makes text of a number"
 _SECTIONS = re.compile(r"\.(text|rodata|data|bss|tdata|tbss|note)(\..*)?")
-_RELOCATED = re.compile(r"\.data\.rel\.ro(\..*)?")  # what the linker makes read-only, and no name beside it
+_RELOCATED = re.compile(r"\.data\.rel\.ro(\..*)?")  # what the linker makes read-only, and no other name
 _INSTRUCTIONS = {
     "x86_64": re.compile(
         r"sys(call|enter|exit|ret)\w*|int[13o]?|iret\w*|in[bwl]?|out[bwl]?|(ins|outs)[bwldq]|hlt"
@@ -100,7 +101,7 @@ _INDIRECT = {
     "aarch64": re.compile(r"(br|blr|braa\w*|brab\w*|blraa\w*|blrab\w*)\b|ret +x(?!30)"),
 }
 _RETURN_ADDRESS = re.compile(r"push\w* .*|\w+ +.*,(0x0)?\(%rsp\)")
-"""What comes before a return that goes elsewhere."""
+"""Instructions before a return that goes elsewhere."""
 _REGISTERS = re.compile(r"%([fg]s|mm\d)\b")
 """Segments, and the x87's registers, which nobody clears between calls."""
 _PREFIXES = {
@@ -171,10 +172,10 @@ def _check_calls(parsed: elf.Elf) -> None:
         if symbol.section != elf.UNDEFINED or not symbol.name:
             continue
         if not _IMPORTS.fullmatch(symbol.name) or symbol.binding == elf.WEAK:
-            shown = demangled([symbol.name])[0]
+            function = demangled([symbol.name])[0]
             instead = _INSTEAD.get(symbol.name, "a kernel may call math, memory and OpenMP functions only")
-            instead = _NO_STREAM if "stream<" in shown else instead
-            message = f"calls {shown}; {instead}"
+            instead = _NO_STREAM if "stream<" in function else instead
+            message = f"calls {function}; {instead}"
             raise KernelRefused("cpp_import", 1, message)
 
 
@@ -220,27 +221,27 @@ def _line_of(path: Path, parsed: elf.Elf, refused: KernelRefused, file: str) -> 
     """The line of `file` where an object's code does what it is refused for; 1 if it does not tell."""
     called = re.match(r"calls (\w+)", str(refused))
     place = re.compile(rf"(?:inlined by )?(?:.*/)?{re.escape(file)}:(\d+)(?: \(.*\))?")
-    last, known = 1, False
+    last, is_placed = 1, False
     written = ["-C"] if all(_is_short(symbol.name) for symbol in parsed.symbols) else []
     command = ("objdump", "-dlr", *written, "--inlines", "--no-show-raw-insn")
     for text in _run(*command, file=path).splitlines():
-        found = place.fullmatch(text)
-        if found:
-            last, known = last if known else int(found.group(1)), True  # the innermost comes first
+        match = place.fullmatch(text)
+        if match:
+            last, is_placed = last if is_placed else int(match.group(1)), True  # the innermost comes first
         elif refused.rule == "cpp_import":
             if called and re.search(rf"R_\w+\s+{called.group(1)}\b", text):
                 return last
         elif (_problem(_instruction(text)) or ("",))[0] == refused.rule:
             return last
-        known = known and (found is not None or not _instruction(text))
+        is_placed = is_placed and (match is not None or not _instruction(text))
     return 1
 
 
 def demangled(names: list[str]) -> list[str]:
     """C++ names as an author wrote them; of those that would be too long the beginning, as it is."""
     short = [name if _is_short(name) else f"{name[:_CUT]}..." for name in names]
-    shown = _run("c++filt", given="".join(f"{name}\n" for name in short)).split("\n")[:-1] if names else []
-    return [line[:LONGEST_NAME] for line in shown]
+    lines = _run("c++filt", text="".join(f"{name}\n" for name in short)).split("\n")[:-1] if names else []
+    return [line[:LONGEST_NAME] for line in lines]
 
 
 def _is_short(name: str) -> bool:
@@ -249,15 +250,15 @@ def _is_short(name: str) -> bool:
 
 
 def _shown(names: list[str]) -> str:
-    shown = demangled([name for name in names if name][:3])
-    return f"{', '.join(f'`{name}`' for name in shown)} needs" if shown else "the kernel needs"
+    functions = demangled([name for name in names if name][:3])
+    return f"{', '.join(f'`{name}`' for name in functions)} needs" if functions else "the kernel needs"
 
 
-def _run(*command: str, file: Path | None = None, given: str = "") -> str:
-    """What a tool prints of a file, or of what it is given. Raises KernelBuildError."""
+def _run(*command: str, file: Path | None = None, text: str = "") -> str:
+    """Run a tool on a file or on `text`, and return what it prints. Raises KernelBuildError."""
     files = [] if file is None else [file]
     with tempfile.TemporaryDirectory() as scratch:
-        done = tools.run([*command, *map(str, files)], Path(scratch), READ, read=files, given=given)
+        done = tools.run([*command, *map(str, files)], Path(scratch), READ, Access(files), text)
     if done.code != 0:
         raise KernelBuildError(f"the kernel's object cannot be read: {command[0]} {done.why}")
     return done.output

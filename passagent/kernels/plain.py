@@ -53,8 +53,8 @@ def cpp_kernel(
         return run
     parameters = list(inspect.signature(plan).parameters) if order else []
 
-    def launch(given: Sequence[Any], grid: Any, made: dict[str, Any], numbers: dict[str, Any]) -> None:
-        run(*given, *made.values(), *numbers.values())
+    def launch(inputs: Sequence[Any], grid: Any, outputs: dict[str, Any], numbers: dict[str, Any]) -> None:
+        run(*inputs, *outputs.values(), *numbers.values())
 
     return _planned(lambda *args: (1, *plan(*args)), orders(name, order, parameters), launch)
 
@@ -72,13 +72,15 @@ def triton_kernel(
     def decorate(kernel: Any) -> Callable[..., Any]:
         parameters = list(inspect.signature(kernel.fn).parameters)
 
-        def launch(given: Sequence[Any], grid: Any, made: dict[str, Any], numbers: dict[str, Any]) -> None:
+        def launch(
+            inputs: Sequence[Any], grid: Any, outputs: dict[str, Any], numbers: dict[str, Any]
+        ) -> None:
             sizes = grid if isinstance(grid, tuple) else (grid,)
             if 0 not in sizes:
-                named = dict(zip(parameters, given, strict=False))
+                named = dict(zip(parameters, inputs, strict=False))
                 # keeps tl.device_assert, adds none; Triton's interpreter has no such option
                 asserts = {"debug": True, "sanitize_overflow": False} if hasattr(kernel, "debug") else {}
-                kernel[sizes](**named, **made, **asserts, **options | numbers)
+                kernel[sizes](**named, **outputs, **asserts, **options | numbers)
 
         return _planned(plan, orders(kernel.fn.__name__, order, parameters), launch)
 
@@ -96,23 +98,23 @@ def _planned(
     plans: dict[Any, Any] = {}
 
     def call(*args: Any) -> Any:
-        known = (*lying, *[()] * len(args))[: len(args)]
-        given = tuple(map(laid, args, known))
-        told = tuple(map(seen, given, known))
-        key = told, tuple(map(type, told))
+        all_orders = (*lying, *[()] * len(args))[: len(args)]
+        inputs = tuple(map(laid, args, all_orders))
+        seen_inputs = tuple(map(seen, inputs, all_orders))
+        key = seen_inputs, tuple(map(type, seen_inputs))
         if key not in plans:
-            grid, outputs, numbers = plan(*told)
+            grid, outputs, numbers = plan(*seen_inputs)
             plans[key] = grid, {name: Like(*like) for name, like in outputs.items()}, numbers
         grid, outputs, numbers = plans[key]
-        device = next((a.device for a in given if isinstance(a, torch.Tensor)), None)
-        made = {}
+        device = next((a.device for a in inputs if isinstance(a, torch.Tensor)), None)
+        tensors = {}
         for name, like in outputs.items():
             steps = strides(like.shape, like.order)
-            made[name] = torch.empty_strided(like.shape, steps, dtype=like.dtype, device=device)
-        launch(given, grid, made, numbers)
-        results = tuple(made.values())
+            tensors[name] = torch.empty_strided(like.shape, steps, dtype=like.dtype, device=device)
+        launch(inputs, grid, tensors, numbers)
+        results = tuple(tensors.values())
         result = results[0] if len(results) == 1 else results or None
-        return result if all(map(operator.is_, args, given)) else row_major(result)
+        return result if all(map(operator.is_, args, inputs)) else row_major(result)
 
     return call
 
@@ -132,8 +134,8 @@ def _ctype(name: str, argument: Any) -> str:
 def _entry(source: str, name: str, types: tuple[str, ...]) -> Any:
     """The built function for arguments of these types."""
     # HEADERS are read already, NOTHING is empty.
-    known = "|".join(map(re.escape, HEADERS | NOTHING))
-    source = re.sub(rf"^[ \t]*#[ \t]*include[ \t]*<(?:{known})>.*$", "", source, flags=re.MULTILINE)
+    headers = "|".join(map(re.escape, HEADERS | NOTHING))
+    source = re.sub(rf"^[ \t]*#[ \t]*include[ \t]*<(?:{headers})>.*$", "", source, flags=re.MULTILINE)
     head = "".join(f"#include <{header}>\n" for header in sorted(HEADERS)) + PRELUDE_TEXT
     parameters = ", ".join(f"{ctype} a{k}" for k, ctype in enumerate(types))
     called = f"{name}({', '.join(f'a{k}' for k in range(len(types)))}), passagent_done()"
@@ -159,11 +161,11 @@ def _built(text: str, name: str) -> Path:
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as directory:
-            file, made = Path(directory) / f"{name}.cpp", Path(directory) / "kernel.so"
+            file, library = Path(directory) / f"{name}.cpp", Path(directory) / "kernel.so"
             file.write_text(text)
-            command = [compiler, *FLAGS, "-shared", str(file), "-o", str(made), *LIBRARIES]
+            command = [compiler, *FLAGS, "-shared", str(file), "-o", str(library), *LIBRARIES]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 raise RuntimeError(f"{name} does not compile:\n{done.stderr}")
-            os.replace(made, target)
+            os.replace(library, target)
     return target

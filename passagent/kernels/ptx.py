@@ -1,4 +1,4 @@
-"""What PTX does with the variables of a module, which outlive a launch: constants are only read.
+"""Check PTX's use of a module's variables, which outlive a launch: constants are only read.
 
 A constant of the source (`constexpr int BLOCK = 256;`) is such a variable, too, whether it is used or not.
 """
@@ -31,7 +31,7 @@ def variables(ptx: str) -> set[str]:
 
 
 def written(ptx: str) -> list[str]:
-    """Of these the ones that are not surely only read: their address goes somewhere else than into loads."""
+    """The variables that are not surely only read: their address goes somewhere else than into loads."""
     rest, bodies = _divided(ptx)
     declared = Counter(word for statement in rest.split(";") for word in set(_WORD.findall(statement)))
     functions = [_indexed(body) for body in bodies]
@@ -43,7 +43,7 @@ def written(ptx: str) -> list[str]:
 
 
 def _divided(ptx: str) -> tuple[str, list[str]]:
-    """What stands outside of functions, and the functions' bodies."""
+    """Divide PTX into the text outside of functions and the functions' bodies."""
     rest, bodies, end = [], [], 0
     for head in _FUNCTION.finditer(ptx):
         body = _BODY.search(ptx, head.end())
@@ -75,7 +75,7 @@ def _indexed(function: str) -> dict[str, list[str]]:
 
 
 def _is_only_read(name: str, uses: dict[str, list[str]]) -> bool:
-    """Whether all that is made of the address of `name` in a function is loaded from."""
+    """Tell whether all that a function derives from the address of `name` is only loaded from."""
     addresses, pending = {name}, [name]
     while pending:
         word = pending.pop()
@@ -89,10 +89,10 @@ def _is_only_read(name: str, uses: dict[str, list[str]]) -> bool:
                 if word in _WORD.findall(_PLACE.sub(" ", operands)):
                     return False
             elif operation in _ADDRESS and re.fullmatch(r"\s*%?\w+\s*", target):
-                made = target.strip()
-                if word in _WORD.findall(sources) and made not in addresses:
-                    addresses.add(made)
-                    pending.append(made)
+                derived = target.strip()
+                if word in _WORD.findall(sources) and derived not in addresses:
+                    addresses.add(derived)
+                    pending.append(derived)
             else:
                 return False
     return True

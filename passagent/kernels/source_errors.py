@@ -1,4 +1,4 @@
-"""What can go wrong with a kernel's source: it does not compile, or it asks for more than a kernel may."""
+"""Errors of a kernel's source: it does not compile, or it asks for more than a kernel may."""
 
 from passagent.errors import PassagentError
 

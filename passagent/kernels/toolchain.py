@@ -10,7 +10,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from passagent.kernels import compiler_output
 from passagent.kernels.source_errors import KernelBuildError
 from passagent.sandbox import tools
 from passagent.sandbox.limits import COMPILE, PRECOMPILE, ToolLimits
+from passagent.sandbox.tools import NO_ACCESS, Access
 from passagent.system.cache import cache_dir
 
 HEADERS = frozenset({
@@ -85,24 +86,20 @@ def run(
     name: str,
     scratch: Path,
     limits: ToolLimits = COMPILE,
-    *,
-    own: Collection[str] = (),
+    access: Access = NO_ACCESS,
     headers: Collection[Path] = (),
-    read: Iterable[Path] = (),
-    execute: Iterable[Path] = (),
-    environment: dict[str, str] | None = None,
 ) -> None:
     """Run a compiler in `scratch`, shut in (sandbox/tools.py).
 
-    Raises KernelBuildError with its messages if it fails, in `name`'s words; of them is shown what is about
-    the files `own`, or in directories `headers` (messages.py).
+    Raises KernelBuildError with its messages if it fails, in `name`'s words, as far as they are about the
+    kernel's files or directories `headers` (compiler_output.py).
     """
-    done = tools.run(command, scratch, limits, read=read, execute=execute, environment=environment)
+    done = tools.run(command, scratch, limits, access)
     if done.timed_out:
         raise KernelBuildError(f"{name}: compiling took more than {limits.wall_s:.0f} s, or than is left")
     if done.code != 0:
         places = [f"{place}/" for place in headers]
-        text = compiler_output.shown(done.errors.replace(f"{scratch}/", ""), own, places)
+        text = compiler_output.shown(done.errors.replace(f"{scratch}/", ""), places)
         raise KernelBuildError(f"{name} does not compile:\n{text or f'the compiler {done.why}'}")
 
 
@@ -134,9 +131,9 @@ def compiler() -> str:
 
 
 def _version(name: str) -> str:
-    """What a GCC says of itself; empty for another compiler."""
-    said = tools.ask(name, "--version").output
-    return said.splitlines()[0] if "Free Software Foundation" in said else ""
+    """The first line of a GCC's version; empty for another compiler."""
+    text = tools.ask(name, "--version").output
+    return text.splitlines()[0] if "Free Software Foundation" in text else ""
 
 
 @functools.cache
@@ -165,8 +162,8 @@ def rules() -> str:
 
 
 def prelude(poisoned: tuple[str, ...]) -> Path:
-    """What every kernel sees first: all allowed headers, prelude.h; then are refused: `poisoned` words, and
-    macros of the headers that write what a source may not (see `_writes_for_others`).
+    """Write the header that every kernel includes first: all allowed headers, prelude.h; then are refused:
+    `poisoned` words, and macros of the headers that write what a source may not (see `_writes_for_others`).
 
     Precompiled once for a compiler (seconds), after which a kernel of a few lines compiles in 0.1 s.
     """
@@ -183,10 +180,10 @@ def prelude(poisoned: tuple[str, ...]) -> Path:
                 macros = _macros_for_others(header)
                 undefined = "".join(f"\n#undef {name}" for name in macros)
                 header.write_text(f"{text}{undefined}\n#pragma GCC poison {words} {' '.join(macros)}\n")
-                made = header.with_suffix(".new.gch")
-                command = [compiler(), *FLAGS, "-x", "c++-header", str(header), "-o", str(made)]
+                built = header.with_suffix(".new.gch")
+                command = [compiler(), *FLAGS, "-x", "c++-header", str(header), "-o", str(built)]
                 run(command, _PRELUDE_NAME, header.parent, PRECOMPILE)
-                os.replace(made, precompiled)
+                os.replace(built, precompiled)
     return header
 
 
@@ -197,12 +194,12 @@ def _macros_for_others(header: Path) -> list[str]:
     run(command, _PRELUDE_NAME, header.parent)
     macros = [m.groups(default="") for m in map(_MACRO.fullmatch, listed.read_text().splitlines()) if m]
     listed.unlink()
-    found = {name for name, given, body in macros if _writes_for_others(given.split(","), body)}
+    names = {name for name, parameters, body in macros if _writes_for_others(parameters.split(","), body)}
     before = 0
-    while before < len(found):
-        before = len(found)
-        found |= {name for name, _, body in macros if not found.isdisjoint(_NAME.findall(body))}
-    return sorted(found)
+    while before < len(names):
+        before = len(names)
+        names |= {name for name, _, body in macros if not names.isdisjoint(_NAME.findall(body))}
+    return sorted(names)
 
 
 def _writes_for_others(parameters: list[str], body: str) -> bool:

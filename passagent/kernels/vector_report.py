@@ -1,4 +1,4 @@
-"""Which loops of a C++ kernel GCC made vector code of, and why not the others: its own report."""
+"""GCC's report on a C++ kernel: the loops that became vector code, and why not the others."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import NamedTuple
 from passagent.kernels import build, toolchain
 from passagent.kernels.build import Signature
 from passagent.kernels.toolchain import FLAGS
+from passagent.sandbox.tools import Access
 
 _LINE = re.compile(
     r"^(?P<file>[^:\n]*):(?P<line>\d+):\d+: (?P<kind>optimized|missed): +(?P<text>.*)$", re.MULTILINE
@@ -20,7 +21,7 @@ _REASON = "not vectorized: "
 
 
 class VectorReport(NamedTuple):
-    """Of one kernel."""
+    """The report on one kernel."""
 
     vector_loops: int
     scalar_loops: int
@@ -29,7 +30,7 @@ class VectorReport(NamedTuple):
 
 
 def vector_report(written: str, name: str, signature: Signature) -> VectorReport:
-    """What GCC says of kernel `name` in the source `written`, which has been built before.
+    """Ask GCC about kernel `name` in the source `written`, which has been built before.
 
     Raises KernelRefused and KernelBuildError as `build.build`.
     """
@@ -39,24 +40,24 @@ def vector_report(written: str, name: str, signature: Signature) -> VectorReport
         (scratch / "kernel.cpp").write_bytes(build.program(source, name, signature).encode())
         command = [toolchain.compiler(), *FLAGS, "-fopt-info-vec-optimized-missed=report", "-w"]
         command += ["-include", str(prelude), "-c", "kernel.cpp", "-o", "kernel.o"]
-        toolchain.run(command, name, scratch, read=(prelude, Path(f"{prelude}.gch")))
+        toolchain.run(command, name, scratch, access=Access((prelude, Path(f"{prelude}.gch"))))
         report = scratch / "report"
         return read_report(report.read_text(errors="replace") if report.exists() else "", f"{name}.cpp")
 
 
 def read_report(text: str, file: str) -> VectorReport:
-    """What the report says of the loops in `file`, by their lines; one that was vectorised once is vector."""
+    """Read the report on the loops in `file`, by their lines; one that was vectorised once is vector."""
     vector, scalar, reasons = set[int](), set[int](), dict[int, str]()
-    for found in _LINE.finditer(text):
-        if found["file"] != file:
+    for match in _LINE.finditer(text):
+        if match["file"] != file:
             continue
-        line = int(found["line"])
-        if found["kind"] == "optimized" and found["text"].startswith(_VECTOR):
+        line = int(match["line"])
+        if match["kind"] == "optimized" and match["text"].startswith(_VECTOR):
             vector.add(line)
-        elif found["text"].startswith(_SCALAR):
+        elif match["text"].startswith(_SCALAR):
             scalar.add(line)
-        elif found["text"].startswith(_REASON):
-            reasons.setdefault(line, found["text"].removeprefix(_REASON).rstrip("."))
-    left = sorted(scalar - vector)
-    missed = [f"line {line}: {reasons.get(line, 'no reason is given')}" for line in left]
-    return VectorReport(len(vector), len(left), missed)
+        elif match["text"].startswith(_REASON):
+            reasons.setdefault(line, match["text"].removeprefix(_REASON).rstrip("."))
+    scalar_lines = sorted(scalar - vector)
+    missed = [f"line {line}: {reasons.get(line, 'no reason is given')}" for line in scalar_lines]
+    return VectorReport(len(vector), len(scalar_lines), missed)

@@ -18,7 +18,7 @@ _CACHE = {"cache_control": {"type": "ephemeral"}}
 
 
 class Messages:
-    """See wire.Wire."""
+    """The wire of Anthropic's Messages API."""
 
     OPTIONAL: tuple[str, ...] = ("temperature", "cache_control", "stream", "thinking")
 
@@ -93,7 +93,7 @@ class Messages:
 
 
 class MessagesStream:
-    """See wire.Stream."""
+    """The stream of a Messages reply."""
 
     def __init__(self) -> None:
         self.is_done = False

@@ -19,11 +19,11 @@ _STOP = {
     "content_filter": REFUSAL,
 }
 _REASONING = ("reasoning_content", "reasoning_details", "reasoning")
-"""What compatible servers call a reply's reasoning; it is sent back under the same name."""
+"""Names of a reply's reasoning at compatible servers; it is sent back under the same name."""
 
 
 class Chat:
-    """See wire.Wire."""
+    """The wire of the Chat Completions API."""
 
     OPTIONAL: tuple[str, ...] = (
         "max_tokens",
@@ -104,14 +104,14 @@ class Chat:
 
 
 class ChatStream:
-    """See wire.Stream."""
+    """The stream of a Chat Completions reply."""
 
     def __init__(self) -> None:
         self.is_done = False
         self._message: dict[str, Any] = {"role": "assistant", "content": None}
         self._calls: list[dict[str, Any]] = []
         self._at: dict[int, int] = {}
-        """Of a call's `index` on the wire: its place in `_calls`."""
+        """The place in `_calls` of a call's `index` on the wire."""
         self._reason: str | None = None
         self._usage: Any = None
         self._seen = False

@@ -27,13 +27,13 @@ DRAWS = 400
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a finished episode was worth."""
+    """The gain and the cost of a finished episode."""
 
     model: str
     gain: float
     """ln(best AS / the AS it started from)."""
     cost: float
-    """Of its replies: USD, or tokens where a price is not known."""
+    """The cost of its replies: USD, or tokens where a price is not known."""
 
 
 @dataclass

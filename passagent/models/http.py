@@ -50,29 +50,34 @@ _UNREADABLE: tuple[type[Exception], ...] = (
     httpx2.HTTPError, httpx2.StreamError, OSError,
     ValueError, TypeError, LookupError, AttributeError, RecursionError,
 )  # fmt: skip
-"""What reading a broken reply raises: of transport, bytes, JSON, or fields of another kind."""
+"""Errors of reading a broken reply: of transport, bytes, JSON, or fields of another kind."""
 
 
 class HttpModel:
     """One model behind one API. `complete` is one try: it raises Transient where another may help."""
 
-    def __init__(
-        self, config: ModelConfig, wire: Wire, client: Any, sdk: Any, key_variable: str, key: str
-    ) -> None:
-        """`client` is the SDK's asynchronous client, `sdk` its module, `key` what it was given."""
-        self.name, self.config, self.wire = config.name, config, wire
-        self.endpoint = re.sub("//[^/]*@", "//", str(client.base_url)).rstrip("/")  # it is shown: no password
+    def __init__(self, config: ModelConfig, wire: Wire, sdk: Any, client: Any, prefix: str) -> None:
+        """`sdk` is the SDK's module, `client` its class of asynchronous clients.
+
+        Key and address stand in variables that begin with `prefix`. Raises UsageError without a key.
+        """
+        self._key_variable = f"{prefix}_API_KEY"
+        key = api_key(self._key_variable, config.name, config.base_url, f"{prefix}_BASE_URL")
+        self._client = client(api_key=key, base_url=config.base_url, timeout=config.timeout_s, max_retries=0)
+        self.name, self.config, self.wire, self._sdk = config.name, config, wire, sdk
+        self.endpoint = re.sub("//[^/]*@", "//", str(self._client.base_url)).rstrip(
+            "/"
+        )  # it is shown: no password
         self.is_streamed: bool | None = None
-        """Whether the last reply came as a stream."""
+        """True if the last reply came as a stream."""
         self.reports_cache = False
-        """Whether a reply told of the prompt cache."""
-        self._client, self._sdk, self._key_variable = client, sdk, key_variable
+        """True once a reply has reported the prompt cache."""
         self._hidden = hidden_values(key, config.base_url)
         self._refused = Refused(config.name)
         self._ratio = TOKENS_A_BYTE
         self._reports_usage: bool | None = None
         self._has_warned = False
-        """Of calls as text."""
+        """True once a person was warned of calls as text."""
 
     async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
         """Implement Model.complete; raises Transient, too."""
@@ -256,7 +261,7 @@ def open_openai(config: ModelConfig) -> Retrying:
 
     api = config.api or ("chat" if config.is_compatible else "responses")
     wire: Wire = Chat() if api == "chat" else Responses()
-    return _open(config, wire, openai, openai.AsyncOpenAI, "OPENAI")
+    return _retrying(HttpModel(config, wire, openai, openai.AsyncOpenAI, "OPENAI"))
 
 
 def open_anthropic(config: ModelConfig) -> Retrying:
@@ -265,12 +270,8 @@ def open_anthropic(config: ModelConfig) -> Retrying:
 
     from passagent.models.anthropic import Messages
 
-    return _open(config, Messages(), anthropic, anthropic.AsyncAnthropic, "ANTHROPIC")
+    return _retrying(HttpModel(config, Messages(), anthropic, anthropic.AsyncAnthropic, "ANTHROPIC"))
 
 
-def _open(config: ModelConfig, wire: Wire, sdk: Any, client: Any, prefix: str) -> Retrying:
-    """Open the SDK's `client`; its key and address stand in variables that begin with `prefix`."""
-    variable = f"{prefix}_API_KEY"
-    key = api_key(variable, config.name, config.base_url, f"{prefix}_BASE_URL")
-    opened = client(api_key=key, base_url=config.base_url, timeout=config.timeout_s, max_retries=0)
-    return Retrying(HttpModel(config, wire, opened, sdk, variable, key), Limiter(), config.max_retries)
+def _retrying(model: HttpModel) -> Retrying:
+    return Retrying(model, Limiter(), model.config.max_retries)

@@ -1,4 +1,4 @@
-"""What is paid is counted: a model whose every request has a row in the ledger and room in the budget.
+"""Count what is paid: a model whose every request has a row in the ledger and room in the budget.
 
 The meter sits inside the retries: each try is a request of its own.
 """
@@ -32,12 +32,12 @@ class Meter:
     price: Price | None
     admit: Admit
     tell: Callable[[str], None]
-    """See Retrying.tell."""
+    """Prints a line for a person, as Retrying.tell does."""
     pause: Callable[[float], Awaitable[None]]
-    """See Retrying.pause."""
+    """Waits, as Retrying.pause does."""
     role: str = "agent"
     _arrived: tuple[int, float, Callable[[], None]] | None = None
-    """Of a reply that is not stored yet: its call's id, its latency in s, what gives the room back."""
+    """A reply that is not stored yet: its call's id, latency in s, and what gives the room back."""
 
     def settle(self, usage: Usage, stop_reason: str | None) -> None:
         """End the row of the reply that arrived last: to be called in the transaction that stores it."""
@@ -46,7 +46,7 @@ class Meter:
         call_id, latency_s, release = self._arrived
         self._arrived = None
         cost = self.price.cost(usage) if self.price else None
-        ledger.finish(self.store, call_id, vars(usage), cost, latency_s, stop_reason)
+        ledger.finish(self.store, call_id, ledger.Ending(vars(usage), cost, latency_s, stop_reason))
         release()
 
     def at_most(self, input_tokens: int, output_tokens: int) -> float | None:
@@ -64,7 +64,7 @@ class Meter:
 
 @dataclass
 class Metered:
-    """See the module."""
+    """A model whose every request is counted by a meter."""
 
     inner: Model
     meter: Meter
@@ -113,10 +113,10 @@ class Metered:
             ledger.lose(self.meter.store, call_id)
             return
         usage: Usage | None = getattr(error, "usage", None)
-        tokens: dict[str, Any] | None = asdict(usage) if usage else None
+        tokens: dict[str, Any] = asdict(usage) if usage else {}
         cost = self.meter.price.cost(usage) if usage and self.meter.price else None
-        text = redact(one_line(str(error)))
-        ledger.broken(self.meter.store, self.meter.episode, call_id, tokens, cost, latency_s, text)
+        ending = ledger.Ending(tokens, cost, latency_s, error=redact(one_line(str(error))))
+        ledger.broken(self.meter.store, self.meter.episode, call_id, ending)
 
 
 def metered(model: Model, meter: Meter) -> Model:

@@ -1,4 +1,4 @@
-"""What a model costs. An unknown price is unknown (None), never 0; a model without a server costs nothing."""
+"""Prices of models. An unknown price is unknown (None), never 0; a model without a server costs nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Rates(BaseModel):
     """Input written to a cache; None: as input."""
 
     def cost(self, usage: Usage) -> float | None:
-        """Of one call, USD; None where it is not known."""
+        """The cost of one call, USD; None where it is not known."""
         fresh = max(0, usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens)
         read = self.input if self.cached is None else self.cached
         write = self.input if self.cache_write is None else self.cache_write
@@ -88,16 +88,16 @@ def read_prices() -> tuple[str, dict[str, Price]]:
     return str(file.date), file.models
 
 
-def price_of(name: str, given: Mapping[str, Sequence[float]], known: Mapping[str, Price]) -> Price | None:
+def price_of(name: str, mine: Mapping[str, Sequence[float]], listed: Mapping[str, Price]) -> Price | None:
     """The price of model `name`: given by the person (`[input, output, cached, cache_write]`), else known."""
     if not name.startswith(PAID):
         return FREE
     for key in (name, _DATE.sub("", name)):
-        if key in given:
-            figures = given[key]
+        if key in mine:
+            figures = mine[key]
             return Price(**dict(zip(("input", "output", "cached", "cache_write"), figures, strict=False)))
-        if key in known:
-            return known[key]
+        if key in listed:
+            return listed[key]
     return None
 
 

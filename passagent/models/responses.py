@@ -15,7 +15,7 @@ _INCOMPLETE = {"max_output_tokens": LENGTH, "content_filter": REFUSAL}
 
 
 class Responses:
-    """See wire.Wire."""
+    """The wire of OpenAI's Responses API."""
 
     OPTIONAL: tuple[str, ...] = (
         "temperature",
@@ -73,8 +73,8 @@ class Responses:
             raise Transient(one_line(f"the reply is no response: {data}", 200))
         status = data.get("status")
         if status == "failed":
-            said, code, _ = error_of(data) or ("the response failed", "", "")
-            raise StreamedError(said, code)
+            text, code, _ = error_of(data) or ("the response failed", "", "")
+            raise StreamedError(text, code)
         if status not in ("completed", "incomplete"):
             raise Transient(f"the reply was cut off: its status is {status}")
         items = [item for item in data["output"] if isinstance(item, dict) and item.get("type")]
@@ -97,7 +97,8 @@ class Responses:
 
 
 class ResponsesStream:
-    """See wire.Stream. The terminal event holds the whole response; what came before is for broken ones."""
+    """The stream of a Responses reply. The terminal event holds the response; the others are for broken
+    ones."""
 
     def __init__(self) -> None:
         self.is_done = False

@@ -2,7 +2,7 @@
 
 The SDKs' own retries are off. 408, 409, 425, 429, 5xx (529 among them), time-outs, broken connections and
 incomplete replies are tried again with exponential jitter, or when the server's Retry-After says so.
-Everything else is an answer: it is told at once.
+Everything else is an answer: it is raised at once.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _OVERFLOW_CODES = {"context_length_exceeded", "exceed_context_size_error", "cont
 
 
 class Transient(Exception):
-    """A failure that another try may mend; `retry_after` in seconds where the server said it.
+    """A failure that another try may avoid; `retry_after` in seconds where the server said it.
 
     `usage`: what the server said it counted for a reply that arrived broken; None if it said nothing.
     """

@@ -1,4 +1,4 @@
-"""What a model is to the agent: neutral messages in, one reply out. Each provider's module translates.
+"""The model interface of the agent: neutral messages in, one reply out. Each provider's module translates.
 
 Messages are plain JSON-able dicts, stored as they are:
 
@@ -77,7 +77,7 @@ class Model(Protocol):
 
     @property
     def name(self) -> str:
-        """As a person gave it."""
+        """The name that a person gave."""
         ...
 
     async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:

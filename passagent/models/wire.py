@@ -1,4 +1,4 @@
-"""What the providers' wires have in common: valid history, clean text, refused parameters, errors."""
+"""The common part of the providers' wires: valid history, clean text, refused parameters, errors."""
 
 from __future__ import annotations
 
@@ -285,7 +285,7 @@ def judge(error: Exception, name: str, key_variable: str, hidden: tuple[str, ...
 def judge_streamed(
     error: StreamedError, name: str, key_variable: str, hidden: tuple[str, ...], usage: Usage | None
 ) -> Exception:
-    """The exception for an error inside a reply: overflow and quota are told, all else is tried again."""
+    """The exception for an error inside a reply: overflow and quota are final, all else is tried again."""
     message, code = error.args
     status = _STATUS.get(code, 500)
     text = clean(message, hidden)

@@ -136,7 +136,7 @@ class TupleArg(Record):
 
 
 class ParameterArg(Record):
-    """Of `Call.arguments` only: what a parameter of the pattern matched: `x`, or `x[1]` of a list."""
+    """A match of a parameter of the pattern, in `Call.arguments` only: `x`, or `x[1]` of a list."""
 
     kind: Literal["parameter"] = "parameter"
     name: Annotated[

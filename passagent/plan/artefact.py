@@ -1,9 +1,8 @@
 """A recording as files, by content: what evaluation stores, what `best` writes, what can be replayed.
 
-    plan.json                passes, patterns, plans; texts and bytes by their files' names
-    kernels/<digest>.ttir    what is compiled of a Triton kernel; its text, for people, is beside it (.py)
-    kernels/<digest>.cpp     C++ (.cu: CUDA C++)
-    constants/<digest>.b64   bytes in base64
+plan.json                passes, patterns, plans; texts and bytes by their files' names kernels/<digest>.ttir
+what is compiled of a Triton kernel; its text, for people, in the .py of that name kernels/<digest>.cpp
+C++ (.cu: CUDA C++) constants/<digest>.b64   bytes in base64
 
 A digest is the SHA-256 of the file's text, so a file that was edited by hand is known.
 """
@@ -43,7 +42,7 @@ def write(recording: Recording) -> dict[str, str]:
         return name
 
     data = recording.model_dump(mode="json")
-    for plan in (plan for one in data["passes"] for plan in one["plans"]):
+    for plan in (plan for recorded in data["passes"] for plan in recorded["plans"]):
         for kernel in plan["kernels"].values():
             kernel["text"] = placed("kernels", kernel["text"], _SUFFIX[kernel["kind"]])
             if "ttir" in kernel:
@@ -65,7 +64,7 @@ def read(files: Mapping[str, str]) -> Artefact:
 
     try:
         data = json.loads(files[PLAN])
-        for plan in (plan for one in data["passes"] for plan in one["plans"]):
+        for plan in (plan for recorded in data["passes"] for plan in recorded["plans"]):
             plan["constants"] = {key: text_of(name) for key, name in plan["constants"].items()}
             names = {}
             for key, kernel in plan["kernels"].items():

@@ -23,11 +23,11 @@ from passagent.plan.arguments import AddressArg, Argument, DescriptorArg, TupleA
 from passagent.plan.model import Alloc, Choice, ConstantValue, Copy, Fill, Launch, Plan, Step, Value
 
 MOST_BYTES = 1 << 40
-"""Of a value's memory, and of all that a plan allocates."""
+"""The most bytes of a value's memory, and of all that a plan allocates."""
 MOST_THREADS = 1024
 MOST_BLOCK = (1024, 1024, 64)
 MOST_GRID = (2**31 - 1, 65535, 65535)
-"""Of a block, and of blocks and grids in each dimension: what CUDA launches."""
+"""The most threads of a block, and threads and blocks in each dimension, that CUDA launches."""
 
 _POINTERS = {
     "float32": ("float*", "fp32"), "float64": ("double*", "fp64"), "float16": ("float16*", "fp16"),
@@ -42,7 +42,7 @@ _FLOATS = {"fp16", "bf16", "fp32", "f32", "fp64"}
 
 
 MOST_STEPS = 1_000_000
-"""Of the check of a candidate's plans, all together: values, arguments and addresses, each time it looks."""
+"""The most steps of the check of a candidate's plans: looks at values, arguments and addresses."""
 
 
 class PlanError(PassagentError):
@@ -89,22 +89,22 @@ def _check(plan: Plan, steps: Steps) -> None:
 
 def device_of(plan: Plan) -> str | None:
     """Where a plan works, `cpu` or `cuda`; None if it does nothing. Raises PlanError for two places."""
-    found = {value.device for value in plan.values if isinstance(value, model.MadeValue)}
+    devices = {value.device for value in plan.values if isinstance(value, model.MadeValue)}
     for step in model.flat(plan.steps):
         if isinstance(step, Launch):
-            found.add("cpu" if plan.kernels[step.kernel].kind == "cpp" else "cuda")
+            devices.add("cpu" if plan.kernels[step.kernel].kind == "cpp" else "cuda")
         elif not isinstance(step, Alloc):
-            found.add(plan.values[step.value].device)
+            devices.add(plan.values[step.value].device)
         if isinstance(step, Copy) and plan.values[memory.place(plan, step.source).base].kind != "constant":
-            found.add(plan.values[step.source].device)
-    if len(found) > 1:
+            devices.add(plan.values[step.source].device)
+    if len(devices) > 1:
         raise PlanError("a plan works on the CPU or on a GPU, not on both")
-    return next(iter(found), None)
+    return next(iter(devices), None)
 
 
 @dataclass(frozen=True)
 class _State:
-    """Which values with memory of their own were made, and written by a step; what is left of the check."""
+    """The values with memory of their own that were made, and written by a step; the rest of the check."""
 
     made: set[int]
     steps: Steps
@@ -115,17 +115,17 @@ class _State:
         return _State(set(self.made), self.steps, set(self.written))
 
 
-def _values(given: Iterable[Argument]) -> Iterator[int]:
-    for argument in given:
+def _values(all_arguments: Iterable[Argument]) -> Iterator[int]:
+    for argument in all_arguments:
         yield from (leaf.value for leaf in leaves(argument) if isinstance(leaf, ValueArg))
 
 
 def _check_library(plan: Plan, state: _State) -> None:
-    """What the library reads is given by the call and written by no step, and it makes each value once."""
-    made, inputs = [call.value for call in plan.library], set(_values(plan.inputs))
-    if len(set(made)) < len(made) or inputs & set(made):
+    """Check that the library reads only what the call gives and no step writes, and makes each value once."""
+    results, inputs = [call.value for call in plan.library], set(_values(plan.inputs))
+    if len(set(results)) < len(results) or inputs & set(results):
         raise PlanError("a result of the library is given by the call, or made twice")
-    for number in _values(one for call in plan.library for one in call.arguments):
+    for number in _values(argument for call in plan.library for argument in call.arguments):
         if number not in inputs or number in state.written:
             raise PlanError(
                 f"the library reads value {number}, which the call does not give, or a step writes"
@@ -133,13 +133,13 @@ def _check_library(plan: Plan, state: _State) -> None:
 
 
 def _check_values(plan: Plan, steps: Steps) -> None:
-    given, total = set(_values(memory.given(plan))), 0
+    passed, total = set(_values(memory.given(plan))), 0
     for number, value in enumerate(plan.values):
         size = memory.span(value)
         if size > MOST_BYTES or any(n > MOST_BYTES for n in (*value.shape, *value.stride)):
             raise PlanError(f"value {number} takes {size} bytes of memory; at most 2**40")
         if isinstance(value, model.InputValue):
-            if number not in given:
+            if number not in passed:
                 raise PlanError(f"value {number} is an input that no call gives")
         elif isinstance(value, model.MadeValue):
             total += size
@@ -181,14 +181,14 @@ def _check_address(plan: Plan, number: int, offset: int) -> None:
 
 
 def _run(plan: Plan, steps: Iterable[Step], state: _State) -> _State:
-    """What is made and written after the steps; a choice makes and writes what all its alternatives do."""
+    """The state after the steps; a choice makes and writes what all its alternatives do."""
     for step in steps:
         if isinstance(step, Choice):
             ends = [_run(plan, alternative.steps, state.copy()) for alternative in step.of]
-            made, written = (
+            values, written = (
                 set.intersection(*sets) for sets in zip(*((e.made, e.written) for e in ends), strict=True)
             )
-            state = _State(made, state.steps, written)
+            state = _State(values, state.steps, written)
         elif isinstance(step, Alloc):
             if not isinstance(plan.values[step.value], model.MadeValue) or step.value in state.made:
                 raise PlanError(f"allocates value {step.value}, which is made already or no value to be made")
@@ -288,10 +288,10 @@ def _reached(plan: Plan, leaf: ValueArg | AddressArg | DescriptorArg, state: _St
         value = plan.values[leaf.value]
         if not len(leaf.shape) == len(leaf.stride) == len(leaf.block):
             raise PlanError(f"{where}: a descriptor's shape, strides and block differ in length")
-        seen = model.ViewValue(
+        view = model.ViewValue(
             shape=leaf.shape, stride=leaf.stride, dtype=value.dtype, device=value.device, of=0, offset=0
         )
-        if memory.span(seen) > memory.span(value):
+        if memory.span(view) > memory.span(value):
             raise PlanError(f"{where}: the descriptor goes beyond value {leaf.value}")
     value = plan.values[base]
     pointed = value.addresses if isinstance(value, ConstantValue) else ()
@@ -300,16 +300,16 @@ def _reached(plan: Plan, leaf: ValueArg | AddressArg | DescriptorArg, state: _St
 
 def _check_native(plan: Plan, argument: Argument, parameter: model.Parameter, where: str) -> None:
     """Arguments of C++ and CUDA C++."""
-    wanted: str | None = None
+    expected: str | None = None
     if isinstance(argument, ValueArg):
-        wanted = _POINTERS.get(plan.values[argument.value].dtype, ("",))[0]
+        expected = _POINTERS.get(plan.values[argument.value].dtype, ("",))[0]
     elif isinstance(argument, AddressArg) or (
         isinstance(argument, arguments.IntArg) and argument.value < 1 << 63
     ):
-        wanted = "int64_t"
+        expected = "int64_t"
     elif isinstance(argument, (arguments.FloatArg, arguments.BoolArg)):
-        wanted = "double" if isinstance(argument, arguments.FloatArg) else "bool"
-    if not wanted or parameter.type != wanted or parameter.type not in TYPES:
+        expected = "double" if isinstance(argument, arguments.FloatArg) else "bool"
+    if not expected or parameter.type != expected or parameter.type not in TYPES:
         raise PlanError(f"{where}: a {argument.kind} for a parameter of type {parameter.type!r}")
 
 
@@ -340,7 +340,7 @@ def _check_triton(plan: Plan, argument: Argument, parameter: model.Parameter, wh
 
 
 def _fits(number: int, kind: str) -> bool:
-    """Whether a whole number is one of a type such as `i32` or `u1`."""
+    """Tell whether a whole number is one of a type such as `i32` or `u1`."""
     bits = int(kind[1:]) if kind[:1] in ("i", "u") and kind[1:] in ("1", "8", "16", "32", "64") else 0
     lowest = -(1 << bits - 1) if kind[:1] == "i" and bits > 1 else 0
     return bits > 0 and lowest <= number < lowest + (1 << bits)

@@ -1,4 +1,4 @@
-"""Of kernels with several configurations, which is fastest here."""
+"""Choose the configuration of a kernel that is fastest here."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def fastest_choices(plan: Plan, args: Sequence[Any], replay: Callable[[list[int]
 
 def _time(replay: Callable[[list[int]], Replay], choices: list[int], args: Sequence[Any]) -> float:
     """Seconds of an alternative's calls; infinite if it cannot run."""
-    own = [_copy(value) for value in args]
+    copies = [_copy(value) for value in args]
     try:
-        made = replay(choices)
-        made.call(*own)
+        replayed = replay(choices)
+        replayed.call(*copies)
     except RuntimeError:  # it asks for more than the device has
         return float("inf")
-    wait = torch.cuda.synchronize if made.device.type == "cuda" else _nothing
+    wait = torch.cuda.synchronize if replayed.device.type == "cuda" else _nothing
     times = []
     for _ in range(_TRIES):
         wait()
         begun = time.perf_counter()
         for _ in range(_CALLS):
-            made.call(*own)
+            replayed.call(*copies)
         wait()
         times.append(time.perf_counter() - begun)
     return min(times)
@@ -54,8 +54,8 @@ def _copy(value: Any) -> Any:
         return tuple(map(_copy, value))
     if not isinstance(value, torch.Tensor):
         return value
-    made = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
-    return made.copy_(value)
+    copy = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
+    return copy.copy_(value)
 
 
 def _nothing() -> None:

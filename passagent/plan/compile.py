@@ -32,6 +32,7 @@ from passagent.plan.model import (
     TritonKernel,
     flat,
 )
+from passagent.sandbox.tools import Access
 
 _IR = Path(__file__).with_name("ir.py")
 _WARP = 32
@@ -139,10 +140,10 @@ def build_triton(kernel: TritonKernel, arch: str, addresses: bool = False) -> Pa
             f"{kernel.entry} was recorded for {kernel.target}; record it again for this GPU"
         )
     options = {name: value for name, value in kernel.options.model_dump().items() if value is not None}
-    asked = {"entry": kernel.entry, "capability": int(capability), "options": options, "addresses": addresses}
-    request, wanted = json.dumps(asked), " ".join(_flat(kernel.signature))
+    data = {"entry": kernel.entry, "capability": int(capability), "options": options, "addresses": addresses}
+    request, types = json.dumps(data), " ".join(_flat(kernel.signature))
     rules = [_IR.read_text(), Path(__file__).read_text(), toolchain.rules()]
-    parts = [kernel.ttir, request, wanted, importlib.metadata.version("triton"), *rules]
+    parts = [kernel.ttir, request, types, importlib.metadata.version("triton"), *rules]
     return toolchain.built("triton", ".kernel", parts, functools.partial(_compile, kernel, request))
 
 
@@ -153,10 +154,7 @@ def _compile(kernel: TritonKernel, request: str, scratch: Path) -> Path:
     command = [sys.executable, "-P", str(_IR), "kernel.ttir", "request.json"]
     environment = {"PYTHONPATH": os.pathsep.join(search), "HOME": str(scratch)}
     try:
-        toolchain.run(
-            command, kernel.entry, scratch,
-            own=("kernel.ttir",), read=[_IR], execute=execute, environment=environment,
-        )  # fmt: skip
+        toolchain.run(command, kernel.entry, scratch, access=Access([_IR], execute, environment))
     except KernelBuildError as error:
         if not (scratch / "ready").exists():
             raise PassagentError(f"Triton does not start: {str(error).splitlines()[-1]}") from None
@@ -172,26 +170,26 @@ def _compile(kernel: TritonKernel, request: str, scratch: Path) -> Path:
 
 
 def _explained(kernel: TritonKernel, text: str) -> KernelBuildError | KernelRefused:
-    """What MLIR and ir.py say, without their dumps."""
-    said = [(error, refused) for error, refused in _TALK.findall(text)]
-    refusals = [refused for _, refused in said if refused]
+    """Explain a failure by the words of MLIR and ir.py, without their dumps."""
+    messages = [(error, refused) for error, refused in _TALK.findall(text)]
+    refusals = [refused for _, refused in messages if refused]
     if refusals:
         return KernelRefused("triton_ir", 1, "; ".join(refusals[:5]))
-    errors = [error for error, _ in said] or [text.strip().splitlines()[-1]]
+    errors = [error for error, _ in messages] or [text.strip().splitlines()[-1]]
     return KernelBuildError(f"{kernel.entry} does not compile: {'; '.join(dict.fromkeys(errors))[:600]}")
 
 
-def _types(kernel: TritonKernel, found: list[str]) -> list[str]:
+def _types(kernel: TritonKernel, types: list[str]) -> list[str]:
     """C types of the parameters of compiled IR, which must be those of the plan's signature."""
-    wanted = [_like(kind) for kind in _flat(kernel.signature)]
-    if any(kind.startswith("tensordesc") for kind in wanted):
+    expected = [_like(kind) for kind in _flat(kernel.signature)]
+    if any(kind.startswith("tensordesc") for kind in expected):
         message = "is given a descriptor made on the host; make it in the kernel: tl.make_tensor_descriptor"
         raise KernelRefused("triton_ir", 1, message)
-    if wanted != found or not all(kind.startswith("*") or kind in _CTYPES for kind in found):
+    if expected != types or not all(kind.startswith("*") or kind in _CTYPES for kind in types):
         raise KernelRefused(
-            "triton_ir", 1, f"takes {', '.join(found)}; its signature says {', '.join(wanted)}"
+            "triton_ir", 1, f"takes {', '.join(types)}; its signature says {', '.join(expected)}"
         )
-    return ["void*" if kind.startswith("*") else _CTYPES[kind] for kind in found]
+    return ["void*" if kind.startswith("*") else _CTYPES[kind] for kind in types]
 
 
 def _flat(parameters: tuple[Parameter, ...]) -> Iterator[str]:
@@ -224,7 +222,7 @@ def _needed(arch: str | None, name: str) -> str:
 
 
 def told(name: str, error: KernelBuildError | KernelRefused) -> str:
-    """What is said of a kernel, with its name."""
+    """The message about a kernel, with its name."""
     if isinstance(error, KernelRefused):
         return f"{name}, line {error.line}: {error}"
     return str(error) if name in str(error) else f"{name}: {error}"

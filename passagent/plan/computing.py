@@ -1,4 +1,4 @@
-"""Which of torch's operators compute, and which only allocate, take a view, copy or read metadata."""
+"""Torch's operators that compute, and those that only allocate, view, copy or read metadata."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Constants:
         return self._tensors[number].data_ptr()
 
     def are_intact(self) -> bool:
-        """Whether all still have their bytes; waits for the device."""
+        """Tell whether all still have their bytes; waits for the device."""
         return all(
             hashlib.sha256(_bytes(self._tensors[number])).hexdigest() == digest
             for number, digest in self._digests.items()

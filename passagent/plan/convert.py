@@ -39,10 +39,10 @@ def python_value(argument: Argument) -> Any:
     if isinstance(argument, TorchArg):
         if argument.type == "device":
             return torch.device(argument.name)
-        found = getattr(torch, argument.name, None)
-        if not isinstance(found, getattr(torch, argument.type)):
+        value = getattr(torch, argument.name, None)
+        if not isinstance(value, getattr(torch, argument.type)):
             raise PlanError(f"there is no torch.{argument.name}")
-        return found
+        return value
     if isinstance(argument, (NoneArg, EllipsisArg)):
         return None if isinstance(argument, NoneArg) else ...
     if argument.kind not in ("int", "bool", "str"):
@@ -70,22 +70,22 @@ def named(argument: TupleArg, items: list[Any]) -> tuple[Any, ...]:
     return collections.namedtuple("Fields", argument.fields)(*items)  # type: ignore[misc]
 
 
-def flattened(given: Iterable[Argument]) -> Iterator[Argument]:
+def flattened(all_arguments: Iterable[Argument]) -> Iterator[Argument]:
     """Arguments, of tuples their parts."""
-    for argument in given:
+    for argument in all_arguments:
         if isinstance(argument, TupleArg):
             yield from flattened(argument.items)
         else:
             yield argument
 
 
-def parts(given: Any) -> Iterator[Any]:
+def parts(value: Any) -> Iterator[Any]:
     """Objects, of tuples and lists their parts."""
-    if isinstance(given, (tuple, list)):
-        for item in given:
+    if isinstance(value, (tuple, list)):
+        for item in value:
             yield from parts(item)
     else:
-        yield given
+        yield value
 
 
 def rebuilt(shape: Argument, flat: Iterator[Any]) -> Any:
@@ -97,14 +97,14 @@ def rebuilt(shape: Argument, flat: Iterator[Any]) -> Any:
 
 def explain(plan: Plan, device: torch.device) -> Callable[..., NoReturn]:
     """A function of flat arguments that are not what a plan is for. It raises TypeError, which says why."""
-    wanted = [*flattened(memory.given(plan))]
+    inputs = [*flattened(memory.given(plan))]
 
     def say(*args: Any, **names: Any) -> NoReturn:
         if names:
             raise TypeError("give arguments of a plan by position")
-        if len(args) != len(wanted):
-            raise TypeError(f"the plan is for {len(wanted)} arguments, not {len(args) + len(names)}")
-        for position, (argument, expected) in enumerate(zip(args, wanted, strict=True)):
+        if len(args) != len(inputs):
+            raise TypeError(f"the plan is for {len(inputs)} arguments, not {len(args) + len(names)}")
+        for position, (argument, expected) in enumerate(zip(args, inputs, strict=True)):
             reason = _unlike(plan, expected, argument, device)
             if reason is not None:
                 raise TypeError(f"argument {position} {reason}; record a plan for it")
@@ -118,27 +118,27 @@ def home(value: InputValue, device: torch.device) -> torch.device:
     return torch.device("cpu") if value.device == "cpu" else device
 
 
-def _unlike(plan: Plan, expected: Argument, given: Any, device: torch.device) -> str | None:
+def _unlike(plan: Plan, expected: Argument, have: Any, device: torch.device) -> str | None:
     """In which way an argument is not what the plan is for, or None."""
     if not isinstance(expected, ValueArg):
         constant = python_value(expected)
-        return None if same_literal(given, constant) else f"is {given!r:.60}, not {constant!r:.60}"
+        return None if same_literal(have, constant) else f"is {have!r:.60}, not {constant!r:.60}"
     value = plan.values[expected.value]
-    if not isinstance(given, torch.Tensor):
-        return f"is a {type(given).__name__}, not a tensor"
+    if not isinstance(have, torch.Tensor):
+        return f"is a {type(have).__name__}, not a tensor"
     assert isinstance(value, InputValue)
     stride = [step if size > 1 else 1 for size, step in zip(value.shape, value.stride, strict=True)]
-    has = [step if size > 1 else 1 for size, step in zip(given.shape, given.stride(), strict=True)]
-    told = [
-        ("on", given.device, home(value, device)),
-        ("of", given.dtype, memory.dtype_of(value)),
-        ("of shape", tuple(given.shape), value.shape),
+    has = [step if size > 1 else 1 for size, step in zip(have.shape, have.stride(), strict=True)]
+    comparisons = [
+        ("on", have.device, home(value, device)),
+        ("of", have.dtype, memory.dtype_of(value)),
+        ("of shape", tuple(have.shape), value.shape),
     ]
-    for word, is_now, was in told:
+    for word, is_now, was in comparisons:
         if is_now != was:
             return f"is {word} {is_now}, not {was}"
-    if given.numel() and has != stride:
-        return f"has the strides {tuple(given.stride())}, not {value.stride}"
-    if given.numel() and given.data_ptr() % value.alignment:
+    if have.numel() and has != stride:
+        return f"has the strides {tuple(have.stride())}, not {value.stride}"
+    if have.numel() and have.data_ptr() % value.alignment:
         return f"does not start at a multiple of {value.alignment} bytes"
     return None

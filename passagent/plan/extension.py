@@ -27,7 +27,7 @@ _builder: list[Callable[[], Path]] = [build]
 
 @functools.cache
 def library() -> ctypes.PyDLL:
-    """replay.c, loaded and told of torch."""
+    """Load replay.c and hand it torch's functions."""
     loaded = launch.load(_builder[0]())
     loaded.replay_new.argtypes, loaded.replay_new.restype = [ctypes.c_void_p], ctypes.py_object
     loaded.dtype_of.argtypes = [ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p]

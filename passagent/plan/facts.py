@@ -1,4 +1,4 @@
-"""What host code is told about the device and the versions, and which of it was asked."""
+"""Answers to host code about the device and the versions, and a record of what was asked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ H100: dict[str, int | str] = {
     "shared_memory_per_block_optin": 227 << 10,
     "shared_memory_per_multiprocessor": 228 << 10,
 }
-"""What is recorded for where there is no GPU."""
+"""The facts that are recorded where there is no GPU."""
 _OF_TRITON = {
     "max_shared_mem": "shared_memory_per_block_optin",
     "max_num_regs": "regs_per_multiprocessor",
@@ -35,7 +35,7 @@ _OF_TRITON = {
 
 
 def device_facts(device: str = "cuda") -> dict[str, int | str]:
-    """Of a GPU, read on the trusted side; an H100's for the CPU, and where there is no GPU."""
+    """Facts of a GPU, read on the trusted side; an H100's for the CPU, and where there is no GPU."""
     if device == "cpu" or not torch.cuda.is_available():
         return dict(H100)
     properties = torch.cuda.get_device_properties(device)
@@ -61,7 +61,7 @@ class Facts:
 
 
 class _Properties:
-    """What torch.cuda.get_device_properties returns."""
+    """The result of torch.cuda.get_device_properties."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
@@ -105,7 +105,7 @@ def answer_for_torch(facts: Facts) -> None:
     for name, answer in answers.items():
         setattr(torch.cuda, name, answer)
     marks = ("rangePushA", "rangePop", "rangeStartA", "rangeEnd", "markA")
-    torch.cuda.nvtx._nvtx = types.SimpleNamespace(**dict.fromkeys(marks, lambda *given: 0))  # type: ignore[assignment]
+    torch.cuda.nvtx._nvtx = types.SimpleNamespace(**dict.fromkeys(marks, lambda *args: 0))  # type: ignore[assignment]
 
 
 def answer_for_triton(facts: Facts) -> None:
@@ -113,7 +113,7 @@ def answer_for_triton(facts: Facts) -> None:
     from triton.backends.compiler import GPUTarget
     from triton.runtime import driver
 
-    asked = types.SimpleNamespace(
+    answers = types.SimpleNamespace(
         get_current_target=lambda: GPUTarget("cuda", facts.capability, 32),
         get_active_torch_device=lambda: torch.device("cuda", 0),
         get_current_device=lambda: 0,
@@ -121,7 +121,7 @@ def answer_for_triton(facts: Facts) -> None:
         get_current_stream=lambda device=None: 0,
         get_device_interface=lambda: torch.cuda,
         utils=types.SimpleNamespace(
-            get_device_properties=lambda index: {name: facts[own] for name, own in _OF_TRITON.items()}
+            get_device_properties=lambda index: {name: facts[fact] for name, fact in _OF_TRITON.items()}
         ),
     )
-    driver.set_active(asked)  # type: ignore[arg-type]
+    driver.set_active(answers)  # type: ignore[arg-type]

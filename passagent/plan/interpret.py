@@ -43,18 +43,18 @@ def interpret(plan: Plan, step: Launch, device: torch.device) -> tuple[Run, list
     if not is_interpreting() or device.type != "cpu":
         raise PlanError(f"{kernel.entry} is interpreted on the CPU with TRITON_INTERPRET=1 only")
     assert isinstance(kernel, TritonKernel)
-    found = (leaf for argument in step.args for leaf in leaves(argument))
+    all_leaves = (leaf for argument in step.args for leaf in leaves(argument))
     numbers = [
         *dict.fromkeys(
-            leaf.value for leaf in found if isinstance(leaf, (ValueArg, AddressArg, DescriptorArg))
+            leaf.value for leaf in all_leaves if isinstance(leaf, (ValueArg, AddressArg, DescriptorArg))
         )
     ]
     module = _module(step.kernel, kernel.text)
     names = [parameter.name for parameter in kernel.signature]
 
     def run(*tensors: torch.Tensor) -> None:
-        given = dict(zip(numbers, tensors, strict=True))
-        args = [_object(argument, given, module) for argument in step.args]
+        by_number = dict(zip(numbers, tensors, strict=True))
+        args = [_object(argument, by_number, module) for argument in step.args]
         getattr(module, kernel.entry)[step.grid](**dict(zip(names, args, strict=True)))
 
     return run, numbers
@@ -87,22 +87,22 @@ def _name_by_module(names: dict[str, Any]) -> None:
     names.setdefault("_language", tl)  # it looks for the module among the kernel's names
 
 
-def _object(argument: Argument, given: dict[int, torch.Tensor], module: types.ModuleType) -> Any:
-    """What the kernel is given for an argument."""
+def _object(argument: Argument, by_number: dict[int, torch.Tensor], module: types.ModuleType) -> Any:
+    """The kernel's value for an argument."""
     import triton.language as tl
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     if isinstance(argument, ValueArg):
-        return given[argument.value]
+        return by_number[argument.value]
     if isinstance(argument, AddressArg):
-        return given[argument.value].data_ptr() + argument.offset
+        return by_number[argument.value].data_ptr() + argument.offset
     if isinstance(argument, DescriptorArg):
         shape, stride, block = map(list, (argument.shape, argument.stride, argument.block))
-        return TensorDescriptor(given[argument.value], shape, stride, block, argument.padding)
+        return TensorDescriptor(by_number[argument.value], shape, stride, block, argument.padding)
     if isinstance(argument, TritonDtypeArg):
         return tl.dtype(argument.name)
     if isinstance(argument, FunctionArg):
         return getattr(module, argument.name)
     if isinstance(argument, TupleArg):
-        return named(argument, [_object(item, given, module) for item in argument.items])
+        return named(argument, [_object(item, by_number, module) for item in argument.items])
     return python_value(argument)

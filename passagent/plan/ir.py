@@ -58,7 +58,7 @@ _LIBDEVICE = re.compile(r"__nv_\w+")
 
 
 def operation_problem(operation: Any, addresses: bool) -> str | None:
-    """What an operation of a parsed module may not do, or None. `addresses`: tt.int_to_ptr is allowed."""
+    """The fault of an operation of a parsed module, or None. `addresses`: tt.int_to_ptr is allowed."""
     name = operation.get_name()
     if name == "tt.extern_elementwise":
         symbol, path = operation.get_str_attr("symbol") or "", operation.get_str_attr("libpath")
@@ -76,7 +76,7 @@ def operation_problem(operation: Any, addresses: bool) -> str | None:
 
 
 def text_problems(printed: str) -> Iterator[str]:
-    """What attributes and types of a module may not say, by what MLIR prints of it without places."""
+    """The faults of a module's attributes and types, by what MLIR prints of it without places."""
     for written in printed.splitlines():
         line = _STRING.sub("", written)
         for foreign in (*_FOREIGN.findall(line), *_SPACE.findall(line)):
@@ -107,13 +107,13 @@ def parsed(path: str, backend: Any) -> Any:
 
 
 def problems(module: Any, entry: str, addresses: bool) -> list[str]:
-    """What is wrong with a parsed module: each once. `entry` must be its only kernel."""
-    found: list[str | None] = []
-    module.walk(lambda operation: found.append(operation_problem(operation, addresses)))
-    found += text_problems(module.str_nodebug())
+    """The faults of a parsed module, each once. `entry` must be its only kernel."""
+    texts: list[str | None] = []
+    module.walk(lambda operation: texts.append(operation_problem(operation, addresses)))
+    texts += text_problems(module.str_nodebug())
     if not module.has_function(entry) or module.get_entry_func_name() != entry:
-        found.append(f"is not the kernel {entry}")
-    return list(dict.fromkeys(text for text in found if text is not None))
+        texts.append(f"is not the kernel {entry}")
+    return list(dict.fromkeys(text for text in texts if text is not None))
 
 
 def compiled(module: Any, backend: Any, options: Any) -> tuple[str, bytes, dict[str, Any]]:
@@ -123,10 +123,10 @@ def compiled(module: Any, backend: Any, options: Any) -> tuple[str, bytes, dict[
     from triton.backends.compiler import Language
 
     backend.add_stages(stages, options, Language.TRITON)
-    made: dict[str, Any] = {}
+    outputs: dict[str, Any] = {}
     for name, stage in stages.items():
-        module = made[name] = stage(module, metadata)
-    return made["ptx"], made["cubin"], metadata
+        module = outputs[name] = stage(module, metadata)
+    return outputs["ptx"], outputs["cubin"], metadata
 
 
 def main(file: str, request: str) -> int:
@@ -141,22 +141,22 @@ def main(file: str, request: str) -> int:
     from triton.compiler.compiler import make_backend
 
     Path("ready").touch()
-    asked = json.loads(Path(request).read_text())
-    backend = make_backend(GPUTarget("cuda", asked["capability"], 32))
-    options = backend.parse_options(asked["options"])
+    settings = json.loads(Path(request).read_text())
+    backend = make_backend(GPUTarget("cuda", settings["capability"], 32))
+    options = backend.parse_options(settings["options"])
     Path("printed.ttir").write_text(parsed(file, backend).str_nodebug())
     module = parsed("printed.ttir", backend)
-    found = problems(module, asked["entry"], asked["addresses"])
-    if found:
-        print("\n".join(f"refused: {text}" for text in found), file=sys.stderr)
+    refusals = problems(module, settings["entry"], settings["addresses"])
+    if refusals:
+        print("\n".join(f"refused: {text}" for text in refusals), file=sys.stderr)
         return 1
-    types = list(module.get_function_signature(module.get_function(asked["entry"])))
+    types = list(module.get_function_signature(module.get_function(settings["entry"])))
     ptx, cubin, facts = compiled(module, backend, options)
     Path("kernel.ptx").write_text(ptx)
     Path("kernel.cubin").write_bytes(cubin)
-    kept = {name: facts[name] for name in ("num_warps", "num_ctas", "shared")}
+    launch_facts = {name: facts[name] for name in ("num_warps", "num_ctas", "shared")}
     needs = {"entry": facts["name"], "types": types, "scratch": facts.get("global_scratch_size") or 0}
-    Path("kernel.json").write_text(json.dumps(kept | needs))
+    Path("kernel.json").write_text(json.dumps(launch_facts | needs))
     return 0
 
 

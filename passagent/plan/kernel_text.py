@@ -17,9 +17,11 @@ def text_of(kernel: Any) -> str:
     """The module's text. Raises Refused for a kernel that uses what has no text."""
     writer = _Writer()
     writer.function(kernel, kernel.fn.__name__)
-    own = ["import triton", "import triton.language as tl"]
+    lines = ["import triton", "import triton.language as tl"]
     standard = sorted(line for line in writer.imports if line.startswith("import math"))
-    others = sorted({*own, *writer.imports} - set(standard), key=lambda line: (line.startswith("from"), line))
+    others = sorted(
+        {*lines, *writer.imports} - set(standard), key=lambda line: (line.startswith("from"), line)
+    )
     head = "\n\n".join("\n".join(block) for block in (standard, others) if block)
     constants = "".join(f"{line}\n" for line in writer.constants)
     return "\n\n\n".join([head + (f"\n\n{constants.rstrip()}" if constants else ""), *writer.lines]) + "\n"
@@ -43,9 +45,9 @@ class _Writer:
             return
         self._done[name] = kernel
         tree, scope = ast.parse(kernel.src), _scope(kernel)
-        own = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)} | {kernel.fn.__name__}
+        own_names = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)} | {kernel.fn.__name__}
         for node in [node for node in ast.walk(tree) if isinstance(node, ast.Name)]:
-            if node.id in scope and node.id not in own:
+            if node.id in scope and node.id not in own_names:
                 self._named(node.id, scope[node.id])
         marks = [
             f"{key}={list(getattr(kernel, key))!r}"

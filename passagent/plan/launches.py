@@ -59,11 +59,11 @@ def launch(session: Session, kernel: Any, args: tuple[Any, ...], grid: Any, kwar
     if 0 in sizes:
         return
     arguments = [_argument(session, value) for value in bound.arguments.values()]
-    made = _kernel(session, kernel, bound.arguments, options)
-    if made is None:
+    recorded = _kernel(session, kernel, bound.arguments, options)
+    if recorded is None:
         return
-    session.kernels[made.digest()] = made
-    session.steps.append(Launch(kernel=made.digest(), grid=sizes, args=tuple(arguments)))
+    session.kernels[recorded.digest()] = recorded
+    session.steps.append(Launch(kernel=recorded.digest(), grid=sizes, args=tuple(arguments)))
 
 
 def _three(grid: Any) -> tuple[int, int, int]:
@@ -83,13 +83,13 @@ def _kernel(
 ) -> TritonKernel | None:
     name, facts = kernel.fn.__name__, session.recorder.facts
     try:
-        given = Options(**options)
+        checked_options = Options(**options)
         text = kernel_text.text_of(kernel)
-        made = ttir.make(kernel, arguments, options, session)
+        source = ttir.make(kernel, arguments, options, session)
     except Refused as error:
         session.refuse(error.message)
     except ValidationError as error:
-        wrong = ", ".join(str(one["loc"][0]) for one in error.errors())
+        wrong = ", ".join(str(problem["loc"][0]) for problem in error.errors())
         session.refuse(f"launches {name} with {wrong} that Triton's compiler does not take")
     except Exception as error:  # Triton raises whatever the kernel's text leads it to
         reason = " ".join(str(getattr(error, "error_message", None) or error).split())[:300]
@@ -101,13 +101,13 @@ def _kernel(
     return TritonKernel(
         text=text,
         entry=name,
-        signature=made.signature,
-        ttir=made.ttir,
+        signature=source.signature,
+        ttir=source.ttir,
         constants=tuple(
-            Bound(path=path, value=_argument(session, value)) for path, value in made.constants.items()
+            Bound(path=path, value=_argument(session, value)) for path, value in source.constants.items()
         ),
-        specialisation=made.specialisation,
-        options=given,
+        specialisation=source.specialisation,
+        options=checked_options,
         target=f"cuda:{facts.capability}",
     )
 
@@ -145,7 +145,7 @@ def _tune(session: Session, tuner: Any, args: tuple[Any, ...], kwargs: dict[str,
     """One alternative for each configuration that is left after pruning and compiles, if any does."""
     tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
     before, alternatives, broken = session.steps, [], session.recorder.broken
-    known = dict(broken)
+    earlier = dict(broken)
     for config in tuner.prune_configs(kwargs):
         session.steps, count = [], len(broken)
         named = {**tuner.nargs, **kwargs, **config.all_kwargs()}
@@ -165,7 +165,7 @@ def _tune(session: Session, tuner: Any, args: tuple[Any, ...], kwargs: dict[str,
     if not alternatives:
         return
     broken.clear()
-    broken |= known
+    broken |= earlier
     if len(alternatives) == 1:
         session.steps += alternatives[0].steps
     else:
@@ -173,7 +173,8 @@ def _tune(session: Session, tuner: Any, args: tuple[Any, ...], kwargs: dict[str,
 
 
 class _Compiled:
-    """What a launch and `warmup` return: it can be launched. Its resources are made up: see docs/plans.md."""
+    """The result of a launch and of `warmup`: it can be launched. Its resources are invented:
+    docs/plans.md."""
 
     n_regs, n_spills = 32, 0
 
@@ -187,11 +188,11 @@ class _Compiled:
     def __getitem__(self, grid: Any) -> Any:
         def call(*args: Any) -> None:
             constants = set(self._kwargs)
-            left = [
+            positional = [
                 value
                 for value, parameter in zip(args, self._kernel.params, strict=False)
                 if parameter.name not in constants
             ]
-            launch(self._recorder.current(), self._kernel, tuple(left), grid, self._kwargs)
+            launch(self._recorder.current(), self._kernel, tuple(positional), grid, self._kwargs)
 
         return call

@@ -19,7 +19,7 @@ class Place(NamedTuple):
 
 
 def dtype_of(value: Value) -> torch.dtype:
-    """As torch has it."""
+    """The value's torch dtype."""
     dtype: torch.dtype = getattr(torch, value.dtype)
     return dtype
 
@@ -41,12 +41,12 @@ def place(plan: Plan, number: int) -> Place:
 
 
 def given(plan: Plan) -> tuple[Argument, ...]:
-    """What a plan's steps are given: the arguments of the call, then what the library has computed."""
+    """The arguments of a plan's steps: the arguments of the call, then what the library has computed."""
     return (*plan.inputs, *(ValueArg(value=call.value) for call in plan.library))
 
 
 def overlaps_itself(value: Value) -> bool:
-    """Whether two elements of a value may lie in the same memory."""
+    """Tell whether two elements of a value may lie in the same memory."""
     step = 0
     for size, stride in sorted(zip(value.shape, value.stride, strict=True), key=lambda pair: pair[1]):
         if size > 1:
@@ -57,5 +57,5 @@ def overlaps_itself(value: Value) -> bool:
 
 
 def is_dense(value: Value) -> bool:
-    """Whether its elements fill its span: in some order of the dimensions there is no gap between them."""
+    """Tell whether its elements fill its span: without gaps, in some order of the dimensions."""
     return math.prod(value.shape) * dtype_of(value).itemsize == span(value) and not overlaps_itself(value)

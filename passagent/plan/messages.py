@@ -1,4 +1,4 @@
-"""What the recording process is asked, and what it answers. The answer is not trusted: it is read as data."""
+"""Requests to the recording process, and its answers. The answer is not trusted: it is read as data."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ MOST_ANSWER = 4 << 20
 Line = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f-\x9f]*$", max_length=5000)]
 """For a terminal: no control characters."""
 Lines = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x09\x0b-\x1f\x7f-\x9f]*$", max_length=5000)]
-"""The same, of several lines."""
+"""Printable text of several lines."""
 Failing = Literal["refused", "load_error", "compile_error", "runtime_error", "timeout"]
-"""As evaluator.result.Status has it."""
+"""The failing part of evaluator.result.Status."""
 
 
 class Subgraph(BaseModel):
@@ -51,7 +51,7 @@ class Request(BaseModel):
     files: dict[str, str]
     device: Device
     facts: dict[str, int | str]
-    """Of the device (facts.py)."""
+    """Facts of the device (facts.py)."""
     single_replacement_func: bool
     subgraphs: list[Subgraph]
 
@@ -60,7 +60,7 @@ class Missed(Record):
     """A pass matches nowhere in a subgraph."""
 
     name: FileName
-    """Of the pass."""
+    """The name of the pass."""
     subgraph: FileName
     matched_nodes: Number
     pattern_nodes: Number
@@ -88,7 +88,7 @@ class Refusal(Record):
     file: Annotated[str, Field(max_length=300)] = ""
     line: Number = 0
     others: Annotated[tuple[Refusal, ...], Field(max_length=1000)] = ()
-    """What is refused on further subgraphs."""
+    """Refusals on further subgraphs."""
     missed: Annotated[tuple[Missed, ...], Field(max_length=100_000)] = ()
 
 
@@ -110,8 +110,8 @@ class Recorded(Record):
 
 def as_line(text: str) -> Line:
     """The text as one line of what a terminal can show, shortened."""
-    shown = (c if c.isprintable() else " " if c.isspace() else repr(c)[1:-1] for c in text)
-    return "".join(shown)[:5000]
+    characters = (c if c.isprintable() else " " if c.isspace() else repr(c)[1:-1] for c in text)
+    return "".join(characters)[:5000]
 
 
 def as_lines(text: str) -> Lines:
@@ -120,6 +120,6 @@ def as_lines(text: str) -> Lines:
 
 
 class Answer(Record):
-    """What comes back."""
+    """The answer of the recording process."""
 
     answer: Annotated[Recorded | Refusal, Field(discriminator="kind")]

@@ -193,7 +193,7 @@ class Bound(Record):
 
 
 class Attribute(Record):
-    """What a Triton kernel is compiled for: (`tt.divisibility`, 16) of the parameter at `path`."""
+    """An attribute of a Triton kernel's parameter at `path`, such as (`tt.divisibility`, 16)."""
 
     path: Path
     name: Word
@@ -244,7 +244,7 @@ Kernel = Annotated[NativeKernel | TritonKernel, Field(discriminator="kind")]
 
 
 class Plan(Record):
-    """What one call of a replacement does for inputs of these shapes, strides, dtypes and constants."""
+    """The work of one call of a replacement for inputs of these shapes, strides, dtypes and constants."""
 
     version: Literal[1] = 1
     inputs: Annotated[tuple[Argument, ...], Field(max_length=1000)]
@@ -253,7 +253,7 @@ class Plan(Record):
     once: Annotated[tuple[Step, ...], Field(max_length=0)] = ()
     """Reserved for steps that run once for each weight; always empty in version 1."""
     library: Annotated[tuple[LibraryCall, ...], Field(max_length=100)] = ()
-    """What torch computes first; the results are given to the steps behind `inputs`."""
+    """Calls that torch computes first; the results are given to the steps behind `inputs`."""
     steps: Annotated[tuple[Step, ...], Field(max_length=1 << 16)]
     result: Argument
     kernels: Annotated[dict[Digest, Kernel], Field(max_length=1000)] = Field(default_factory=dict)
@@ -261,7 +261,7 @@ class Plan(Record):
     constants: Annotated[dict[Digest, Base64], Field(max_length=1000)] = Field(default_factory=dict)
     """Bytes in base64, each by the SHA-256 of the bytes."""
     facts: Annotated[dict[Word, Word], Field(max_length=1000)] = Field(default_factory=dict)
-    """What the host code asked about the device and the versions, and what it was told."""
+    """The host code's questions about the device and the versions, with the answers."""
 
     def constant(self, data: str) -> bytes:
         """The bytes of a constant."""
@@ -305,8 +305,8 @@ def _check_places(plan: Plan) -> None:
             if isinstance(leaf, (ValueArg, AddressArg, DescriptorArg)) and leaf.value >= count:
                 raise ValueError(f"value {leaf.value} of {count} among the {where}")
 
-    made = (ValueArg(value=call.value) for call in plan.library)
-    for argument in (*plan.inputs, *made, *(one for call in plan.library for one in call.arguments)):
+    results = (ValueArg(value=call.value) for call in plan.library)
+    for argument in (*plan.inputs, *results, *(a for call in plan.library for a in call.arguments)):
         see(argument, _INPUTS, "inputs")
         for leaf in leaves(argument):
             if isinstance(leaf, ValueArg) and plan.values[leaf.value].kind != "input":
@@ -367,7 +367,7 @@ class Call(Record):
     plan: Number
     """Position of the plan in the pass's `plans`."""
     arguments: Annotated[tuple[Argument, ...], Field(max_length=1000)]
-    """What `replacement_args` made of the match: parameters of the pattern and constants."""
+    """The result of `replacement_args` on the match: parameters of the pattern and constants."""
 
 
 class SubgraphCalls(Record):
@@ -378,7 +378,7 @@ class SubgraphCalls(Record):
 
 
 class Recording(Record):
-    """What recording a candidate on a task gives."""
+    """The result of recording a candidate on a task."""
 
     version: Literal[1] = 1
     device: Device

@@ -29,7 +29,7 @@ def install(recorder: Recorder) -> None:
         parameters = list(inspect.signature(plan).parameters) if order else []
 
         def launch(session: Session, planned: _Planned) -> None:
-            args = (*planned.given, *planned.made.values(), *planned.numbers.values())
+            args = (*planned.inputs, *planned.outputs.values(), *planned.numbers.values())
             _launch(session, "cpp", source, name, args)
 
         return _planned(recorder, plan, layout.orders(name, order, parameters), launch, 0)
@@ -45,8 +45,8 @@ def install(recorder: Recorder) -> None:
                 from passagent.plan import launches
 
                 named = (
-                    dict(zip(parameters, planned.given, strict=False))
-                    | planned.made
+                    dict(zip(parameters, planned.inputs, strict=False))
+                    | planned.outputs
                     | options
                     | planned.numbers
                 )
@@ -63,11 +63,11 @@ def install(recorder: Recorder) -> None:
 
 
 class _Planned(NamedTuple):
-    """A call of a kernel with a plan function: what the kernel is given."""
+    """A call of a kernel with a plan function: inputs, grid, outputs and numbers."""
 
-    given: tuple[Any, ...]
+    inputs: tuple[Any, ...]
     grid: Any
-    made: dict[str, torch.Tensor]
+    outputs: dict[str, torch.Tensor]
     numbers: dict[str, Any]
 
 
@@ -82,18 +82,18 @@ def _planned(
 
     def call(*args: Any) -> Any:
         session = recorder.current()
-        known = (*orders, *[()] * len(args))[: len(args)]
-        given = tuple(map(layout.laid, args, known))
+        all_orders = (*orders, *[()] * len(args))[: len(args)]
+        laid_out = tuple(map(layout.laid, args, all_orders))
         device = next((a.device for a in args if isinstance(a, torch.Tensor)), torch.device(recorder.device))
-        *grid, outputs, numbers = plan(*map(layout.seen, given, known))
-        made = {}
+        *grid, outputs, numbers = plan(*map(layout.seen, laid_out, all_orders))
+        tensors = {}
         for name, like in ((name, Like(*like)) for name, like in outputs.items()):
             step = strides(like.shape, like.order)
-            made[name] = torch.empty_strided(like.shape, step, dtype=like.dtype, device=device)
-        launch(session, _Planned(given, grid[0] if grids else 1, made, numbers))
-        results = tuple(made.values())
+            tensors[name] = torch.empty_strided(like.shape, step, dtype=like.dtype, device=device)
+        launch(session, _Planned(laid_out, grid[0] if grids else 1, tensors, numbers))
+        results = tuple(tensors.values())
         result = results[0] if len(results) == 1 else results or None
-        return result if all(map(operator.is_, args, given)) else layout.row_major(result)
+        return result if all(map(operator.is_, args, laid_out)) else layout.row_major(result)
 
     return call
 
@@ -122,7 +122,7 @@ def _launch(
     signature = tuple(Parameter(type=ctype) for ctype in types)
     kernel = NativeKernel(kind=kind, text=source, entry=name, signature=signature)
     session.kernels[kernel.digest()] = kernel
-    given = tuple(
+    arguments = tuple(
         session.use(a)
         if isinstance(a, torch.Tensor)
         else session.whole(a)
@@ -130,4 +130,4 @@ def _launch(
         else session.constant(a)
         for a in args
     )
-    session.steps.append(Launch(kernel=kernel.digest(), args=given, **how))
+    session.steps.append(Launch(kernel=kernel.digest(), args=arguments, **how))

@@ -59,14 +59,14 @@ class Operators(TorchDispatchMode):
             session.refuse(refusal.READS_A_VALUE.format(operator=_READING[name]))
         if name.startswith("_record_function"):
             return func(*args, **kwargs)  # a label for a profiler
-        own = session.recorder.own_operators.get(str(getattr(func, "_schema", func)).partition("(")[0])
-        if own is not None:
+        operator = session.recorder.own_operators.get(str(getattr(func, "_schema", func)).partition("(")[0])
+        if operator is not None:
             with self:
-                return own(*args, **kwargs)
+                return operator(*args, **kwargs)
         if func is torch.ops.aten.convolution.default and not kwargs:
-            made = func(*args)
-            session.compute(made, args)
-            return made
+            result = func(*args)
+            session.compute(result, args)
+            return result
         reason = computes(func, args, kwargs)
         if reason is not None:
             session.refuse(refusal.COMPUTES.format(operator=reason))
@@ -75,13 +75,13 @@ class Operators(TorchDispatchMode):
         args, kwargs = tree_map(session.stand_in, (args, kwargs))
         out = func(*args, **kwargs)
         first = next((a for a in args if isinstance(a, torch.Tensor)), None)
-        for made in out if isinstance(out, (tuple, list)) else [out]:
-            if isinstance(made, torch.Tensor):
-                self._note(name, made, first, args, kwargs)
+        for result in out if isinstance(out, (tuple, list)) else [out]:
+            if isinstance(result, torch.Tensor):
+                self._note(name, result, first, args, kwargs)
         return out
 
     def _note(
-        self, name: str, made: torch.Tensor, first: torch.Tensor | None, args: tuple[Any, ...], kwargs: Any
+        self, name: str, result: torch.Tensor, first: torch.Tensor | None, args: tuple[Any, ...], kwargs: Any
     ) -> None:
         session = self._session
         if name in ("zero_", "fill_") and first is not None:
@@ -89,20 +89,20 @@ class Operators(TorchDispatchMode):
         elif name == "copy_" and first is not None:
             session.copy(session.use(first).value, args[1])
         elif name in ("lift_fresh", "lift_fresh_copy") and first is not None:
-            session.keep_constant(made, session.slot(first))
-        elif session.view(made, first):
+            session.keep_constant(result, session.slot(first))
+        elif session.view(result, first):
             pass
         elif name in _EMPTY:
-            session.allocate(made)
+            session.allocate(result)
         elif name in _FILLED:
-            session.fill(session.allocate(made), _FILLED[name])
+            session.fill(session.allocate(result), _FILLED[name])
         elif name in _FULL:
             at = _FULL[name]
-            session.fill(session.allocate(made), args[at] if len(args) > at else kwargs["fill_value"])
+            session.fill(session.allocate(result), args[at] if len(args) > at else kwargs["fill_value"])
         elif name in ("clone", "_to_copy") and first is not None:
-            if first.device != made.device and session.slot(first).kind == "constant":
-                session.keep_constant(made, session.slot(first))
+            if first.device != result.device and session.slot(first).kind == "constant":
+                session.keep_constant(result, session.slot(first))
             else:
-                session.copy(session.allocate(made), first)
+                session.copy(session.allocate(result), first)
         else:
             session.refuse(refusal.NO_STEP.format(operator=name))

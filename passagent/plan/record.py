@@ -49,7 +49,6 @@ def record(
     device: str,
     facts: dict[str, int | str],
     single_replacement_func: bool = True,
-    limits: Limits = LIMITS,
 ) -> Recorded | Refusal:
     """The plans of a candidate on `subgraphs` for `device` (`cpu` or `cuda`), or why there are none.
 
@@ -63,8 +62,8 @@ def record(
         subgraphs=list(subgraphs),
     )
     wall_s, sent = WALL_S + MORE_S * (len(subgraphs) - 1), request.model_dump_json().encode()
-    raw, ended = process.run(sent, limits, wall_s, MOST_ANSWER, triton=uses_triton(candidate))
-    return read_answer(raw, request) if raw else _unanswered(ended, limits, is_late=raw is None)
+    raw, ended = process.run(sent, LIMITS, wall_s, MOST_ANSWER, triton=uses_triton(candidate))
+    return read_answer(raw, request) if raw else _unanswered(ended, is_late=raw is None)
 
 
 def read_answer(raw: bytes, request: Request) -> Recorded | Refusal:
@@ -82,42 +81,42 @@ def read_answer(raw: bytes, request: Request) -> Recorded | Refusal:
         return Refusal(message=as_line(f"{_MALFORMED}: {where}: {first['msg']}"))
     except Exception as error:  # what nobody thought of is the answer's fault, too
         return Refusal(message=as_line(f"{_MALFORMED}: {error}"))
-    told = [
-        one if one.file in request.files else one.model_copy(update={"file": "", "line": 0})
-        for one in (answer, *answer.others)
+    refusals = [
+        refusal if refusal.file in request.files else refusal.model_copy(update={"file": "", "line": 0})
+        for refusal in (answer, *answer.others)
     ]
-    return told[0].model_copy(update={"others": tuple(told[1:])})
+    return refusals[0].model_copy(update={"others": tuple(refusals[1:])})
 
 
 def _check_fits(answer: Recorded, request: Request) -> None:
     """Raise ValueError or MalformedPattern for a recording of something else than was asked."""
     check_fits(answer.recording, request.subgraphs, request.device)
-    if not all(one.file in request.files for one in answer.recording.passes):
+    if not all(recorded.file in request.files for recorded in answer.recording.passes):
         raise ValueError("a pass is of a file that the candidate does not have")
-    names = {one.name for one in request.subgraphs}
-    if not all(one.subgraph in names for one in answer.failed):
+    names = {subgraph.name for subgraph in request.subgraphs}
+    if not all(failure.subgraph in names for failure in answer.failed):
         raise ValueError("it fails on other subgraphs")
     check_calls(answer.recording)
 
 
 def check_fits(recording: Recording, subgraphs: Sequence[Subgraph], device: str) -> None:
     """Raise ValueError for a recording of other subgraphs, or for another device."""
-    if [one.name for one in recording.subgraphs] != [one.name for one in subgraphs]:
+    if [subgraph.name for subgraph in recording.subgraphs] != [subgraph.name for subgraph in subgraphs]:
         raise ValueError("it is of other subgraphs")
     if recording.device != device:
         raise ValueError(f"it is for {recording.device}")
 
 
-def _unanswered(end: dict[str, Any], limits: Limits, is_late: bool) -> Refusal:
+def _unanswered(end: dict[str, Any], is_late: bool) -> Refusal:
     status: int = end["status"]
     failing: Failing = "runtime_error"
     if is_late:
         failing = "timeout"
         how = "took too long; host code waits for nothing"
-    elif end["cpu_s"] >= limits.cpu_s - 1 and status < 0:
+    elif end["cpu_s"] >= LIMITS.cpu_s - 1 and status < 0:
         failing = "timeout"
         how = (
-            f"used its {limits.cpu_s} s of processor time; host code decides on launches and computes nothing"
+            f"used its {LIMITS.cpu_s} s of processor time; host code decides on launches and computes nothing"
         )
     elif status < 0:
         how = f"ended by {signal.Signals(-status).name}"
@@ -127,7 +126,7 @@ def _unanswered(end: dict[str, Any], limits: Limits, is_late: bool) -> Refusal:
 
 
 def subgraphs_of(task: Task, device: str) -> list[Subgraph]:
-    """What the recording process sees of a task: graphs and the inputs' metadata.
+    """The recording process's view of a task: graphs and the inputs' metadata.
 
     Where there is no CUDA, graphs are captured on the CPU. Raises PassagentError if a graph then names a
     device.
@@ -138,19 +137,19 @@ def subgraphs_of(task: Task, device: str) -> list[Subgraph]:
     from passagent.tasks.module import full_device
 
     where = full_device(device) if torch.cuda.is_available() else "cpu"
-    found = []
-    for one in task.subgraphs:
-        kept = graph_of(one, where)
-        if where == "cpu" != device and '{"device":' in json.dumps(kept.nodes):
+    subgraphs = []
+    for subgraph in task.subgraphs:
+        graph = graph_of(subgraph, where)
+        if where == "cpu" != device and '{"device":' in json.dumps(graph.nodes):
             raise PassagentError(
-                f"{one.name}: its graph names the device, and only a machine with CUDA can capture it; "
+                f"{subgraph.name}: its graph names the device, and only a machine with CUDA can capture it; "
                 "use --device cpu, or such a machine"
             )
-        found.append(seen(one, kept, device))
-    return found
+        subgraphs.append(seen(subgraph, graph, device))
+    return subgraphs
 
 
-def seen(subgraph: TaskSubgraph, kept: KeptGraph, device: str) -> Subgraph:
+def seen(subgraph: TaskSubgraph, graph: KeptGraph, device: str) -> Subgraph:
     """A subgraph as the recording process sees it on `device`: `kept` and the inputs' metadata."""
     from passagent.tasks.inputs import draw_one
 
@@ -164,4 +163,4 @@ def seen(subgraph: TaskSubgraph, kept: KeptGraph, device: str) -> Subgraph:
         dtype = str(meta.dtype).removeprefix("torch.")
         where: Device = "cpu" if stays or device == "cpu" else "cuda"
         inputs.append(TensorMeta(shape=list(meta.shape), stride=stride, dtype=dtype, device=where))
-    return Subgraph(name=subgraph.name, nodes=kept.nodes, order=kept.order, inputs=inputs)
+    return Subgraph(name=subgraph.name, nodes=graph.nodes, order=graph.order, inputs=inputs)

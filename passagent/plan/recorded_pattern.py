@@ -31,18 +31,18 @@ class MalformedPattern(PassagentError):
 
 def pattern_graph(nodes: Iterable[PatternNode]) -> fx.Graph:
     """The graph. Raises MalformedPattern."""
-    graph, known = fx.Graph(), dict[str, fx.Node]()
+    graph, by_name = fx.Graph(), dict[str, fx.Node]()
     try:
         for entry in nodes:
-            if entry.name in known or keyword.iskeyword(entry.name):
+            if entry.name in by_name or keyword.iskeyword(entry.name):
                 raise MalformedPattern(f"a pattern has two nodes {entry.name}, or one of that name cannot be")
-            args, kwargs = _value(entry.args, known), _value(entry.kwargs or {"dict": []}, known)
+            args, kwargs = _value(entry.args, by_name), _value(entry.kwargs or {"dict": []}, by_name)
             target = _function(entry.target) if entry.op == "call_function" else entry.target
             if entry.op != "call_function" and not entry.target.isidentifier():
                 raise MalformedPattern(f"a pattern holds {entry.op} {entry.target}")
             if not isinstance(args, tuple) or not isinstance(kwargs, dict):
                 raise MalformedPattern(f"the arguments of {entry.name} are no tuple")
-            known[entry.name] = graph.create_node(entry.op, target, args, kwargs, name=entry.name)
+            by_name[entry.name] = graph.create_node(entry.op, target, args, kwargs, name=entry.name)
         graph.lint()
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, RecursionError) as error:
         raise MalformedPattern(f"a pattern is malformed: {type(error).__name__}: {error}"[:300]) from error
@@ -51,7 +51,7 @@ def pattern_graph(nodes: Iterable[PatternNode]) -> fx.Graph:
 
 def check_calls(recording: Recording) -> None:
     """Raise MalformedPattern for a pattern of no graph, or a call given what its pattern does not have."""
-    graphs = [pattern_graph(one.pattern) for one in recording.passes]
+    graphs = [pattern_graph(recorded.pattern) for recorded in recording.passes]
     parameters = [{node.target for node in graph.find_nodes(op="placeholder")} for graph in graphs]
     for call in (call for subgraph in recording.subgraphs for call in subgraph.calls):
         for leaf in (leaf for argument in call.arguments for leaf in leaves(argument)):
@@ -65,15 +65,15 @@ def _function(name: str) -> Callable[..., Any]:
     if name == "builtins:getattr":
         return getattr
     first, *inner = module.split(".")
-    found: Any = _MODULES.get(first)
+    member: Any = _MODULES.get(first)
     for part in [*inner, *path.split(".")]:
-        found = vars(found).get(part) if isinstance(found, type) else getattr(found, part, None)
-    if not is_operator(found) and getattr(found, "__module__", None) != "math":
+        member = vars(member).get(part) if isinstance(member, type) else getattr(member, part, None)
+    if not is_operator(member) and getattr(member, "__module__", None) != "math":
         raise MalformedPattern(f"a pattern calls {name}, which is no operator of torch {torch.__version__}")
-    return found  # type: ignore[no-any-return]
+    return member  # type: ignore[no-any-return]
 
 
-def _value(value: Any, known: dict[str, fx.Node]) -> Any:  # noqa: PLR0911
+def _value(value: Any, nodes: dict[str, fx.Node]) -> Any:  # noqa: PLR0911
     """An argument, as tasks/graphio.py writes it."""
     if not isinstance(value, dict):
         if isinstance(value, list):
@@ -84,15 +84,15 @@ def _value(value: Any, known: dict[str, fx.Node]) -> Any:  # noqa: PLR0911
     ((kind, data),) = value.items()
     match kind:
         case "node":
-            return known[data]
+            return nodes[data]
         case "tuple":
-            return tuple(_value(item, known) for item in data)
+            return tuple(_value(item, nodes) for item in data)
         case "list":
-            return [_value(item, known) for item in data]
+            return [_value(item, nodes) for item in data]
         case "dict":
-            return {str(key): _value(item, known) for key, item in data}
+            return {str(key): _value(item, nodes) for key, item in data}
         case "slice":
-            start, stop, step = (_value(item, known) for item in data)
+            start, stop, step = (_value(item, nodes) for item in data)
             return slice(start, stop, step)
         case "size":
             return torch.Size([operator.index(item) for item in data])

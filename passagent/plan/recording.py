@@ -63,7 +63,7 @@ def install(recorder: Recorder) -> None:
         # Fake CUDA tensors in a process that sees no GPU: nobody is asked for one.
         torch._C._ensureCUDADeviceGuardSet()
         FakeTensorMode.avoid_device_init = property(lambda self: True)  # type: ignore[assignment,method-assign]
-        fake_tensor.init_gpu_context = lambda *given: None  # type: ignore[assignment]
+        fake_tensor.init_gpu_context = lambda *args: None  # type: ignore[assignment]
         if not torch.backends.cuda.is_built():
             without_cuda.install()
         device.answer_for_torch(recorder.facts)
@@ -84,7 +84,7 @@ def install(recorder: Recorder) -> None:
 def _record(request: Request, recorder: Recorder, passes: list[LoadedPass]) -> Recorded | Refusal:
     plans: list[list[Plan]] = [[] for _ in passes]
     subgraphs, missed, failed = [], list[Missed](), list[Failure]()
-    found, refusals = list[tuple[str, list[_Recorded]]](), list[Refusal]()
+    recorded, refusals = list[tuple[str, list[_Recorded]]](), list[Refusal]()
     supposed = list[tuple[int, Plan]]()
     for subgraph in request.subgraphs:
         calls = list[_Recorded]()
@@ -94,30 +94,30 @@ def _record(request: Request, recorder: Recorder, passes: list[LoadedPass]) -> R
         except PassLoadError:
             raise
         except (Refused, Exception) as error:
-            told = _told(recorder, error)
-            if told.status == "refused":
-                refusals += [] if told in refusals else [told]
+            failure = _told(recorder, error)
+            if failure.status == "refused":
+                refusals += [] if failure in refusals else [failure]
             else:
-                failed.append(Failure(subgraph=subgraph.name, why=told))
+                failed.append(Failure(subgraph=subgraph.name, why=failure))
             recorder.refused = None
-        found.append((subgraph.name, calls))
+        recorded.append((subgraph.name, calls))
     if refusals:
         return refusals[0].model_copy(update={"others": tuple(refusals[1:]), "missed": tuple(missed)})
-    asked = dict(sorted(recorder.facts.asked.items()))
-    for name, calls in found:
+    facts = dict(sorted(recorder.facts.asked.items()))
+    for name, calls in recorded:
         listed = []
         for call in calls:
-            plan, known = call.plan.model_copy(update={"facts": asked}), plans[call.number]
-            if plan not in known:
-                known.append(plan)
-            listed.append(Call(number=call.number, plan=known.index(plan), arguments=call.arguments))
+            plan, earlier = call.plan.model_copy(update={"facts": facts}), plans[call.number]
+            if plan not in earlier:
+                earlier.append(plan)
+            listed.append(Call(number=call.number, plan=earlier.index(plan), arguments=call.arguments))
         subgraphs.append(SubgraphCalls(name=name, calls=tuple(listed)))
     for number, unmatched in supposed:
-        plan = unmatched.model_copy(update={"facts": asked})
+        plan = unmatched.model_copy(update={"facts": facts})
         plans[number] += [] if plan in plans[number] else [plan]
     recording = Recording(
         device=request.device,
-        passes=tuple(_pass(one, tuple(own)) for one, own in zip(passes, plans, strict=True)),
+        passes=tuple(_pass(p, tuple(ps)) for p, ps in zip(passes, plans, strict=True)),
         subgraphs=tuple(subgraphs),
     )
     return Recorded(recording=recording, missed=tuple(missed), failed=tuple(failed))
@@ -145,7 +145,7 @@ def _pass(loaded: LoadedPass, plans: tuple[Plan, ...]) -> Pass:
 @dataclass
 class _Recorded:
     number: int
-    """Of the pass."""
+    """The number of the pass."""
     line: int
     """Where the replacement function begins."""
     arguments: tuple[Argument, ...]
@@ -169,18 +169,18 @@ class _Run:
 
     def over(self, subgraph: Subgraph) -> None:
         """Replace the matches, run the graph on fake tensors, note the calls and what matches nowhere."""
-        seen = [replace(one, replacement_args=self._seeing(n, one)) for n, one in enumerate(self.passes)]
-        rewritten = apply_passes(graphio.load_graph(subgraph.nodes), seen, self._recording, check=True)
-        beside = dict[str, str]()
+        watched = [replace(p, replacement_args=self._seeing(n, p)) for n, p in enumerate(self.passes)]
+        rewritten = apply_passes(graphio.load_graph(subgraph.nodes), watched, self._recording, check=True)
+        suppositions = dict[str, str]()
         fake, broken = self.recorder.fake, self.recorder.broken
         broken.clear()
         with fake, torch.no_grad():
-            eager, given = ([_input(subgraph.inputs[i]) for i in subgraph.order] for _ in range(2))
-            returned, problem = rewritten.graph_module.forward(*given), None
+            eager, inputs = ([_input(subgraph.inputs[i]) for i in subgraph.order] for _ in range(2))
+            returned, problem = rewritten.graph_module.forward(*inputs), None
             with suppress(Exception):  # where it needs values, outputs are compared when it runs
                 problem = _difference(graphio.load_graph(subgraph.nodes).forward(*eager), returned)
             if not self._matched:
-                beside = self._suppose(seen, rewritten.graph_module, given)
+                suppositions = self._suppose(watched, rewritten.graph_module, inputs)
         if broken:
             raise NotCompiled("\n".join(broken))
         if problem is not None:
@@ -192,26 +192,26 @@ class _Run:
                 else 0
             )
             self.calls.append(_Recorded(number, line, arguments, self._recorded[position]))
-        for one in rewritten.mismatches:
+        for mismatch in rewritten.mismatches:
             self.missed.append(
                 Missed(
-                    name=one.pass_name,
+                    name=mismatch.pass_name,
                     subgraph=subgraph.name,
-                    matched_nodes=one.matched_nodes,
-                    pattern_nodes=one.pattern_nodes,
-                    pattern_node=as_line(one.pattern_node),
-                    graph_node=one.graph_node and as_line(one.graph_node),
-                    reason=as_line(one.reason + beside.get(one.pass_name, "")),
+                    matched_nodes=mismatch.matched_nodes,
+                    pattern_nodes=mismatch.pattern_nodes,
+                    pattern_node=as_line(mismatch.pattern_node),
+                    graph_node=mismatch.graph_node and as_line(mismatch.graph_node),
+                    reason=as_line(mismatch.reason + suppositions.get(mismatch.pass_name, "")),
                 )
             )
 
-    def _suppose(self, passes: list[LoadedPass], module: fx.GraphModule, given: list[Any]) -> dict[str, str]:
+    def _suppose(self, passes: list[LoadedPass], module: fx.GraphModule, inputs: list[Any]) -> dict[str, str]:
         """Record passes as if each matched what is most like its pattern, if all operators of it are there.
 
         What is wrong with their host code then, by their names.
         """
         interpreter, wrong = fx.Interpreter(module, garbage_collect_values=False), dict[str, str]()
-        interpreter.run(*given)
+        interpreter.run(*inputs)
         for loaded in passes:
             bound = best_attempt(loaded.pattern_graph, module.graph).bound
             if bound is None:
@@ -221,9 +221,9 @@ class _Run:
                 self._recording(loaded.replacement_func)(*fx.map_arg(args, interpreter.env.__getitem__))
                 self.supposed.append((self._matched[-1][0], self._recorded[len(self._matched) - 1]))
             except (Refused, Exception) as error:
-                told, self.recorder.refused = _told(self.recorder, error), None
-                place = f" ({told.file}:{told.line})" if told.file else ""
-                wrong[loaded.name] = f"; beside that, were it to match: {told.status}: {told.message}{place}"
+                why, self.recorder.refused = _told(self.recorder, error), None
+                place = f" ({why.file}:{why.line})" if why.file else ""
+                wrong[loaded.name] = f"; beside that, were it to match: {why.status}: {why.message}{place}"
             self._matched.clear()
         return wrong
 
@@ -238,8 +238,8 @@ class _Run:
                 return TupleArg(items=tuple(map(noted, value)))
             return session.constant(value)
 
-        def arguments(*given: Any) -> Any:
-            result = loaded.replacement_args(*given)
+        def arguments(*args: Any) -> Any:
+            result = loaded.replacement_args(*args)
             items = result if isinstance(result, (tuple, list)) else ()
             self._matched.append((number, tuple(map(noted, items))))
             return result
@@ -275,7 +275,7 @@ def _difference(eager: Any, returned: Any) -> str | None:
     tensors = [
         (n, a, b) for n, (a, b) in pairs if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
     ]
-    return next((problem for one in tensors if (problem := metadata_problem(*one))), None)
+    return next((problem for compared in tensors if (problem := metadata_problem(*compared))), None)
 
 
 def _input(meta: TensorMeta | int | float) -> Any:

@@ -1,4 +1,4 @@
-"""What is being recorded: the tensors of one call as values of a plan, and its steps.
+"""The state of a recording: the tensors of one call as values of a plan, and its steps.
 
 This runs in the throw-away process, beside the candidate. Whoever reads the plan relies on nothing here.
 """
@@ -70,9 +70,9 @@ class Slot:
     tensor: torch.Tensor
     kind: Literal["input", "made", "view", "constant"]
     of: Slot | None = None
-    """Of a view: whose memory it shows."""
+    """The slot whose memory a view shows."""
     data: bytes = b""
-    """Of a constant."""
+    """The bytes of a constant."""
     number: int | None = None
 
     @property
@@ -99,7 +99,7 @@ class Recorder:
     refused: Refused | None = None
     """The first refusal: it holds whatever the candidate does with it."""
     broken: dict[str, None] = field(default_factory=dict)
-    """Of the subgraph at hand: what is said of kernels that do not compile."""
+    """The messages about kernels of the current subgraph that do not compile."""
     session: Session | None = None
     tokens: list[Slot] = field(default_factory=list)
     constants: dict[int, _Kept] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class Recorder:
     own_operators: dict[str, Callable[..., Any]] = field(default_factory=dict)
     """Operators that the candidate registered, by qualified name."""
     fakes: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
-    """Of a real tensor, by its id: itself, and what stands for it."""
+    """Real tensors by their ids: the tensor, and its stand-in."""
 
     def refuse(self, message: str) -> NoReturn:
         """Refuse, at the line of the candidate's that runs."""
@@ -121,7 +121,7 @@ class Recorder:
         return self.session or self.refuse(refusal.NO_CALL)
 
     def address(self, tensor: torch.Tensor) -> int:
-        """What stands for the tensor's address; as divisible as the address will be, up to 16."""
+        """The number that stands for the tensor's address; as divisible as the address will be, up to 16."""
         if self.session is None:
             self.refuse(refusal.NO_ADDRESS)
         slot = self.session.slot(tensor)
@@ -165,18 +165,18 @@ class Session:
 
     def slot(self, tensor: torch.Tensor) -> Slot:
         """A tensor of this call; refuses any other."""
-        found = self._slots.get(id(tensor))
-        if found is not None:
-            return found
+        existing = self._slots.get(id(tensor))
+        if existing is not None:
+            return existing
         if not isinstance(tensor, FakeTensor):
             return self.add(Slot(self, tensor, "constant", data=self._bytes(tensor)))
         storage = _storage(tensor)
         if storage not in self._roots:
             if storage not in self.recorder.constants:
                 self.refuse(refusal.OLD_TENSOR)
-            kept = self.recorder.constants[storage]
-            slot = self.add(Slot(self, kept.tensor, "constant", data=kept.data))
-            if kept.tensor is tensor:
+            constant = self.recorder.constants[storage]
+            slot = self.add(Slot(self, constant.tensor, "constant", data=constant.data))
+            if constant.tensor is tensor:
                 return slot
         return self.add(Slot(self, tensor, "view", of=self._roots[storage]))
 
@@ -199,10 +199,10 @@ class Session:
         slot = self.slot(value)
         if id(value) not in self.recorder.fakes:
             self.recorder.fakes[id(value)] = value, self.recorder.fake.from_tensor(value)
-        made = self.recorder.fakes[id(value)][1]
-        self._slots[id(made)] = slot
-        self._roots.setdefault(_storage(made), slot)
-        return made
+        fake = self.recorder.fakes[id(value)][1]
+        self._slots[id(fake)] = slot
+        self._roots.setdefault(_storage(fake), slot)
+        return fake
 
     def keep_constant(self, tensor: torch.Tensor, source: Slot) -> None:
         """A new tensor holds the bytes of a constant: it is one, in this call and in later ones."""
@@ -218,13 +218,13 @@ class Session:
         self.steps.append(Alloc(value=number))
         return number
 
-    def compute(self, made: torch.Tensor, args: Sequence[Any]) -> None:
+    def compute(self, result: torch.Tensor, args: Sequence[Any]) -> None:
         """A convolution of the call's own arguments, which torch computes before the steps."""
-        slots = [self.slot(one) for one in args if isinstance(one, torch.Tensor)]
+        slots = [self.slot(argument) for argument in args if isinstance(argument, torch.Tensor)]
         if any(slot.kind != "input" or slot in self._computed for slot in slots):
             self.refuse(refusal.NOT_GIVEN)
         arguments = tuple(self.use(a) if isinstance(a, torch.Tensor) else self.constant(a) for a in args)
-        self._computed.append(self.add(Slot(self, made, "input")))
+        self._computed.append(self.add(Slot(self, result, "input")))
         value = self.number(self._computed[-1])
         self.library.append(LibraryCall(operator="convolution", arguments=arguments, value=value))
 
@@ -256,9 +256,9 @@ class Session:
 
     def _same(self, view: ViewValue) -> int | None:
         """The position of a value that shows the same: the owner of the memory, or an equal view."""
-        told = {"shape", "stride", "dtype", "device"}
+        properties = {"shape", "stride", "dtype", "device"}
         owner = self.values[view.of]
-        if view.offset == 0 and owner.model_dump(include=told) == view.model_dump(include=told):
+        if view.offset == 0 and owner.model_dump(include=properties) == view.model_dump(include=properties):
             return view.of
         return self.values.index(view) if view in self.values else None
 
@@ -271,7 +271,7 @@ class Session:
         return self.address(number) if number >= TOKENS else IntArg(value=number)
 
     def address(self, number: int) -> AddressArg:
-        """What a number stands for that came of data_ptr()."""
+        """The address that a number from data_ptr() stands for."""
         which, offset = divmod(number - TOKENS + _ROOM // 2, _ROOM)
         tokens = self.recorder.tokens
         if which >= len(tokens) or tokens[which].session is not self:
@@ -311,7 +311,7 @@ class Session:
         )
 
     def result(self, returned: Any) -> Argument:
-        """What the call returned."""
+        """The call's result."""
         if isinstance(returned, (tuple, list)):
             return TupleArg(items=tuple(map(self.result, returned)))
         if isinstance(returned, torch.Tensor):
@@ -365,13 +365,13 @@ class Session:
 
     def _addresses(self, data: bytearray) -> tuple[ConstantAddress, ...]:
         """The words that stand for addresses, which become 0."""
-        found, words = [], memoryview(data).cast("Q")
+        addresses, words = [], memoryview(data).cast("Q")
         for i, word in enumerate(words):
             if TOKENS <= word < TOKENS + (1 << 60):
                 address = self.address(word)
-                found.append(ConstantAddress(word=i, value=address.value, offset=address.offset))
+                addresses.append(ConstantAddress(word=i, value=address.value, offset=address.offset))
                 words[i] = 0
-        return tuple(found)
+        return tuple(addresses)
 
 
 def _storage(tensor: torch.Tensor) -> int:

@@ -50,8 +50,8 @@ class NotCompiled(Exception):
 def running_place(root: Path, frame: FrameType | None) -> tuple[str, int]:
     """File and line of the innermost frame of the candidate's that `frame` was called from; else ("", 0)."""
     while frame is not None:
-        if (own := _own(root, frame.f_code.co_filename)) is not None:
-            return own, frame.f_lineno
+        if (file := _own(root, frame.f_code.co_filename)) is not None:
+            return file, frame.f_lineno
         frame = frame.f_back
     return "", 0
 
@@ -60,8 +60,8 @@ def raised_place(root: Path, error: BaseException) -> tuple[str, int]:
     """File and line of the innermost of the candidate's frames in a traceback; ("", 0): none."""
     frames: Iterable[traceback.FrameSummary] = reversed(traceback.extract_tb(error.__traceback__))
     for frame in frames:
-        if (own := _own(root, frame.filename)) is not None:
-            return own, frame.lineno or 0
+        if (file := _own(root, frame.filename)) is not None:
+            return file, frame.lineno or 0
     return "", 0
 
 

@@ -20,18 +20,16 @@ from passagent.plan.compile import Built
 from passagent.plan.constants import Constants
 from passagent.plan.convert import flattened, parts, python_value, rebuilt
 from passagent.plan.model import Choice, Plan
-from passagent.plan.table import Empty, Interpret, Table
+from passagent.plan.table import Empty, Mode, Table
 
 
 class Replay:
     """A plan that is ready to run on `device`; `call(*inputs)` runs it on torch's current stream.
 
-    `built`: its kernels (compile_plan). `choices`: for each Choice that is met, in order, which alternative
-    runs; the first where none is given. `empty` allocates outputs, by default as torch does; with `fresh` it
-    allocates scratch memory too, anew for each call. `interpret` runs Triton kernels in place of compiled
-    ones (interpret.py). `call` takes what the recorded replacement took and returns what it returned. It
-    raises TypeError for arguments that the plan is not for, and RuntimeError with CUDA's words if a launch
-    fails. A replay runs in one thread at a time. A CUDA graph may capture it.
+    `built`: its kernels (compile_plan). `empty` allocates outputs, by default as torch does. `call` takes
+    what the recorded replacement took and returns what it returned. It raises TypeError for arguments
+    that the plan is not for, and RuntimeError with CUDA's words if a launch fails. A replay runs in one
+    thread at a time. A CUDA graph may capture it.
 
     Raises PlanError for a plan that cannot run here.
     """
@@ -43,10 +41,8 @@ class Replay:
         plan: Plan,
         built: Mapping[str, Built],
         device: str | torch.device = "cpu",
-        choices: Sequence[int] = (),
+        mode: Mode = Mode(),
         empty: Empty | None = None,
-        interpret: Interpret | None = None,
-        fresh: bool = False,
     ) -> None:
         self.plan, self.device = plan, torch.device(device)
         if self.device.type == "cuda":
@@ -54,7 +50,7 @@ class Replay:
         if device_of(plan) == "cpu" and self.device.type != "cpu":
             raise PlanError(f"a plan for the CPU cannot run on {self.device}")
         self._constants = Constants(plan, self.device)
-        table = Table(plan, built, self._constants, self.device, choices, interpret, fresh)
+        table = Table(plan, built, self._constants, self.device, mode)
         self.arena = table.arena
         """Scratch memory of all calls, bytes."""
         function = table.function(empty)
@@ -68,7 +64,7 @@ class Replay:
             self.call = functools.partial(_arranged, function, nested, shape)
 
     def is_intact(self) -> bool:
-        """Whether all constants still have their bytes."""
+        """Tell whether all constants still have their bytes."""
         return self._constants.are_intact()
 
 
@@ -76,27 +72,28 @@ class _Convolution:
     """A call of the library's, of what a plan is given."""
 
     def __init__(self, plan: Plan, call: LibraryCall, empty: Empty | None) -> None:
-        places = {one.value: n for n, one in enumerate(flattened(plan.inputs)) if isinstance(one, ValueArg)}
-        of_values = {k: one.value for k, one in enumerate(call.arguments) if isinstance(one, ValueArg)}
+        places = {a.value: n for n, a in enumerate(flattened(plan.inputs)) if isinstance(a, ValueArg)}
+        of_values = {k: a.value for k, a in enumerate(call.arguments) if isinstance(a, ValueArg)}
         self._tensors = [(k, places[value], plan.values[value].shape) for k, value in of_values.items()]
         self._arguments = [None if k in of_values else python_value(a) for k, a in enumerate(call.arguments)]
         self._empty = empty
 
-    def of(self, given: Sequence[Any]) -> torch.Tensor | None:
-        """What it gives, in memory of `empty`'s if there is one; None for other tensors than the plan's."""
+    def of(self, args: Sequence[Any]) -> torch.Tensor | None:
+        """The convolution's result, in memory of `empty`'s if there is one; None for others than the plan's
+        tensors."""
         arguments: list[Any] = list(self._arguments)
         for number, place, shape in self._tensors:
-            if place >= len(given) or getattr(given[place], "shape", None) != shape:
+            if place >= len(args) or getattr(args[place], "shape", None) != shape:
                 return None
-            arguments[number] = given[place]
-        made = torch.convolution(*arguments)
+            arguments[number] = args[place]
+        result = torch.convolution(*arguments)
         if self._empty is None:
-            return made
-        return self._empty(tuple(made.shape), made.stride(), made.dtype).copy_(made)
+            return result
+        return self._empty(tuple(result.shape), result.stride(), result.dtype).copy_(result)
 
 
-def _after_library(calls: Sequence[_Convolution], function: Callable[..., Any], *given: Any) -> Any:
-    return function(*given, *(call.of(given) for call in calls))
+def _after_library(calls: Sequence[_Convolution], function: Callable[..., Any], *args: Any) -> Any:
+    return function(*args, *(call.of(args) for call in calls))
 
 
 def choices_of(plan: Plan) -> list[int]:

@@ -65,15 +65,15 @@ def folded(recording: Recording) -> list[Folded]:
         for call in subgraph.calls:
             names[call.number, call.plan].append(subgraph.name)
     return [
-        Folded(one.file, plan, tuple(names[number, position]))
-        for number, one in enumerate(recording.passes)
-        for position, plan in enumerate(one.plans)
+        Folded(recorded.file, plan, tuple(names[number, position]))
+        for number, recorded in enumerate(recording.passes)
+        for position, plan in enumerate(recorded.plans)
     ]
 
 
 def recording_text(recording: Recording, ir: bool = False) -> str:
     """All plans, at most 80 columns wide; with `ir` also the Triton IR of each kernel, as it is."""
-    return "\n\n".join(_folded_text(one, ir) for one in folded(recording))
+    return "\n\n".join(_folded_text(entry, ir) for entry in folded(recording))
 
 
 def brief(plan: Plan) -> str:
@@ -90,28 +90,28 @@ class Moved:
 
 
 def moved(plan: Plan) -> Moved:
-    """Of a launch: reads what holds something by then, writes what does not (or all it has, if all does).
+    """Count moved bytes: a launch reads values that hold something by then, and writes the others (or all).
 
     Of a choice the alternative that moves most.
     """
     return _moved(plan, plan.steps, {n for n, v in enumerate(plan.values) if v.kind in ("input", "constant")})
 
 
-def _folded_text(one: Folded, ir: bool) -> str:
-    names = ", ".join(dict.fromkeys(one.subgraphs))
-    lines = [f"plan {one.plan.digest()[:12]}  {one.file}"]
+def _folded_text(entry: Folded, ir: bool) -> str:
+    names = ", ".join(dict.fromkeys(entry.subgraphs))
+    lines = [f"plan {entry.plan.digest()[:12]}  {entry.file}"]
     lines += _wrapped(f"subgraphs {names}", 1)
     lines += [f"{_INDENT}inputs"]
-    lines += _inputs_text(one.plan)
-    for call in one.plan.library:
-        given = ", ".join(map(_argument, call.arguments))
-        lines += _wrapped(f"v{call.value} = {call.operator}({given}), the library's", 1)
+    lines += _inputs_text(entry.plan)
+    for call in entry.plan.library:
+        arguments = ", ".join(map(_argument, call.arguments))
+        lines += _wrapped(f"v{call.value} = {call.operator}({arguments}), the library's", 1)
     lines += [f"{_INDENT}steps"]
-    lines += textwrap.indent("\n".join(_steps_text(one.plan)), _INDENT * 2).split("\n")
-    lines += _wrapped(f"result {_argument(one.plan.result)}", 1)
-    told = [f"{name} {value}" for name, value in one.plan.facts.items()]
-    lines += _wrapped(f"holds for {', '.join(told)}", 1) if told else []
-    for kernel in one.plan.kernels.values() if ir else ():
+    lines += textwrap.indent("\n".join(_steps_text(entry.plan)), _INDENT * 2).split("\n")
+    lines += _wrapped(f"result {_argument(entry.plan.result)}", 1)
+    facts = [f"{name} {value}" for name, value in entry.plan.facts.items()]
+    lines += _wrapped(f"holds for {', '.join(facts)}", 1) if facts else []
+    for kernel in entry.plan.kernels.values() if ir else ():
         if isinstance(kernel, TritonKernel):
             lines += [f"{_INDENT}ttir of {kernel.entry} for {kernel.target}", _shown(kernel.ttir)]
     return "\n".join(lines)
@@ -186,8 +186,8 @@ class _Text:
         self.say(", ".join(words), depth)
         names = [parameter.name for parameter in kernel.signature]
         pairs = zip(names, step.args, strict=False)
-        given = [f"{name}={_argument(arg)}" if name else _argument(arg) for name, arg in pairs]
-        self.say(", ".join(given), depth + 1)
+        arguments = [f"{name}={_argument(arg)}" if name else _argument(arg) for name, arg in pairs]
+        self.say(", ".join(arguments), depth + 1)
 
     def introduce(self, number: int, depth: int) -> None:
         """Say what a view or a constant is before it is used."""
@@ -199,8 +199,8 @@ class _Text:
             at = f" from element {value.offset}" if value.offset else ""
             self.say(f"v{number} = view of v{value.of}{at}: {_value(value)}", depth)
         elif value.kind == "constant":
-            told = "".join(f", address of v{a.value}" for a in value.addresses)
-            self.say(f"v{number} = constant {_value(value)}, {size(_bytes(value))}{told}", depth)
+            addresses = "".join(f", address of v{a.value}" for a in value.addresses)
+            self.say(f"v{number} = constant {_value(value)}, {size(_bytes(value))}{addresses}", depth)
 
     def say(self, text: str, depth: int) -> None:
         self.lines += _wrapped(text, depth, room=_WIDTH - 2 * len(_INDENT))
@@ -248,7 +248,7 @@ def _moved(plan: Plan, steps: Sequence[Step], held: set[int]) -> Moved:
                 written += sum((new or full).values())
                 held |= {_root(plan, n) for n in sizes}
             case Choice():
-                each = [(_moved(plan, one.steps, own := set(held)), own) for one in step.of]
+                each = [(_moved(plan, a.steps, now := set(held)), now) for a in step.of]
                 most, after = max(each, key=lambda pair: pair[0].read + pair[0].written)
                 read, written = read + most.read, written + most.written
                 held |= after
@@ -257,13 +257,13 @@ def _moved(plan: Plan, steps: Sequence[Step], held: set[int]) -> Moved:
 
 def _reached(plan: Plan, step: Launch) -> dict[int, int]:
     """Bytes of each tensor that a launch is given, or finds the address of in a table."""
-    found: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     for number in _given(step):
         value = plan.values[number]
-        found[number] = _bytes(value)
+        sizes[number] = _bytes(value)
         if value.kind == "constant":
-            found |= {a.value: _bytes(plan.values[a.value]) for a in value.addresses}
-    return found
+            sizes |= {a.value: _bytes(plan.values[a.value]) for a in value.addresses}
+    return sizes
 
 
 def _root(plan: Plan, number: int) -> int:
@@ -272,7 +272,7 @@ def _root(plan: Plan, number: int) -> int:
 
 
 def _bytes(value: Value) -> int:
-    """Of its elements, each once."""
+    """The bytes of its elements, each once."""
     sizes = [n if step else min(n, 1) for n, step in zip(value.shape, value.stride, strict=True)]
     itemsize: int = getattr(torch, value.dtype).itemsize
     return math.prod(sizes) * itemsize

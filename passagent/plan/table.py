@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -48,15 +49,26 @@ class Where(NamedTuple):
     slot: int = extension.NOWHERE
 
 
+@dataclass(frozen=True)
+class Mode:
+    """The way in which a plan is replayed."""
+
+    choices: Sequence[int] = ()
+    """The alternative of each Choice that runs; the first where none is given."""
+    interpret: Interpret | None = None
+    """Runs Triton kernels in place of compiled ones (interpret.py)."""
+    fresh: bool = False
+    """Scratch memory is allocated too, anew for each call."""
+
+
 class Table:
     """The table of a plan for replay.c, and all that it refers to."""
 
     def __init__(
-        self, plan: Plan, built: Mapping[str, Built], constants: Constants, device: torch.device,
-        choices: Sequence[int], interpret: Interpret | None, fresh: bool = False,
-    ) -> None:  # fmt: skip
+        self, plan: Plan, built: Mapping[str, Built], constants: Constants, device: torch.device, mode: Mode
+    ) -> None:
         self.plan, self.built, self.constants, self.device = plan, built, constants, device
-        self.interpret = interpret
+        self.interpret = mode.interpret
         self.cpu = self.device.type == "cpu"
         self.cells: list[extension.Cell] = []
         self.objects: list[extension.Object] = []
@@ -67,10 +79,10 @@ class Table:
         for position, argument in enumerate(self.given):
             if isinstance(argument, ValueArg):
                 self.slots.setdefault(argument.value, position)
-        self.steps_taken = list(taken(self.plan.steps, iter(choices)))
+        self.steps_taken = list(taken(self.plan.steps, iter(mode.choices)))
         leaf_bases = [memory.place(self.plan, n).base for n in _values(self.plan.result)]
         self.outputs = [n for n in dict.fromkeys(leaf_bases) if self.plan.values[n].kind == "made"]
-        if fresh:
+        if mode.fresh:
             allocated = [step.value for step in self.steps_taken if isinstance(step, Alloc)]
             self.outputs += [n for n in allocated if n not in self.outputs]
         self.layouts = {base: self._layout(base) for base in self.outputs}
@@ -87,13 +99,13 @@ class Table:
         """Shape and strides that an output is allocated with: of the view of all of it that is returned."""
         whole = self.plan.values[base]
         views = {n for n in _values(self.plan.result) if memory.place(self.plan, n).base == base}
-        seen = self.plan.values[views.pop()] if len(views) == 1 else whole
-        alike = (seen.dtype, memory.span(seen)) == (whole.dtype, memory.span(whole)) and memory.is_dense(seen)
-        chosen = seen if alike else whole
+        view = self.plan.values[views.pop()] if len(views) == 1 else whole
+        alike = (view.dtype, memory.span(view)) == (whole.dtype, memory.span(whole)) and memory.is_dense(view)
+        chosen = view if alike else whole
         return chosen.shape, chosen.stride
 
     def _laid_out(self) -> tuple[dict[Any, int], int]:
-        """What lies where in the arena: values, constants with addresses, scratch memory of launches."""
+        """The layout of the arena: values, constants with addresses, scratch memory of launches."""
         needed: dict[Any, int] = {
             number: memory.span(self.plan.values[number]) for number in self._pointing()
         }
@@ -162,16 +174,14 @@ class Table:
             None if slot != extension.NOWHERE else id(fixed), None if view is None else id(view), slot
         )
 
-    def _step(
-        self, kind: int, name: str, cells: Sequence[Where] = (), function: int | None = None, size: int = 0,
-        pattern: int = 0, sizes: tuple[int, ...] = (1,) * 7,
-    ) -> None:  # fmt: skip
+    def _step(self, kind: int, name: str, cells: Sequence[Where] = (), **fields: Any) -> None:
+        """Add a step; `fields`: of extension.Step."""
         first = len(self.cells)
         self.cells += [extension.Cell(cell.value % (1 << 64), cell.slot) for cell in cells]
-        words = (ctypes.c_uint32 * 7)(*sizes)
+        words = (ctypes.c_uint32 * 7)(*fields.pop("sizes", (1,) * 7))
         text = name.encode()
         self.keep.append(text)
-        self.steps.append(extension.Step(kind, first, len(cells), words, function, size, pattern, text))
+        self.steps.append(extension.Step(kind, first, len(cells), words, name=text, **fields))
 
     def _call(self, name: str, function: Run, numbers: Sequence[int]) -> None:
         """A step that calls Python with the tensors of values."""
@@ -191,8 +201,8 @@ class Table:
             self._launch(step)
 
     def _fill(self, step: Fill) -> None:
-        value, one = self.plan.values[step.value], filled(step, self.plan.values[step.value])
-        raw = bytes(one.reshape(1).view(torch.uint8).tolist())
+        value, scalar = self.plan.values[step.value], filled(step, self.plan.values[step.value])
+        raw = bytes(scalar.reshape(1).view(torch.uint8).tolist())
         if not memory.span(value):
             return
         cuda_fills = len(set(raw)) == 1 or (
@@ -204,7 +214,7 @@ class Table:
                 extension.FILL, "a fill", [self.where(step.value)], size=memory.span(value), pattern=pattern
             )
         else:
-            self._call("a fill", _filling(one.item()), [step.value])
+            self._call("a fill", _filling(scalar.item()), [step.value])
 
     def _beyond(self, step: Fill, unit: int) -> int:
         """Bytes from a multiple of `unit` to the target of a fill; not 0 if that is unknown."""
@@ -237,11 +247,11 @@ class Table:
         built = self.built[step.kernel]
         function, types = _loaded(built, kernel.entry, self.device)
         pairs = zip(step.args, kernel.signature, strict=True)
-        passed = [one for argument, parameter in pairs for one in _passed(argument, parameter)]
+        passed = [cell for argument, parameter in pairs for cell in _passed(argument, parameter)]
         types = types or tuple(parameter.type for parameter in kernel.signature)
         is_triton = isinstance(kernel, TritonKernel)
         cells = [
-            self._cell(kernel.entry, one, ctype, is_triton) for one, ctype in zip(passed, types, strict=True)
+            self._cell(kernel.entry, c, ctype, is_triton) for c, ctype in zip(passed, types, strict=True)
         ]
         shared = step.shared
         if is_triton:
@@ -253,10 +263,12 @@ class Table:
             if sizes not in (None, [ctypes.sizeof(launch.TYPES[ctype]) for ctype in types]):
                 raise PlanError(f"{kernel.entry} takes parameters of {sizes} bytes, the plan gives {types}")
         block = step.block or (built.threads or 1, 1, 1)
-        self._step(extension.LAUNCH, kernel.entry, cells, function, sizes=(*step.grid, *block, shared))
+        self._step(
+            extension.LAUNCH, kernel.entry, cells, function=function, sizes=(*step.grid, *block, shared)
+        )
 
     def _cell(self, kernel: str, argument: Argument, ctype: str, wraps: bool) -> Where:
-        """What a kernel is given for an argument, as its parameter's C type; `wraps`: unsigned as signed."""
+        """The kernel's value for an argument, as its parameter's C type; `wraps`: unsigned as signed."""
         if isinstance(argument, ValueArg):
             return self.where(argument.value)
         if isinstance(argument, AddressArg):
@@ -276,26 +288,27 @@ class Table:
                 self.objects.append(self.object(leaf.value))
             else:
                 self.objects.append(self._object(python_value(leaf)))
-        made = []
+        parts = []
         for number in self.outputs:
             value = self.plan.values[number]
-            made += [*self.layouts[number], memory.dtype_of(value)]
-        told, loaded = explain(self.plan, self.device), extension.library()
+            parts += [*self.layouts[number], memory.dtype_of(value)]
+        explanation, loaded = explain(self.plan, self.device), extension.library()
         if not self.cpu:
             launch.tell_cuda(loaded)
         empty = empty or launch.EMPTY[self.device.type]
         inputs = [self._input(loaded, position) for position in range(len(self.given))]
         tables = [
             extension.array(extension.Input, inputs),
-            extension.array(ctypes.c_void_p, [id(part) for part in made]),
+            extension.array(ctypes.c_void_p, [id(part) for part in parts]),
             extension.array(extension.Cell, self.cells),
             extension.array(extension.Object, self.objects),
             extension.array(extension.Step, self.steps),
         ]
-        self.keep += [tables, made, told, empty]
+        self.keep += [tables, parts, explanation, empty]
         keep = list(self.keep)
         program = extension.Program(
-            name=b"replay", explain=id(told), look=id(look), empty=id(empty), keep=id(keep), cpu=self.cpu,
+            name=b"replay", explain=id(explanation), look=id(look), empty=id(empty), keep=id(keep),
+            cpu=self.cpu,
             device=self.device.index or 0, many=isinstance(self.plan.result, TupleArg),
             inputs=len(self.given), slots=len(self.given), outputs=len(self.outputs),
             cells=len(self.cells), steps=len(self.steps), objects=len(self.objects), results=len(results),
@@ -338,8 +351,8 @@ def look(base: torch.Tensor, view: tuple[torch.dtype, tuple[int, ...], tuple[int
     if dtype == base.dtype:
         return base.as_strided(shape, stride, begin // dtype.itemsize)
     with torch.no_grad():
-        seen = torch.empty(0, dtype=dtype, device=base.device)
-        return seen.set_(base.untyped_storage(), begin // dtype.itemsize, shape, stride)
+        tensor = torch.empty(0, dtype=dtype, device=base.device)
+        return tensor.set_(base.untyped_storage(), begin // dtype.itemsize, shape, stride)
 
 
 def taken(steps: Sequence[Step], choices: Iterator[int]) -> Iterator[Step]:
@@ -359,7 +372,7 @@ def _values(argument: Argument) -> Iterator[int]:
 
 
 def _passed(argument: Argument, parameter: Parameter) -> Iterator[Argument]:
-    """What a compiled kernel is given of an argument: nothing of a constant, of a tuple its parts."""
+    """The parts of an argument that a compiled kernel gets: nothing of a constant, of a tuple its parts."""
     if parameter.items:
         assert isinstance(argument, TupleArg)
         for item, part in zip(argument.items, parameter.items, strict=True):

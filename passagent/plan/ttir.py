@@ -21,7 +21,7 @@ class Made(NamedTuple):
     ttir: str
     signature: tuple[Parameter, ...]
     constants: dict[tuple[int, ...], Any]
-    """What is compiled in, by the path of its parameter."""
+    """Values that are compiled in, by the paths of their parameters."""
     specialisation: tuple[Attribute, ...]
 
 

@@ -1,1 +1,1 @@
-"""What the kernel offers to shut a process in, and compilers that run shut in. Imports nothing but errors."""
+"""Shut a process in with the kernel's means, and run compilers so. Imports nothing but errors."""

@@ -1,4 +1,4 @@
-"""What passes between the referee and a worker: framed JSON, and tensors as bytes in shared memory.
+"""Messages between the referee and a worker: framed JSON, and tensors as bytes in shared memory.
 
 The channel carries plain data only: no pickle, so nothing that a worker sends can run on the other side.
 """
@@ -82,20 +82,20 @@ class Channel:
         if deadline is None:
             self.socket.sendall(data)
             return
-        left = memoryview(data)
-        while left:
+        remaining = memoryview(data)
+        while remaining:
             wait_s = max(0.0, deadline - time.monotonic())
             if not select.select([], [self.socket], [], wait_s)[1]:
                 raise ChannelTimeout
             with suppress(BlockingIOError):
-                left = left[self.socket.send(left, socket.MSG_DONTWAIT) :]
+                remaining = remaining[self.socket.send(remaining, socket.MSG_DONTWAIT) :]
 
     def _read(self, size: int, deadline: float | None, max_fds: int) -> tuple[bytes, list[int]]:
         data, fds = bytearray(), []
         while len(data) < size:
             if deadline is not None:
-                left = deadline - time.monotonic()
-                if left <= 0 or not select.select([self.socket], [], [], left)[0]:
+                seconds = deadline - time.monotonic()
+                if seconds <= 0 or not select.select([self.socket], [], [], seconds)[0]:
                     raise ChannelTimeout
             try:
                 if max_fds:
@@ -199,18 +199,18 @@ class Arena:
         Nothing stays mapped: a worker's kernels find no outputs here. Writes meet the limit on the size of a
         worker's files, so that large tensors are copied through windows.
         """
-        left = memoryview(bytes_of(tensor))
-        end = at + len(left)
+        remaining = memoryview(bytes_of(tensor))
+        end = at + len(remaining)
         if end > self.size:
             raise ValueError(f"outputs are larger than eager's: {end} of {self.size} bytes")
-        while left and end <= _WRITTEN:
-            written = os.pwrite(self.fd, left, at)
-            left, at = left[written:], at + written
-        if left:
+        while remaining and end <= _WRITTEN:
+            written = os.pwrite(self.fd, remaining, at)
+            remaining, at = remaining[written:], at + written
+        if remaining:
             start = at - at % mmap.ALLOCATIONGRANULARITY
             flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
             with mmap.mmap(self.fd, end - start, flags=flags, offset=start) as window:
-                window[at - start : end - start] = left
+                window[at - start : end - start] = remaining
         return end
 
     def write_flat(self, tensors: list[torch.Tensor], is_shared: bool = False) -> Placed:
@@ -239,9 +239,9 @@ class Arena:
     def read(self, description: Described) -> torch.Tensor:
         """A copy of the tensor described. Raises ValueError if the description does not fit the arena."""
         view = self.view(description)
-        made = torch.empty(view.shape, dtype=view.dtype)
-        copy(made.view(-1), view.view(-1))
-        return made
+        tensor = torch.empty(view.shape, dtype=view.dtype)
+        copy(tensor.view(-1), view.view(-1))
+        return tensor
 
     def view(self, description: Described) -> torch.Tensor:
         """The tensor described, where it lies, to be read only; of a sealed or trusted worker's arena.

@@ -1,4 +1,4 @@
-"""What a measurement depends on: machine, versions, the evaluator's own code; and a worker's environment."""
+"""The conditions of a measurement: machine, versions, the evaluator's code; and a worker's environment."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def _first_sibling(core: int) -> int:
     return int(re.split("[,-]", listed)[0])
 
 
-def worker_threads(wanted: int | None) -> int:
+def worker_threads(threads: int | None) -> int:
     """OpenMP threads of a worker: as wanted, else all cores but one."""
-    return wanted or max(1, len(os.sched_getaffinity(0)) - 1)
+    return threads or max(1, len(os.sched_getaffinity(0)) - 1)
 
 
 def worker_memory(wanted_gb: float | None) -> int:
@@ -78,7 +78,7 @@ def device_memory_bytes(device: str) -> int:
 
 
 def gpu_memory_bytes(device: str) -> int:
-    """The memory of a GPU, all told."""
+    """The whole memory of a GPU."""
     import torch
 
     return int(torch.cuda.get_device_properties(device).total_memory)
@@ -91,7 +91,7 @@ def give_memory_back() -> None:
 
 def worker_environment(scratch: Path, threads: int, device: str) -> dict[str, str]:
     """The environment of a candidate, from an allow-list: no key and no token of the parent is in it."""
-    kept = {name: value for name, value in os.environ.items() if name in _ALLOWED}
+    inherited = {name: value for name, value in os.environ.items() if name in _ALLOWED}
     # Freed memory stays with the process, on both sides: no page faults for what glibc would give back and
     # ask for again at every call.
     keep = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=4294967296"
@@ -114,11 +114,11 @@ def worker_environment(scratch: Path, threads: int, device: str) -> dict[str, st
         "TORCHINDUCTOR_COMPILE_THREADS": "1",  # no pool of processes that a worker would wait for
         "TRITON_DISABLE_LINE_INFO": "1",  # paths in it would make each worker's PTX another one
     }
-    return kept | {name: str(path) for name, path in private.items()} | fixed | gpus_in_sight(device)
+    return inherited | {name: str(path) for name, path in private.items()} | fixed | gpus_in_sight(device)
 
 
 def gpus_in_sight(device: str) -> dict[str, str]:
-    """What hides all GPUs from a process that works on the CPU, as environment variables; none for a GPU.
+    """Environment variables that hide all GPUs from a process that works on the CPU; none for a GPU.
 
     Dynamo asks every GPU in sight for its random state. A process that has asked cannot fork one that asks.
     """
@@ -147,7 +147,7 @@ def describe(device: str, threads: int) -> dict[str, Any]:
     """Machine, device and library versions, as plain data."""
     import torch
 
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "machine": platform.machine(),
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
@@ -160,14 +160,14 @@ def describe(device: str, threads: int) -> dict[str, Any]:
     }
     if device.startswith("cuda"):
         properties = torch.cuda.get_device_properties(device)
-        found |= {
+        facts |= {
             "gpu": properties.name,
             "multiprocessors": properties.multi_processor_count,
             "gpu_memory_gb": round(properties.total_memory / 2**30, 1),
             "cuda": torch.version.cuda,
             "capability": f"{properties.major}.{properties.minor}",
         }
-    return found
+    return facts
 
 
 def device_name(device: str) -> str:
@@ -189,7 +189,7 @@ def _cpu_model() -> str:
 
 
 def package_version(package: str) -> str | None:
-    """Of a package, by its distribution's name; None where it is not installed."""
+    """The version of a package, by its distribution's name; None where it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

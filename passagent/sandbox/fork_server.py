@@ -29,7 +29,7 @@ class ForkServer:
     """The process that forks. It has no environment or data of ours."""
 
     name: str
-    """As errors call it."""
+    """The name that errors use."""
     process: subprocess.Popen[bytes]
     socket: socket.socket
     scratch: Path
@@ -50,7 +50,7 @@ class ForkServer:
     def run(
         self, request: bytes, limits: Limits, wall_s: float, most: int, **more: Any
     ) -> tuple[bytes | None, dict[str, Any]]:
-        """What a fork answers to a request, and how it ended; it is killed then.
+        """Send a request to a new fork. Return its answer and how it ended; it is killed then.
 
         None if no answer came in `wall_s`; at most a little over `most` bytes are read. `more`: of the
         message that asks for the fork. Raises InfrastructureError if the server is gone.

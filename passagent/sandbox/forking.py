@@ -27,7 +27,7 @@ def serve(
 ) -> None:
     """Fork when asked, until the channel closes; then what was forked is killed.
 
-    `{"op": "fork", "limits": {...}, "cuda": bool}` with a socket beside it forks a process, which does `work`
+    `{"op": "fork", "limits": {...}, "cuda": bool}` with a socket attached forks a process, which does `work`
     with that socket and its scratch directory; before that, `prepare` sees the message here. The reply has
     the `pid`. `{"op": "end", "pid": n}` kills and reaps it; the reply has its exit `status` and `cpu_s`.
     """

@@ -1,4 +1,4 @@
-"""Which files a process may open: Linux's Landlock, by its three system calls."""
+"""Limit the files that a process may open: Linux's Landlock, by its three system calls."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ def restrict(
     abi = _call(_CREATE, None, 0, 1)
     if abi < min(_KNOWN):
         raise OSError(errno.ENOSYS, f"Landlock of this kernel is too old (ABI {abi})")
-    known = (1 << _KNOWN.get(abi, 16)) - 1
-    handled = struct.pack("QQQ", known, 3, 3)
+    supported = (1 << _KNOWN.get(abi, 16)) - 1
+    handled = struct.pack("QQQ", supported, 3, 3)
     ruleset = _call(_CREATE, handled, 8 if abi < 4 else 16 if abi < 6 else 24, 0)
     rules = [(path, _READ) for path in read] + [(path, _READ | _WRITE | _MAKE) for path in write]
     rules += [(path, _READ | _WRITE | _IOCTL) for path in devices]
     rules += [(path, _READ | _EXECUTE) for path in execute]
-    kept = []
+    descriptors = []
     try:
         for path, rights in rules:
-            fd = _allow(ruleset, path, rights & known)
+            fd = _allow(ruleset, path, rights & supported)
             if fd is not None and path.is_relative_to("/proc"):
-                kept.append(fd)
+                descriptors.append(fd)
             elif fd is not None:
                 os.close(fd)
         _call(_RESTRICT, ruleset, 0)
     finally:
         os.close(ruleset)
-    return kept
+    return descriptors
 
 
 def _allow(ruleset: int, path: Path, rights: int) -> int | None:

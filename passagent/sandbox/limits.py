@@ -1,4 +1,4 @@
-"""What compilers and other tools may take of the machine: the one table of it."""
+"""Limits of compilers and other tools: the one table of what they may take of the machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ToolLimits:
-    """Of a tool with all that it starts, but for `memory`, `cpu_s` and `descriptors`: of each process."""
+    """Limits of a tool with all that it starts; `memory`, `cpu_s` and `descriptors`: of each process."""
 
     wall_s: float = 60.0
     cpu_s: int = 60
@@ -20,7 +20,7 @@ class ToolLimits:
     """Processes and threads, counted every 20 ms: beyond them all are killed."""
     descriptors: int = 256
     is_candidates: bool = True
-    """What it takes is a candidate's doing (tools.END)."""
+    """Its time counts as the candidate's (tools.END)."""
 
 
 COMPILE = ToolLimits()

@@ -14,13 +14,13 @@ PART = 1 << 21
 CHUNK = 1 << 17
 """Elements that are looked at together, at most: with fewer, threads mostly wait for Python's lock."""
 _FEW_CORES = 4
-"""Of more the referee leaves half to the workers: calls may be timed meanwhile."""
+"""With more cores the referee leaves half to the workers: calls may be timed meanwhile."""
 
 T = TypeVar("T")
 
 
 def each_part(work: Callable[..., T], *tensors: torch.Tensor) -> list[T]:
-    """What `work` makes of each part of flat tensors of one size: `work(first element, *part)`; in order."""
+    """Apply `work(first element, *part)` to each part of flat tensors of one size; the results in order."""
     starts = range(0, max(1, tensors[0].numel()), PART)
     parts = zip(starts, *(tensor.split(PART) for tensor in tensors), strict=True)
     return in_threads(work, list(parts))
@@ -31,15 +31,15 @@ def in_threads(work: Callable[..., T], parts: Sequence[tuple[Any, ...]]) -> list
     if len(parts) == 1:
         return [work(*parts[0])]
     cores = len(os.sched_getaffinity(0))
-    with ThreadPoolExecutor(min(max(1, len(parts)), max(cores // 2, min(cores, _FEW_CORES)))) as beside:
-        return list(beside.map(lambda part: work(*part), parts))
+    with ThreadPoolExecutor(min(max(1, len(parts)), max(cores // 2, min(cores, _FEW_CORES)))) as pool:
+        return list(pool.map(lambda part: work(*part), parts))
 
 
-def equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether dtypes, shapes and all values are the same, with no NaN among them."""
-    if one.dtype != other.dtype or one.shape != other.shape:
+def equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Tell whether dtypes, shapes and all values are the same, with no NaN among them."""
+    if tensor.dtype != other.dtype or tensor.shape != other.shape:
         return False
-    return all(each_part(lambda _, a, b: torch.equal(a, b), one.reshape(-1), other.reshape(-1)))
+    return all(each_part(lambda _, a, b: torch.equal(a, b), tensor.reshape(-1), other.reshape(-1)))
 
 
 def copy(into: torch.Tensor, values: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""What a process gives up for good: the users and network of its host, capabilities, resources."""
+"""Give up privileges for good: the users and network of its host, capabilities, resources."""
 
 from __future__ import annotations
 

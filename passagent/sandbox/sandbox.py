@@ -10,8 +10,8 @@ seccomp: starts no process, opens no socket, signals nobody else
 killed_first: where memory ends the kernel ends it before others (with CUDA nothing limits its address space)
 and descriptors_closed, no_new_privileges, no_capabilities, not_dumpable, dies_with_parent
 
-A candidate sees no layer: honest code meets none of them, other code gets EPERM or EACCES, and the zygote
-names in the worker's log what was denied.
+A candidate sees no layer: honest code meets none of them, other code gets EPERM or EACCES, and the fork
+server names in the worker's log what was denied.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _DEVICES = "null zero full random urandom"
 
 @dataclass(frozen=True)
 class Limits:
-    """What a worker may take of the machine; 0: as much as there is."""
+    """Limits of a worker on the machine; 0: as much as there is."""
 
     memory: int = 0
     """Address space, bytes."""
@@ -117,17 +117,17 @@ def enter(
     layer("not_dumpable", lambda: privileges.prctl(privileges.SET_DUMPABLE, 0))
     layer("dies_with_parent", follow_parent)
     shared = [Path("/dev/shm")] if report["private_scratch"] == "on" else []
-    own = [Path("/proc/self")] if cuda else []  # CUDA names its threads there
-    layer("landlock", lambda: landlock.restrict(readable(), [scratch, *shared, *own], devices()))
+    proc = [Path("/proc/self")] if cuda else []  # CUDA names its threads there
+    layer("landlock", lambda: landlock.restrict(readable(), [scratch, *shared, *proc], devices()))
     layer("seccomp", filter_calls)
     return report, listener[0]
 
 
 @functools.cache
 def readable() -> tuple[Path, ...]:
-    """What a worker may read: the system, Python, its packages and passagent's; no project and no home.
+    """Paths that a worker may read: the system, Python, its packages and passagent's; no project and no home.
 
-    Looked up once, in the zygote.
+    Looked up once, in the fork server.
     """
     packages = [entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")]
     for name in ("torch", "triton", "numpy"):
@@ -135,8 +135,8 @@ def readable() -> tuple[Path, ...]:
         packages += [str(Path(origin).parents[1])] if origin else []
     libraries = [*os.environ.get("LD_LIBRARY_PATH", "").split(":"), os.environ.get("CUDA_HOME", "")]
     names = [*_SYSTEM.split(), sys.prefix, sys.base_prefix, *packages, *filter(None, libraries)]
-    found = {Path(name).resolve() for name in names} - {Path("/"), _home()}
-    return (*sorted(found), _PACKAGE, *(Path("/proc") / name for name in _PROC.split()))
+    places = {Path(name).resolve() for name in names} - {Path("/"), _home()}
+    return (*sorted(places), _PACKAGE, *(Path("/proc") / name for name in _PROC.split()))
 
 
 def _home() -> Path:

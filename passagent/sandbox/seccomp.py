@@ -3,7 +3,8 @@
 The filter is a list of what is denied (processes, sockets, mounts, other processes, the kernel's own doors)
 and leaves the rest, because CUDA's driver needs calls that nobody has listed. System calls that are newer
 than this file do not exist for it. A denied call fails with EPERM; where the kernel can, a worker's is first
-handed to the zygote, which names it in the worker's log. A tool, such as a compiler, may start processes.
+handed to the fork server, which names it in the worker's log. A tool, such as a compiler, may start
+processes.
 """
 
 from __future__ import annotations
@@ -160,14 +161,14 @@ def _filter(allowed: frozenset[str], denied: int, flags: int) -> int:
     return result
 
 
-def answer_denied(listener: int, tell: Callable[[str], None]) -> None:
+def answer_denied(listener: int, notify: Callable[[str], None]) -> None:
     """Tell the name of the call that waits on `listener`, and let it fail with EPERM."""
     request = bytearray(80)
     column = _MACHINES[os.uname().machine][1]
     try:
         fcntl.ioctl(listener, _RECEIVE, request)
         identity, _, _, number = struct.unpack_from("QIIi", request)
-        tell(next((name for name, call in _CALLS.items() if call[column] == number), f"number {number}"))
+        notify(next((name for name, call in _CALLS.items() if call[column] == number), f"number {number}"))
         fcntl.ioctl(listener, _SEND, struct.pack("QqiI", identity, 0, -errno.EPERM, 0))
     except OSError:
         pass  # whoever made the call is dead
@@ -182,16 +183,16 @@ def filter_code(machine: str, pid: int, allowed: frozenset[str], denied: int) ->
     code = [_op(_LOAD, 4), _op(_EQUAL, audit, 1, 0), _op(_RETURN, _KILL), _op(_LOAD, 0)]
     code += [_op(_GREATER, _X32 - 1, 0, 1), _op(_RETURN, _KILL)]
     code += [_op(_GREATER, _NEWEST, 0, 1), _op(_RETURN, _ERRNO | errno.ENOSYS)]
-    own, itself = _among(0, (pid,), denied), _among(0, (0, pid), denied)
+    own_process, itself = _among(0, (pid,), denied), _among(0, (0, pid), denied)
     bodies = {
         "ioctl": _outside(1, _OWNERS, denied),
         "fcntl": _outside(1, _OWN_FCNTL, denied),
         "prctl": _outside(0, _PRCTL, denied),
         "clone": [_argument(0), _op(_AND_SET, _CLONE_THREAD, 1, 0), _op(_RETURN, denied)],
-        "kill": own + _outside(1, _KILLING, denied),
-        "tgkill": own + _outside(2, _KILLING, denied),
-        "rt_sigqueueinfo": own + _outside(1, _KILLING, denied),
-        "rt_tgsigqueueinfo": own + _outside(2, _KILLING, denied),
+        "kill": own_process + _outside(1, _KILLING, denied),
+        "tgkill": own_process + _outside(2, _KILLING, denied),
+        "rt_sigqueueinfo": own_process + _outside(1, _KILLING, denied),
+        "rt_tgsigqueueinfo": own_process + _outside(2, _KILLING, denied),
         "clone3": [_op(_RETURN, _ERRNO | errno.ENOSYS)],
     }
     bodies |= {name: itself for name in _CALLS if name == "prlimit64" or name.startswith("sched_set")}

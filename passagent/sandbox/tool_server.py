@@ -3,7 +3,7 @@
     python -I -S tool_server.py FD
 
 It has no threads and imports little, so that a tool costs a fork of a small process. What the kernel offers
-is tried out first, in a child, and told: {"LAYER": "on" or "off: REASON"}.
+is tried out first, in a child, and sent: {"LAYER": "on" or "off: REASON"}.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def _limit(limits: dict[str, Any]) -> None:
 
 
 def _tried() -> dict[str, str]:
-    """Which layers the kernel offers, found out in a child that enters them all."""
+    """Find out which layers the kernel offers, in a child that enters them all."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -184,9 +184,9 @@ def _tried() -> dict[str, str]:
         os._exit(0)
     os.close(write)
     with open(read, "rb") as pipe:
-        said = pipe.read()
+        answer = pipe.read()
     os.waitpid(pid, 0)
-    return dict(json.loads(said))
+    return dict(json.loads(answer))
 
 
 def _stop_crowds(running: dict[int, _Tool]) -> None:
@@ -230,8 +230,8 @@ def _reap(running: dict[int, _Tool], poll: select.poll) -> None:
                         poll.unregister(fd)
                     del running[fd]
                     with suppress(OSError):  # nobody waits for it
-                        said = {"code": os.waitstatus_to_exitcode(code), "crowd": tool.is_crowd}
-                        tool.status.send(json.dumps(said).encode())
+                        ending = {"code": os.waitstatus_to_exitcode(code), "crowd": tool.is_crowd}
+                        tool.status.send(json.dumps(ending).encode())
                     tool.status.close()
 
 

@@ -18,10 +18,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -69,39 +69,51 @@ class Done:
         return f"ended with {self.code}"
 
 
+@dataclass(frozen=True)
+class Access:
+    """The access of a tool beyond its own files."""
+
+    read: Iterable[Path] = ()
+    """Paths beneath which it may read."""
+    execute: Iterable[Path] = ()
+    """Paths beneath which it may read and run."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+NO_ACCESS = Access()
+
+
 def run(
     command: list[str],
     scratch: Path,
     limits: ToolLimits,
-    *,
-    read: Iterable[Path] = (),
-    execute: Iterable[Path] = (),
-    given: str = "",
-    environment: dict[str, str] | None = None,
+    access: Access = NO_ACCESS,
+    stdin: str = "",
 ) -> Done:
     """Run a tool in the directory `scratch`, which is all that it may write.
 
     It has no network, and opens its own files (where it is installed, and the system's headers and
-    libraries), what is beneath `read`, and `execute`, which it may also run. `given` is its standard input;
-    `environment` is added to a clean one. Raises InfrastructureError where tools cannot be started.
+    libraries), and what `access` names. Its environment is a clean one.
+
+    Raises InfrastructureError where tools cannot be started.
     """
     wall_s = limits.wall_s if not limits.is_candidates else min(limits.wall_s, END.get() - time.monotonic())
     if wall_s <= 0:
         return Done(-signal.SIGKILL, "", "", timed_out=True)
-    kept = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
-    clean = {"PATH": os.defpath, **kept, "TMPDIR": str(scratch), "LC_ALL": "C.UTF-8", "CCACHE_DISABLE": "1"}
+    env = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+    clean = {"PATH": os.defpath, **env, "TMPDIR": str(scratch), "LC_ALL": "C.UTF-8", "CCACHE_DISABLE": "1"}
     request = {
         "command": command,
         "scratch": str(scratch),
         "limits": asdict(limits),
-        "environment": clean | (environment or {}),
-        "read": [*_CONFIGURATION.split(), *map(str, read)],
-        "execute": [*SYSTEM.split(), *_installed(command[0]), *map(str, execute)],
+        "environment": clean | dict(access.environment),
+        "read": [*_CONFIGURATION.split(), *map(str, access.read)],
+        "execute": [*SYSTEM.split(), *_installed(command[0]), *map(str, access.execute)],
     }
     try:
         with ExitStack() as opened:
             files = [opened.enter_context(tempfile.TemporaryFile()) for _ in range(3)]
-            files[0].write(given.encode())
+            files[0].write(stdin.encode())
             files[0].seek(0)
             ours, theirs = map(opened.enter_context, socket.socketpair(type=socket.SOCK_SEQPACKET))
             fds = [*(file.fileno() for file in files), theirs.fileno()]
@@ -113,7 +125,7 @@ def run(
                 file.seek(0)
                 texts.append(file.read(limits.file).decode(errors="replace"))
     except OSError as error:
-        if isinstance(error, ConnectionError):  # its end is not yet told: the next tool needs another server
+        if isinstance(error, ConnectionError):  # its end is not yet known: the next tool needs another server
             with _STARTING:
                 _started.cache_clear()
         raise InfrastructureError(f"{command[0]} cannot be started: {error.strerror or error}") from error
@@ -123,42 +135,42 @@ def run(
 
 
 def ask(*command: str) -> Done:
-    """What a tool says of itself, such as its version. Raises InfrastructureError as `run` does."""
+    """Run a tool that prints about itself, such as its version. Raises InfrastructureError as `run` does."""
     with tempfile.TemporaryDirectory() as scratch:
         return run([*command], Path(scratch), ASK)
 
 
 def protections() -> dict[str, str]:
-    """What shuts tools in on this machine: for each layer "on" or "off: REASON".
+    """The layers that shut tools in on this machine: for each "on" or "off: REASON".
 
     Raises InfrastructureError where tools cannot be started.
     """
-    return {f"tools_{name}": said for name, said in _server(os.getpid()).protections.items()}
+    return {f"tools_{name}": state for name, state in _server(os.getpid()).protections.items()}
 
 
 def _ending(ours: socket.socket, wall_s: float) -> tuple[dict[str, Any], bool]:
-    """What the server says of a tool's end, and whether it had to be killed for the time that it took."""
+    """The server's report of a tool's end, and whether it had to be killed for the time that it took."""
     timed_out = False
     ours.settimeout(wall_s)
     try:
-        said = ours.recv(1 << 16)
+        answer = ours.recv(1 << 16)
     except TimeoutError:
         timed_out = True
         ours.shutdown(socket.SHUT_WR)  # the server kills the tool
         ours.settimeout(_GRACE_S)
-        said = ours.recv(1 << 16)
-    if not said:
+        answer = ours.recv(1 << 16)
+    if not answer:
         raise ConnectionResetError("the process that starts tools was lost")
-    return json.loads(said), timed_out
+    return json.loads(answer), timed_out
 
 
 @functools.cache
 def _installed(tool: str) -> list[str]:
     """Where a tool is installed, if it is not where the system's are."""
-    found = Path(shutil.which(tool) or tool).resolve()
-    if any(found.is_relative_to(place) for place in SYSTEM.split()):
+    program = Path(shutil.which(tool) or tool).resolve()
+    if any(program.is_relative_to(place) for place in SYSTEM.split()):
         return [str(place) for place in sorted(Path("/usr").glob("*-linux-gnu*"))]
-    places = [found, found.parent, found.parent.parent]  # as in PREFIX/bin/g++
+    places = [program, program.parent, program.parent.parent]  # as in PREFIX/bin/g++
     return [str(place) for place in places if place not in (Path("/"), Path.home(), Path("/usr"))]
 
 
@@ -193,14 +205,14 @@ def _started(pid: int) -> _Server:
         theirs.close()
         ours.settimeout(_START_S)
         try:
-            said = ours.recv(1 << 16)
+            answer = ours.recv(1 << 16)
         except OSError:
-            said = b""
-        if not said:
+            answer = b""
+        if not answer:
             process.kill()
             process.wait()
             log.seek(0)
             lines = log.read().decode(errors="replace").strip().splitlines()
             raise InfrastructureError(f"compilers cannot be started: {lines[-1] if lines else 'no answer'}")
         ours.settimeout(None)
-    return _Server(process, ours, json.loads(said))
+    return _Server(process, ours, json.loads(answer))

@@ -1,4 +1,5 @@
-"""What a worker may not know before it needs it: windows of timed calls, how many there are, input values.
+"""Hide from a worker what it may not know before it needs it: windows and number of timed calls, input
+values.
 
 Native code of a candidate reads all memory of its worker, but makes no system calls. So what is to come lies
 in files in memory that the worker does not map: before a call it reads that call's windows and values.
@@ -15,13 +16,13 @@ import torch
 
 _WORD = 8
 _CALL = 1
-"""What a call's windows stand behind: a graph without inputs has none."""
+"""Precedes the windows of a call: a graph without inputs has none."""
 _PART = 1 << 14
 """Elements that are mixed at a time: torch takes one thread for so few."""
 
 
 def hidden(windows: Sequence[Sequence[int]]) -> int:
-    """A descriptor of the windows of calls, which a worker reads as `Unseen`: it is not told how many."""
+    """A descriptor of the windows of calls, which a worker reads as `Unseen`, without their number."""
     words = [word for row in windows for word in (_CALL, *row)]
     fd = os.memfd_create("passagent-calls", os.MFD_CLOEXEC)
     try:
@@ -40,7 +41,7 @@ class Unseen:
         self._fd, self._row = fd, _WORD * (1 + inputs)
 
     def of(self, call: int) -> list[int] | None:
-        """Those of a call; None if there is none such."""
+        """The windows of a call; None if there is no such call."""
         row = os.pread(self._fd, self._row, call * self._row)
         if not row:
             return None
@@ -69,10 +70,10 @@ class Reservoir:
 
     def narrow(self, _: int, start: int, count: int) -> torch.Tensor:
         """A copy of some."""
-        made = torch.empty(count, dtype=self.dtype)
+        values = torch.empty(count, dtype=self.dtype)
         if count:
-            self.read(bytes_of(made), start)
-        return made
+            self.read(bytes_of(values), start)
+        return values
 
     def __getitem__(self, which: slice) -> torch.Tensor:
         start, stop, _ = which.indices(self._count)
@@ -80,9 +81,9 @@ class Reservoir:
 
     def read(self, into: Any, start: int) -> None:
         """Copy so many bytes from element `start` on."""
-        done, left = 0, memoryview(into)
-        while done < len(left):
-            got = os.preadv(self._fd, [left[done:]], self._offset + start * self.dtype.itemsize + done)
+        done, buffer = 0, memoryview(into)
+        while done < len(buffer):
+            got = os.preadv(self._fd, [buffer[done:]], self._offset + start * self.dtype.itemsize + done)
             if not got:
                 raise ValueError("a window outside of its arena")
             done += got
@@ -99,12 +100,12 @@ class Filling:
             other = buffer[: part.numel()]
             self._parts.append((start, part, other, bytes_of(other)))
 
-    def put(self, start: int, beside: int | None) -> None:
+    def put(self, start: int, partner: int | None) -> None:
         """The window that starts at `start`, mixed with the one at `beside` if there is one."""
         self._reservoir.read(self._into, start)
-        if beside is not None:
+        if partner is not None:
             for at, part, other, into in self._parts:
-                self._reservoir.read(into, beside + at)
+                self._reservoir.read(into, partner + at)
                 torch.lerp(part, other, self._mix, out=part)
 
 

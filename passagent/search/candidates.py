@@ -1,4 +1,4 @@
-"""From an episode's files to a node: stored, evaluated once, diagnosed, and told to the model."""
+"""From an episode's files to a node: stored, evaluated once, diagnosed, and described to the model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, PassagentError
 from passagent.evaluator.fleet.opening import LOCAL
 from passagent.evaluator.result import Candidate, Evaluation
-from passagent.evaluator.service.known import Known, keep, recall
+from passagent.evaluator.service.known import Case, Known, keep, recall
 from passagent.evaluator.service.pool import SubjectLost
 from passagent.events import EvaluationBegun
 from passagent.sandbox.environment import evaluator_version
@@ -59,8 +59,8 @@ def submitter(
             node, evaluation = await judge(session, node, Candidate(files), is_begun)
         with session.store.reading():
             evaluation = evaluation or evaluation_of(session.store, node)
-            said, told = _repeat_line(session.store, node), tell(session.store, node, files, evaluation)
-        return Answer(f"{said}\n{told}" if said else told, {"evaluation": verdict(evaluation)})
+            repeat, answer = _repeat_line(session.store, node), tell(session.store, node, files, evaluation)
+        return Answer(f"{repeat}\n{answer}" if repeat else answer, {"evaluation": verdict(evaluation)})
 
     return submit
 
@@ -71,23 +71,23 @@ def propose(
     """The node of a call, and whether it is evaluated from now on: not while an equal one is."""
     candidate = Candidate(files)
     note, key = note_of(files), canonical_key(files, candidate.key)
-    packed = stored.pack(files)
+    proposal = nodes.Proposal(files, note, key, stored.pack(files))
     with session.store.transaction():
         flush()
         earlier = nodes.of_episode(session.store, episode.id)
         parent_id = _parent(earlier, call_id, episode)
-        node = nodes.propose(session.store, episode, call_id, files, note, parent_id, key, packed)
+        node = nodes.propose(session.store, episode, call_id, proposal, parent_id)
         is_begun = node.state != "done" and nodes.start(session.store, node.id)
     return node, is_begun
 
 
 def tell(store: Store, node: Node, files: dict[str, str], evaluation: Evaluation | None = None) -> str:
-    """What a model is told of a node that is done and of its `files`; of its diagnosis where that changed."""
+    """Describe to a model a node that is done and its `files`, and its diagnosis where that changed."""
     evaluation = evaluation or evaluation_of(store, node)
     parent_as, best_as = bests.as_before(store, node)
     parent = None if node.parent_id is None else nodes.get_node(store, node.parent_id)
-    found, before = node.diagnosed or {}, (parent and parent.diagnosed) or {}
-    diagnosis = found.get("text", "") if found.get("label") != before.get("label") else ""
+    diagnosed, before = node.diagnosed or {}, (parent and parent.diagnosed) or {}
+    diagnosis = diagnosed.get("text", "") if diagnosed.get("label") != before.get("label") else ""
     return observation(evaluation, parent_as, best_as, files, diagnosis)
 
 
@@ -163,10 +163,10 @@ async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[No
     environment = session.environment
     with store.reading():
         bar = score_to_beat(store, node)
-        found = _recall(session, node, candidate, environment, bar) if session.config.search.reuse else None
-    if found:
-        evaluation = found.evaluation
-        node = _finish_unless_asked(session, node, found.id, evaluation)
+        stored = _recall(session, node, candidate, environment, bar) if session.config.search.reuse else None
+    if stored:
+        evaluation = stored.evaluation
+        node = _finish_unless_asked(session, node, stored.id, evaluation)
     else:
         release = await session.admit(Want(evaluations=1))
         try:
@@ -175,7 +175,7 @@ async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[No
             packed = evaluations.pack(evaluation.model_dump(mode="json"))
             charged = None if evaluation.unrecorded else session.run.id
             with store.transaction():
-                evaluation_id = keep(store, task, candidate, environment, evaluation, charged, packed)
+                evaluation_id = keep(store, Case(task, candidate, environment), evaluation, charged, packed)
                 node = _finish_unless_asked(session, node, evaluation_id, evaluation)
         finally:
             release()
@@ -188,15 +188,17 @@ async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[No
 def _recall(
     session: Session, node: Node, candidate: Candidate, environment: str, bar: float | None
 ) -> Known | None:
-    """What is known of these files, else of the same program in other ones."""
+    """Find the evaluation of these files, else of the same program in other ones."""
     fits = partial(validator.settings_fit, config=session.config.validator)
-    find = partial(
-        recall, session.store, session.task, environment=environment, fits=fits, unstable=True, bar=bar
-    )
-    known = find(candidate)
-    for twin in nodes.twins(session.store, node, TWINS) if known is None else ():
-        known = known or find(Candidate(nodes.get_files(session.store, twin)))
-    return known
+
+    def find(candidate: Candidate) -> Known | None:
+        case = Case(session.task, candidate, environment)
+        return recall(session.store, case, fits, unstable=True, bar=bar)
+
+    stored = find(candidate)
+    for twin in nodes.twins(session.store, node, TWINS) if stored is None else ():
+        stored = stored or find(Candidate(nodes.get_files(session.store, twin)))
+    return stored
 
 
 def _finish_unless_asked(session: Session, node: Node, evaluation_id: int, evaluation: Evaluation) -> Node:
@@ -246,7 +248,7 @@ async def _evaluate(session: Session, candidate: Candidate, bar: float | None) -
 
 
 def _lost(session: Session, candidate: Candidate, reason: str) -> Evaluation:
-    """Of a candidate that could not be judged."""
+    """Make the evaluation of a candidate that could not be judged."""
     return Evaluation(
         task=session.task.name,
         candidate=candidate.key,
@@ -291,16 +293,17 @@ async def limits_of(session: Session, files: dict[str, str], deep: bool) -> str:
     Raises ToolError for one that was not evaluated.
     """
     candidate = Candidate(files)
-    known = recall(session.store, session.task, candidate, session.environment, unstable=True, bar=0.0)
-    evaluation = known.evaluation if known else None
+    case = Case(session.task, candidate, session.environment)
+    stored = recall(session.store, case, unstable=True, bar=0.0)
+    evaluation = stored.evaluation if stored else None
     work = profiled(session.task, candidate, evaluation, session.config.evaluator, deep)
-    found = await session.in_time(work)
+    limits = await session.in_time(work)
     from passagent.view.profile_text import profile_text
 
     nodes.keep_profile(
-        session.store, session.run.id, candidate.key, deep, profile_text(found), found.as_json()
+        session.store, session.run.id, candidate.key, deep, profile_text(limits), limits.as_json()
     )
-    return found.text()
+    return limits.text()
 
 
 async def profiled(

@@ -1,4 +1,4 @@
-"""Which finalist is best, and how sure that is: from rounds in which all were measured side by side.
+"""Compare finalists by rounds in which all were measured side by side: the best, and how sure that is.
 
 ln(AS) is the mean over a task's subgraphs of what each contributes (PassNet Eqs. 3 and 4 are geometric
 means), so two finalists are compared subgraph by subgraph within a round, and what slows a whole round down
@@ -66,20 +66,20 @@ class Finalist:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the winner is better for sure."""
+        """Tell whether the winner is better for sure."""
         return self.behind is not None and self.behind.low > 1
 
 
 def round_of(evaluation: Evaluation) -> Round:
-    """What the evaluation of a correct candidate says."""
+    """Summarise the evaluation of a correct candidate."""
     b, p = (float(evaluation.protocol.get(name, default)) for name, default in (("b", 0.1), ("p", 0.0)))
     scores = []
     for graph in evaluation.graphs:
-        found = score.GraphScore(graph.speedup.e2e if graph.speedup else None, graph.passes_from_t)
-        scores.append(math.log(score.as_score([found], b, p)))
+        graph_score = score.GraphScore(graph.speedup.e2e if graph.speedup else None, graph.passes_from_t)
+        scores.append(math.log(score.as_score([graph_score], b, p)))
     errors = [_error(graph.speedup) for graph in evaluation.graphs]
-    known = [error for error in errors if error is not None]
-    return Round(scores, math.hypot(*known) / len(known) if len(known) == len(errors) else None)
+    sure = [error for error in errors if error is not None]
+    return Round(scores, math.hypot(*sure) / len(sure) if len(sure) == len(errors) else None)
 
 
 def _error(speedup: Speedup | None) -> float | None:
@@ -92,9 +92,9 @@ def _error(speedup: Speedup | None) -> float | None:
 def confirmed_evaluation(store: Store, node: Node) -> Evaluation:
     """The evaluation of a node that is done: of a finalist its rounds pooled, else its one measurement."""
     rows = [row for row in confirmations.last_series(store, node.run_id) if row.node_id == node.id]
-    found = [row.evaluation_id for row in rows if row.evaluation_id is not None]
-    if found:
-        results = (evaluations.get_evaluation(store, one, samples=False) for one in found)
+    ids = [row.evaluation_id for row in rows if row.evaluation_id is not None]
+    if ids:
+        results = (evaluations.get_evaluation(store, evaluation_id, samples=False) for evaluation_id in ids)
         return pooled([Evaluation.model_validate(result) for result in results])
     assert node.evaluation_id is not None
     return Evaluation.model_validate(evaluations.get_evaluation(store, node.evaluation_id))
@@ -106,17 +106,17 @@ def pooled(rounds: Sequence[Evaluation]) -> Evaluation:
     Times, speedups, ES and AS are geometric means, with the 95% interval of `interval`; of exactness the
     worst counts. `protocol["rounds"]` says how many there were; samples stay with them.
     """
-    failed = next((one for one in rounds if one.status != "ok"), None)
-    last, scores = rounds[-1], [one.as_score for one in rounds if one.as_score]
+    failed = next((evaluation for evaluation in rounds if evaluation.status != "ok"), None)
+    last, scores = rounds[-1], [evaluation.as_score for evaluation in rounds if evaluation.as_score]
     if failed or len(scores) < max(2, len(rounds)):
         return failed or last
-    whole = interval([math.log(one) for one in scores], [round_of(one).error for one in rounds])
-    graphs = [_pooled_graph(of) for of in zip(*(one.graphs for one in rounds), strict=True)]
+    whole = interval([math.log(x) for x in scores], [round_of(e).error for e in rounds])
+    graphs = [_pooled_graph(of) for of in zip(*(evaluation.graphs for evaluation in rounds), strict=True)]
     speedups = [graph.speedup.e2e for graph in graphs if graph.speedup]
-    beside = [graph.vs_reference.e2e for graph in graphs if graph.vs_reference]
-    es = {t: score.geometric_mean([one.es[t] for one in rounds if one.es]) for t in last.es or {}}
+    vs_reference = [graph.vs_reference.e2e for graph in graphs if graph.vs_reference]
+    es = {t: score.geometric_mean([e.es[t] for e in rounds if e.es]) for t in last.es or {}}
     ends = {"as_score": whole.value, "as_low": whole.low, "as_high": whole.high}
-    gmeans = {"gmean_vs_reference": score.geometric_mean(beside) if beside else None}
+    gmeans = {"gmean_vs_reference": score.geometric_mean(vs_reference) if vs_reference else None}
     if speedups:
         gmeans |= {"gmean_speedup": score.geometric_mean(speedups), "fast_1": score.fast_1(speedups)}
     protocol = last.protocol | {"rounds": len(rounds), "interval": "over the rounds, 95%"}
@@ -127,49 +127,49 @@ def pooled(rounds: Sequence[Evaluation]) -> Evaluation:
 
 def _pooled_graph(rounds: Sequence[GraphResult]) -> GraphResult:
     """One subgraph's result from those of all rounds, see pooled."""
-    worst = max(rounds, key=lambda one: (one.passes_from_t or 0, one.max_abs_diff or 0.0))
-    speedup, beside = (_pooled_speedup([getattr(one, name) for one in rounds]) for name in _RATIOS)
-    eager_ms = score.geometric_mean(times) if all(times := [one.eager_ms or 0.0 for one in rounds]) else None
+    worst = max(rounds, key=lambda graph: (graph.passes_from_t or 0, graph.max_abs_diff or 0.0))
+    speedup, vs_reference = (_pooled_speedup([getattr(graph, name) for graph in rounds]) for name in _RATIOS)
+    eager_ms = score.geometric_mean(times) if all(times := [g.eager_ms or 0.0 for g in rounds]) else None
     compiled_ms = eager_ms / speedup.e2e if eager_ms and speedup else None
     ms = {"eager_ms": eager_ms, "compiled_ms": compiled_ms, "pace_ms": worst.pace_ms and eager_ms}
-    counts = {"trials": sum(one.trials for one in rounds), "unstable": all(one.unstable for one in rounds)}
+    counts = {"trials": sum(g.trials for g in rounds), "unstable": all(g.unstable for g in rounds)}
     samples: dict[str, Any] = {name: [] for name in _SAMPLES}
-    return worst.model_copy(update=samples | ms | counts | {"speedup": speedup, "vs_reference": beside})
+    return worst.model_copy(update=samples | ms | counts | {"speedup": speedup, "vs_reference": vs_reference})
 
 
 def _pooled_speedup(rounds: Sequence[Speedup | None]) -> Speedup | None:
     """The geometric mean over the rounds; None where one has no speedup."""
-    known = [one for one in rounds if one is not None]
-    if len(known) < len(rounds):
+    speedups = [speedup for speedup in rounds if speedup is not None]
+    if len(speedups) < len(rounds):
         return None
-    whole = interval([math.log(one.e2e) for one in known], [_error(one) for one in known])
+    whole = interval([math.log(s.e2e) for s in speedups], [_error(s) for s in speedups])
     return Speedup(e2e=whole.value, low=whole.low, high=whole.high)
 
 
 def standing(measured: Mapping[int, Sequence[Round]]) -> list[Finalist]:
     """The finalists, the best first; ties keep the order they came in."""
-    means = {node_id: [_mean(one.graphs) for one in rounds] for node_id, rounds in measured.items()}
+    means = {node_id: [_mean(r.graphs) for r in rounds] for node_id, rounds in measured.items()}
     order = sorted(means, key=lambda node_id: -_mean(means[node_id]))
     return [
         Finalist(
             node_id,
-            interval(means[node_id], [one.error for one in measured[node_id]]),
+            interval(means[node_id], [measured_round.error for measured_round in measured[node_id]]),
             None if node_id == order[0] else _behind(measured[order[0]], measured[node_id]),
         )
         for node_id in order
     ]
 
 
-def is_settled(found: Sequence[Finalist]) -> bool:
-    """Whether further rounds have nothing to tell: the winner's AS is known, and who is behind it.
+def is_settled(finalists: Sequence[Finalist]) -> bool:
+    """Tell whether further rounds would add nothing: the winner's AS is known, and who is behind it.
 
     Each of the others is behind for sure, or for sure less than 1% behind.
     """
-    if not found:
+    if not finalists:
         return True
-    best, *others = found
-    known = best.as_score.high <= NARROW * best.as_score.value
-    return known and all(one.is_behind or (one.behind and one.behind.high < CLOSE) for one in others)
+    best, *others = finalists
+    sure = best.as_score.high <= NARROW * best.as_score.value
+    return sure and all(f.is_behind or (f.behind and f.behind.high < CLOSE) for f in others)
 
 
 def _behind(best: Sequence[Round], other: Sequence[Round]) -> Interval:
@@ -191,10 +191,10 @@ def interval(rounds: Sequence[float], errors: Sequence[float | None]) -> Interva
     n, mean = len(rounds), _mean(rounds)
     if n < 2:
         return Interval(math.exp(mean), 0.0, math.inf)
-    spread, freedom = math.fsum((one - mean) ** 2 for one in rounds) / (n - 1), n - 1
-    own = [error**2 for error in errors if error is not None]
-    if len(own) == n and spread <= (_SAME if n > 2 else _SAME_OF_TWO) * _mean(own):
-        spread = (_OWN * _mean(own) + freedom * spread) / (_OWN + freedom)
+    spread, freedom = math.fsum((value - mean) ** 2 for value in rounds) / (n - 1), n - 1
+    variances = [error**2 for error in errors if error is not None]
+    if len(variances) == n and spread <= (_SAME if n > 2 else _SAME_OF_TWO) * _mean(variances):
+        spread = (_OWN * _mean(variances) + freedom * spread) / (_OWN + freedom)
         freedom += _OWN
     half = (_T[freedom - 1] if freedom <= len(_T) else 2.0) * math.sqrt(spread / n)
     return Interval(*(math.exp(mean + offset) for offset in (0.0, -half, half)))

@@ -178,11 +178,11 @@ async def watch_run(session: Session) -> None:
             saved = time.monotonic()
             store.check_in_place()
             sessions.save_time(store, run_id, session.elapsed_s)
-        wanted = runs.get_run(store, run_id).wanted
-        if wanted == "stop":
+        request = runs.get_run(store, run_id).wanted
+        if request == "stop":
             session.stop("stopped by a person", interrupted=True)
-        if wanted != before:
-            before = wanted
+        if request != before:
+            before = request
             session.notify()
         await asyncio.sleep(POLL_S)
 
@@ -192,10 +192,10 @@ async def seed(session: Session) -> None:
 
     Raises what the evaluator raises. A stop is left to the islands, who notice it, too.
     """
-    wanted = 0 if EXPERT in model_names(session.model) else session.config.search.expert_seeds
+    count = 0 if EXPERT in model_names(session.model) else session.config.search.expert_seeds
     try:
         while session.check().wanted != "stop_after_episodes":
-            episode = episodes.next_episode(session.store, session.run, SEEDS, wanted)
+            episode = episodes.next_episode(session.store, session.run, SEEDS, count)
             if episode is None:
                 return
             await _make(session, episode)
@@ -206,7 +206,7 @@ async def seed(session: Session) -> None:
 async def _make(session: Session, episode: Episode) -> Episode:
     """A seed's episode at its end: the expert's conversation, or the verdict on what was planted."""
     store = session.store
-    node = next((one for one in nodes.of_episode(store, episode.id) if one.call_id == seeds.CALL), None)
+    node = next((n for n in nodes.of_episode(store, episode.id) if n.call_id == seeds.CALL), None)
     if node is None:
         return await run_claimed(session, episode)
     if node.state != "done":

@@ -1,4 +1,4 @@
-"""What an episode's prompt is composed from: parent, attempts, hints, knowledge, eager's figures."""
+"""The parts of an episode's prompt: parent, attempts, hints, knowledge, eager's figures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from passagent.experience.exemplars import Match
 from passagent.experience.hints import LEARNED, Hint, LearnedHint, Situation, is_held_out
 from passagent.experience.knowledge import Passage
 from passagent.search.islands import is_draft, is_first
-from passagent.search.session import EXPERT, Session, Told
+from passagent.search.session import EXPERT, ChangeTexts, Session
 from passagent.store import Store, bests, evaluations, hint_uses, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
@@ -48,8 +48,8 @@ DRAFT_EXAMPLES = 5
 def episode_context(session: Session, episode: Episode, parent: Node | None) -> EpisodeContext:
     """The context of `episode`, which names its parent; `best_as` is what its island knows of.
 
-    The other islands' best is left out: it depends on which of them is faster. A draft is told of nothing
-    that came before it in the run (KernelEvolve 4: without memory context).
+    The other islands' best is left out: it depends on which of them is faster. A draft sees nothing of the
+    run before it (KernelEvolve 4: without memory context).
     """
     store, run_id = session.store, session.run.id
     island, scores = runs.get_island(store, run_id, episode.island), list[float]()
@@ -57,9 +57,9 @@ def episode_context(session: Session, episode: Episode, parent: Node | None) -> 
     draft = is_draft(search, episode.number)
     is_seed = parent is not None and parent.island == SEEDS
     begins = parent is None or (is_seed and is_first(search.drafts, session.run.islands, episode.number))
-    shown, more = list[Attempt](), 0
+    tried, more = list[Attempt](), 0
     if not draft:
-        shown, more = attempts(session, episode, parent, island.nodes)
+        tried, more = attempts(session, episode, parent, island.nodes)
         best = best_known(session, episode)
         scores += [best] if best is not None and best > 0 else []
     scores += [parent.as_score] if parent and parent.status == "ok" and parent.as_score else []
@@ -72,7 +72,7 @@ def episode_context(session: Session, episode: Episode, parent: Node | None) -> 
         seed=episode.seed,
         parent=parent_view(session, parent) if parent else None,
         best_as=max(scores, default=None),
-        attempts=shown,
+        attempts=tried,
         more_attempts=more,
         hints=hints,
         held_out=held_out,
@@ -87,7 +87,7 @@ def episode_context(session: Session, episode: Episode, parent: Node | None) -> 
 
 
 def best_known(session: Session, episode: Episode) -> float | None:
-    """See bests.best_known: it stays what it was when the episode began, but for the episode's migrant."""
+    """The best AS that the episode's island knows of, as at the episode's beginning, but for its migrant."""
     island = episode.island
     if session.bests.get(island, (None, None))[0] != episode.number:
         best = bests.best_known(session.store, session.run.id, island, episode.number)
@@ -136,11 +136,13 @@ def diagnosis_of(node: Node | None) -> Diagnosis:
 @functools.lru_cache(maxsize=64)
 def _diagnosis(stored: str) -> Diagnosis:
     """An elite is the parent of many episodes."""
-    found = json.loads(stored)
-    return Diagnosis(found["label"], found["text"])
+    diagnosed = json.loads(stored)
+    return Diagnosis(diagnosed["label"], diagnosed["text"])
 
 
-def attempts(session: Session, episode: Episode, parent: Node | None, made: int) -> tuple[list[Attempt], int]:
+def attempts(
+    session: Session, episode: Episode, parent: Node | None, total: int
+) -> tuple[list[Attempt], int]:
     """At most agent.siblings relatives of what the episode starts from, the newest last.
 
     And how many other candidates there are of those that the island has `made`.
@@ -148,9 +150,9 @@ def attempts(session: Session, episode: Episode, parent: Node | None, made: int)
     limit, island = session.config.agent.siblings, episode.island
     if not limit:
         return [], 0
-    found = relatives(session.store, episode, parent, limit)
-    own = sum(node.island == island for node in [*found, *([parent] if parent else [])])
-    return [attempt(session.store, node, session.told) for node in found], made - own
+    nearest = relatives(session.store, episode, parent, limit)
+    own_count = sum(node.island == island for node in [*nearest, *([parent] if parent else [])])
+    return [attempt(session.store, node, session.change_texts) for node in nearest], total - own_count
 
 
 def hints_for(session: Session, episode: Episode, parent: Node | None) -> tuple[list[HintView], list[str]]:
@@ -180,10 +182,10 @@ def hints_for(session: Session, episode: Episode, parent: Node | None) -> tuple[
         written = [LearnedHint.model_validate_json(row.hint) for row in rows]
         # of several with the same text the oldest is shown
         learned = draw({hint.advice: hint for hint in reversed(written)}.values(), LEARNED, "learned")
-    shown = [HintView(hint.id, hint.advice) for hint in draw(session.hints, config.agent.hints, "hints")]
+    drawn = [HintView(hint.id, hint.advice) for hint in draw(session.hints, config.agent.hints, "hints")]
     if is_held_out(episode.seed):
-        return shown, [hint.id for hint in learned]
-    return [*(HintView(hint.id, hint.advice, is_learned=True) for hint in learned), *shown], []
+        return drawn, [hint.id for hint in learned]
+    return [*(HintView(hint.id, hint.advice, is_learned=True) for hint in learned), *drawn], []
 
 
 _ASKED = {
@@ -196,7 +198,7 @@ _ASKED = {
     "wrong_result": "numerics round exact tolerance",
     "refused": "what a replacement may do",
 }
-"""What the knowledge documents are asked for a diagnosis, where its name alone does not say it."""
+"""The search words for a diagnosis in the knowledge documents, where its name alone would find nothing."""
 
 
 def passages(session: Session, parent: Node | None) -> list[Passage]:
@@ -205,11 +207,11 @@ def passages(session: Session, parent: Node | None) -> list[Passage]:
     if not limit:
         return []
     label = diagnosis_of(parent).label
-    asked = _ASKED.get(label, label.replace("_", " "))
+    query = _ASKED.get(label, label.replace("_", " "))
     return list(
         _passages(
             resources.roots(),
-            asked,
+            query,
             tuple(session.task.operators),
             session.config.evaluator.model_dump_json(),
             session.device_name,
@@ -221,30 +223,30 @@ def passages(session: Session, parent: Node | None) -> list[Passage]:
 @functools.lru_cache(maxsize=256)
 def _passages(
     roots: tuple[Path, ...],
-    asked: str,
+    query: str,
     operators: tuple[str, ...],
     evaluator: str,
     device_name: str,
     limit: int,
 ) -> list[Passage]:
-    """The same for every episode that asks the same of the same documents (`roots`)."""
+    """Search the documents (`roots`); cached, as many episodes ask for the same passages."""
     works = target_of(EvaluatorConfig.model_validate_json(evaluator))
-    found = knowledge.search(asked, operators, limit=50, target=works)
-    return list(islice((one for one in found if _is_useful(one, device_name)), limit))
+    sections = knowledge.search(query, operators, limit=50, target=works)
+    return list(islice((section for section in sections if _is_useful(section, device_name)), limit))
 
 
 _GPU = re.compile(r"[a-z]+\d+")
-"""Of the knowledge documents, those named after a GPU have its figures."""
+"""The name of a knowledge document that has a GPU's figures."""
 
 
 def _is_useful(passage: Passage, device_name: str) -> bool:
-    """Whether a section is prose; of a GPU's figures, about this GPU."""
+    """Tell whether a section is prose and, if it has a GPU's figures, about this GPU."""
     gpu = passage.path.rpartition("/")[2].partition(".")[0]
     is_other_gpu = _GPU.fullmatch(gpu) is not None and gpu not in device_name.lower()
     return passage.path.endswith(".md") and not is_other_gpu
 
 
-MAX_TOLD, MAX_FILES = 1024, 3
+MAX_TEXTS, MAX_FILES = 1024, 3
 """Attempts kept in mind, and changed files named of each."""
 
 
@@ -258,39 +260,39 @@ def relatives(store: Store, episode: Episode, parent: Node | None, limit: int) -
     """
     run_id, island = episode.run_id, episode.island
     ahead = nodes.ancestors(store, parent.id, limit) if parent else []
-    beside = nodes.later_in_episode(store, parent, limit) if parent else []
+    later = nodes.later_in_episode(store, parent, limit) if parent else []
     after = nodes.siblings(store, run_id, island, episode.parent_id, limit)
     others = nodes.newest_before(store, episode, limit, 3 * limit + 1)
     seeds = bests.best_of_island(store, run_id, SEEDS, limit + 1)
-    nearest = chain(*zip_longest(ahead, beside, after), others, seeds)
-    found: dict[int, Node] = {}
+    nearest = chain(*zip_longest(ahead, later, after), others, seeds)
+    by_id: dict[int, Node] = {}
     for node in nearest:
         is_new = node is not None and node.status is not None and node.episode_id != episode.id
-        if node is not None and is_new and (parent is None or node.id != parent.id) and len(found) < limit:
-            found.setdefault(node.id, node)
-    return sorted(found.values(), key=lambda node: (node.number, node.place))
+        if node is not None and is_new and (parent is None or node.id != parent.id) and len(by_id) < limit:
+            by_id.setdefault(node.id, node)
+    return sorted(by_id.values(), key=lambda node: (node.number, node.place))
 
 
-def attempt(store: Store, node: Node, told: Told) -> Attempt:
-    """A candidate as a prompt tells of it; `told` keeps what takes long."""
+def attempt(store: Store, node: Node, texts: ChangeTexts) -> Attempt:
+    """A candidate as a prompt shows it; `texts` caches what takes long."""
     key = node.id, node.evaluation_id
-    if key not in told:
-        if len(told) == MAX_TOLD:
-            told.clear()
-        told[key] = _told(store, node)
-    changed, failure = told[key]
+    if key not in texts:
+        if len(texts) == MAX_TEXTS:
+            texts.clear()
+        texts[key] = _change_texts(store, node)
+    changed, failure = texts[key]
     return Attempt(
         node.id, node.status or "", node.as_score, node.note, node.parent_id, changed=changed, failure=failure
     )
 
 
-def _told(store: Store, node: Node) -> tuple[str, str]:
+def _change_texts(store: Store, node: Node) -> tuple[str, str]:
     files, changed = nodes.get_files(store, node), ""
     if node.parent_id is not None:
         before = nodes.get_files(store, nodes.get_node(store, node.parent_id))
-        found = [str(change) for change in changes(before, files)]
-        more = len(found) - MAX_FILES
-        changed = ", ".join(found[:MAX_FILES] + ([f"{more} more files"] if more > 0 else [])) or "nothing"
+        edits = [str(change) for change in changes(before, files)]
+        more = len(edits) - MAX_FILES
+        changed = ", ".join(edits[:MAX_FILES] + ([f"{more} more files"] if more > 0 else [])) or "nothing"
     if node.status == "ok" or node.evaluation_id is None:
         return changed, ""
     result = evaluations.get_evaluation(store, node.evaluation_id)
@@ -321,13 +323,13 @@ def unified(before: dict[str, str], after: dict[str, str], names: tuple[str, str
 
 def changes(before: dict[str, str], after: dict[str, str]) -> list[Change]:
     """The files that differ, with how many lines came and went."""
-    found = []
+    file_changes = []
     for file in sorted(before.keys() | after.keys()):
         if before.get(file) != after.get(file):
             lines = list(unified({file: before.get(file, "")}, {file: after.get(file, "")}, ("a", "b")))[2:]
             count = [sum(line.startswith(sign) for line in lines) for sign in "+-"]
-            found.append(Change(file, *count))
-    return found
+            file_changes.append(Change(file, *count))
+    return file_changes
 
 
 WAIT_S = 20.0
@@ -366,5 +368,5 @@ async def _measure(session: Session) -> None:
 
 
 def kept_eager(task: Task, config: EvaluatorConfig) -> tuple[EagerGraph, ...]:
-    """What was measured of the task on this machine within a day; () if nothing was, or on others."""
+    """The measurements of the task on this machine within a day; () if nothing was, or on others."""
     return eager.kept(task, config, first_device(config.device)) if config.pool == LOCAL else ()

@@ -102,16 +102,16 @@ class _Flushing:
 
     @property
     def name(self) -> str:
-        """See Model.name."""
+        """The wrapped model's name."""
         return self.inner.name
 
     async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
-        """See Model.complete."""
+        """Ask the wrapped model, as Model.complete does."""
         self.flush()
         return await self.inner.complete(messages, tools)
 
     async def close(self) -> None:
-        """See Model.close."""
+        """Close the wrapped model."""
         await self.inner.close()
 
 
@@ -169,9 +169,9 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
     # a program that was there before is no progress, whatever a second measurement of it says
     new = max((node.as_score or 0.0 for node in right if node.repeat_of is None), default=None)
     gain = log_gain(parent, best)
-    known = [best_known(session, episode)]
-    known += [parent.as_score] if parent and parent.status == "ok" else []
-    before = max((score for score in known if score is not None), default=None)
+    scores = [best_known(session, episode)]
+    scores += [parent.as_score] if parent and parent.status == "ok" else []
+    before = max((score for score in scores if score is not None), default=None)
     gained = is_progress(before, new, session.config.search.min_gain)
     with store.transaction():
         done = episodes.finish(store, episode, reason, gain, gained)
@@ -185,11 +185,11 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
     return done
 
 
-def _is_at_light(session: Session, found: list[Node]) -> bool:
-    """Whether one of the correct nodes is so near to the speed of light that its island may rest."""
+def _is_at_light(session: Session, correct: list[Node]) -> bool:
+    """Tell whether one of the correct nodes is so near to the speed of light that its island may rest."""
     margin = session.config.search.until_sol
-    headrooms = [(node.diagnosed or {}).get("headroom") for node in found]
-    return margin is not None and any(one is not None and one <= 1 + margin for one in headrooms)
+    headrooms = [(node.diagnosed or {}).get("headroom") for node in correct]
+    return margin is not None and any(x is not None and x <= 1 + margin for x in headrooms)
 
 
 def _count_gain(session: Session, best: float | None) -> None:
@@ -213,7 +213,7 @@ def tools(
     """The agent's tools that `agent.tools` asks for, bound to this episode; `flush` stores what it said."""
     start_as = parent.as_score if parent and parent.status == "ok" else None
     target = target_of(session.config.evaluator)
-    found: dict[str, Callable[[], Tool]] = {
+    makers: dict[str, Callable[[], Tool]] = {
         EDITOR: partial(file_editor, workspace),
         CHECK: partial(check, workspace, lambda files: outline(session, Candidate(files))),
         EVALUATOR: partial(pass_evaluator, workspace, submitter(session, episode, flush), start_as),
@@ -226,5 +226,5 @@ def tools(
         CODE: partial(search_code, target),
     }
     return [
-        found[name]() if name in found else own_tool(name, workspace) for name in session.config.agent.tools
+        makers[name]() if name in makers else own_tool(name, workspace) for name in session.config.agent.tools
     ]

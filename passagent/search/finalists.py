@@ -1,4 +1,4 @@
-"""A run's best candidates are measured again, side by side, so that luck does not win.
+"""A run's best candidates are measured again, side by side, so that a chance result does not win.
 
 That is before a run ends, and after an episode that leaves a contender while timing is unstable. It takes
 half as many evaluations as the run itself made; at the end at least what ENOUGH_ROUNDS of FEWEST_FINALISTS
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from passagent.evaluator.result import Candidate, Evaluation
-from passagent.evaluator.service.known import keep
+from passagent.evaluator.service.known import Case, keep
 from passagent.evaluator.service.pool import on_one_device
 from passagent.search.candidates import evaluate
 from passagent.search.comparison import Round, confirmed_evaluation, is_settled, round_of, standing
@@ -25,9 +25,9 @@ from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 
 FEWEST_ROUNDS = 2
-"""What any interval needs."""
+"""The fewest rounds that give an interval."""
 FEWEST_FINALISTS, ENOUGH_ROUNDS = 2, 3
-"""Of a short run: what can be told apart, or not, and what gives an interval that says something."""
+"""For a short run: the fewest finalists to compare, and the rounds that give a useful interval."""
 
 
 async def confirm(session: Session) -> None:
@@ -68,14 +68,14 @@ def _finished(session: Session) -> int:
 
 
 def _plan(session: Session, series: int, best: list[Node], count: int, held_all: bool) -> bool:
-    """Whether this planned the series: each round has the finalists in an order of its own."""
+    """Plan the series, and tell whether this call did it: each round has an order of its own."""
     rng = random.Random(f"finalists:{session.run.seed}:{series}")
     rounds = [rng.sample(best, len(best)) for _ in range(count)]
     return confirmations.plan(session.store, session.run.id, series, rounds, held_all)
 
 
 def _contenders(store: Store, nodes: list[Node]) -> list[Node]:
-    """Those whose interval reaches the first one's: the others are behind, luck or not."""
+    """The nodes whose interval reaches the first one's: the others are behind for sure."""
     if not nodes:
         return []
     low, _ = _ends(store, nodes[0])
@@ -114,7 +114,7 @@ async def _measure_rounds(session: Session, series: int) -> None:
         evaluation = await evaluate(session, candidate, bar=0.0)
         with store.transaction():
             # not charged to the run: the budget of evaluations is for what is new
-            evaluation_id = keep(store, session.task, candidate, environment, evaluation)
+            evaluation_id = keep(store, Case(session.task, candidate, environment), evaluation)
             confirmations.measured(store, row, evaluation_id, evaluation.status, evaluation.as_score)
             if is_over := _is_over(store, row):
                 confirmations.shorten(store, run.id, series, row.round)
@@ -125,10 +125,10 @@ async def _measure_rounds(session: Session, series: int) -> None:
 
 
 def _is_over(store: Store, row: Confirmation) -> bool:
-    """Whether `row`, measured just now, ends its series: the last, or the rounds so far settle it."""
+    """Tell whether `row`, measured just now, ends its series: the last, or the rounds so far settle it."""
     rows = confirmations.series_rows(store, row.run_id, row.series)
-    so_far = [one for one in rows if one.round <= row.round]
-    if any(one.evaluation_id is None for one in so_far):
+    so_far = [earlier for earlier in rows if earlier.round <= row.round]
+    if any(earlier.evaluation_id is None for earlier in so_far):
         return False
     is_known = row.round >= FEWEST_ROUNDS and is_settled(standing(rounds_of(store, so_far)))
     return is_known or len(so_far) == len(rows)
@@ -140,11 +140,12 @@ def _keep_pooled(session: Session, series: int) -> None:
     for node_id in {row.node_id for row in confirmations.series_rows(store, session.run.id, series)}:
         node = nodes.get_node(store, node_id)
         candidate = Candidate(nodes.get_files(store, node))
-        keep(store, session.task, candidate, session.environment, confirmed_evaluation(store, node))
+        case = Case(session.task, candidate, session.environment)
+        keep(store, case, confirmed_evaluation(store, node))
 
 
 def rounds_of(store: Store, rows: Sequence[Confirmation]) -> dict[int, list[Round]]:
-    """What each finalist that was correct throughout came to, round by round, for `standing`."""
+    """The rounds of each finalist that was correct throughout, for `standing`."""
     confirmed = confirmations.scores(rows)
     measured: dict[int, list[Round]] = {}
     for row in rows:

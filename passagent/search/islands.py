@@ -13,7 +13,7 @@ from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS, Gains
 
 _RECENT = 4
-"""Newest failures among which the least grave is the one to mend."""
+"""The number of newest failures from which the least grave is chosen for repair."""
 
 
 def fitness(node: Node) -> float:
@@ -36,9 +36,9 @@ class IslandView:
 
     def elites(self, limit: int) -> list[Node]:
         """The best correct nodes with distinct sources, migrants and seeds included, the best first."""
-        found = bests.elites(self.store, self.run_id, self.island, limit)
+        best_nodes = bests.elites(self.store, self.run_id, self.island, limit)
         distinct: dict[str, Node] = {}
-        for node in sorted(found, key=rank, reverse=True):
+        for node in sorted(best_nodes, key=rank, reverse=True):
             distinct.setdefault(node.canonical_key, node)
         return list(distinct.values())[:limit]
 
@@ -62,17 +62,17 @@ class IslandView:
         drawn = rng.randrange(1 + len(rows))
         if drawn == 0:
             return None
-        found = nodes.of_episode(self.store, rows[drawn - 1]["id"])
-        return rng.choice(found) if found else None
+        episode_nodes = nodes.of_episode(self.store, rows[drawn - 1]["id"])
+        return rng.choice(episode_nodes) if episode_nodes else None
 
 
 def is_draft(config: SearchConfig, number: int) -> bool:
-    """Whether episode `number` starts from the task and is told of no other: the first ones, or all."""
+    """Tell whether episode `number` starts from the task and sees no other: the first ones, or all."""
     return 0 < number <= config.drafts or config.policy == "best_of_n"
 
 
 def is_first(drafts: int, islands: int, number: int) -> bool:
-    """Whether episode `number` is the first of its island that is no draft: it starts from a seed."""
+    """Tell whether episode `number` is the first of its island that is no draft: it starts from a seed."""
     return drafts < number <= drafts + islands
 
 
@@ -81,7 +81,7 @@ HALF_LIFE = 8
 MIN_HISTORY = 2 * HALF_LIFE
 """Episodes before anything is expected."""
 EAGER_AS = 1.0
-"""What the task itself scores: eager against eager."""
+"""The task's own score: eager against eager."""
 
 
 def log_gain(parent: Node | None, best_as: float | None) -> float | None:
@@ -93,7 +93,7 @@ def log_gain(parent: Node | None, best_as: float | None) -> float | None:
 
 
 def is_progress(before: float | None, after: float | None, min_gain: float) -> bool:
-    """Whether an island's best AS rose by the share `min_gain`."""
+    """Tell whether an island's best AS rose by the share `min_gain`."""
     if after is None:
         return False
     return before is None or after > before * (1 + min_gain)

@@ -28,8 +28,8 @@ def choose_migrant(store: Store, run: Run, island: int, number: int, min_gain: f
         return None
     if bests.has_migrated(store, best, island):
         return None
-    found = runs.islands(store, run.id)
-    to, source = found[island], found[best.island]
+    islands = runs.islands(store, run.id)
+    to, source = islands[island], islands[best.island]
     return Migration(
         best,
         f"island {island} ({to.role}) had {to.stagnant} episodes without a gain of {min_gain:.0%} and has "
@@ -44,11 +44,11 @@ def _as(score: float) -> str:
 
 def why_none(store: Store, run: Run, config: SearchConfig) -> str:
     """The reason, for people, that a run has had no migration."""
-    found = runs.islands(store, run.id)
+    islands = runs.islands(store, run.id)
     if policy_of(config).scope == "alone":
         return f"no migration: {config.policy} is a control, without elites"
-    if len(found) < 2:
+    if len(islands) < 2:
         return "no migration: there is one island"
-    if not any(island.stagnant >= config.stagnation for island in found):
+    if not any(island.stagnant >= config.stagnation for island in islands):
         return f"no migration: no island went {config.stagnation} episodes without a gain"
     return "no migration: no stagnating island was behind another one when its next episode began"

@@ -13,7 +13,7 @@ from typing import Any
 from passagent import __version__
 from passagent.agent.prompt import prompts_hash
 from passagent.evaluator.result import Candidate, Evaluation
-from passagent.evaluator.service.known import keep, recall
+from passagent.evaluator.service.known import Case, keep, recall
 from passagent.sandbox.environment import evaluator_version
 from passagent.search.candidates import evaluate
 from passagent.search.session import Session
@@ -34,10 +34,10 @@ async def measure_again(session: Session) -> None:
     measured is stored and is not measured again. Budgets do not bound it.
     """
     store, run_id, environment = session.store, session.run.id, environment_of(session)
-    known = runs.get_run(store, run_id).environment
-    if known is None:
+    before = runs.get_run(store, run_id).environment
+    if before is None:
         runs.set_environment(store, run_id, environment)
-    elif known != environment:
+    elif before != environment:
         await _measure(session, environment)
 
 
@@ -48,15 +48,15 @@ async def _measure(session: Session, environment: str) -> None:
         session.events.note(
             f"scores of another evaluator or machine are not compared: measuring {len(chosen)} again"
         )
-    found = []
+    measured = []
     for node in chosen:
         if session.is_interrupted or runs.get_run(store, run_id).wanted == "stop":
             session.stop("stopped by a person", interrupted=True)
             return
-        found.append((node, *await _evaluate(session, node)))
+        measured.append((node, *await _evaluate(session, node)))
     with store.transaction():
         _forget_scores(store, run_id, environment)
-        for node, evaluation_id, evaluation in found:
+        for node, evaluation_id, evaluation in measured:
             diagnosis = session.diagnose(evaluation).as_json()
             nodes.finish(store, node.id, evaluation_id, evaluation.status, evaluation.as_score, diagnosis)
         runs.set_environment(store, run_id, environment)
@@ -65,16 +65,16 @@ async def _measure(session: Session, environment: str) -> None:
 async def _evaluate(session: Session, node: Node) -> tuple[int, Evaluation]:
     """The node's evaluation here: its id and itself. A validator's opinion of it holds here, too."""
     store, candidate = session.store, Candidate(nodes.get_files(session.store, node))
-    environment = session.environment
-    known = recall(store, session.task, candidate, environment, lambda opinion: True, unstable=True)
-    if known is not None:
-        return known.id, known.evaluation
+    case = Case(session.task, candidate, session.environment)
+    stored = recall(store, case, lambda opinion: True, unstable=True)
+    if stored is not None:
+        return stored.id, stored.evaluation
     evaluation = await evaluate(session, candidate)
     assert node.evaluation_id is not None
     before = evaluations.get_evaluation(store, node.evaluation_id)
     evaluation = evaluation.model_copy(update={"validator": before.get("validator")})
-    kept = keep(store, session.task, candidate, environment, evaluation, session.run.id)
-    return kept, evaluation
+    evaluation_id = keep(store, case, evaluation, session.run.id)
+    return evaluation_id, evaluation
 
 
 def _to_measure(store: Store, run_id: str, elites: int, environment: str) -> list[Node]:
@@ -82,7 +82,7 @@ def _to_measure(store: Store, run_id: str, elites: int, environment: str) -> lis
 
     Only those whose score is not of `environment`, in the order of their making.
     """
-    found = [
+    best = [
         node
         for island in [runs.SEEDS, *(island.island for island in runs.islands(store, run_id))]
         for node in bests.best_of_island(store, run_id, island, elites)
@@ -93,7 +93,7 @@ def _to_measure(store: Store, run_id: str, elites: int, environment: str) -> lis
         "WHERE episodes.run_id = :run AND episodes.state = 'running' AND nodes.status = 'ok'",
         {"run": run_id},
     )
-    chosen = {node.id: node for node in [*found, *(Node(**row) for row in rows)]}
+    chosen = {node.id: node for node in [*best, *(Node(**row) for row in rows)]}
     elsewhere = store.rows(
         f"SELECT id FROM nodes WHERE run_id = :run AND status = 'ok' AND evaluation_id IN {_ELSEWHERE}",
         {"run": run_id, "environment": environment},
@@ -124,7 +124,7 @@ def _forget_scores(store: Store, run_id: str, environment: str) -> None:
 
 
 def terms_of(session: Session) -> Terms:
-    """What this process works with."""
+    """The terms of this process."""
     return Terms(
         version=__version__,
         config=session.config.model_dump_json(),
@@ -139,7 +139,7 @@ def environment_of(session: Session) -> str:
 
 
 def changes_between(before: StoredSession | None, terms: Terms) -> list[str]:
-    """What is different from the session before, and what is done about it, a line each."""
+    """List what differs from the session before, and what is done about it, a line each."""
     if before is None or not before.version:
         return []
     changes = [

@@ -70,7 +70,7 @@ def run_log(directory: Path) -> Iterator[Path]:
     finally:
         _log.reset(before)
         logger.removeHandler(handler)
-        if not any(isinstance(one, _LogFile) for one in logger.handlers):
+        if not any(isinstance(handler, _LogFile) for handler in logger.handlers):
             logger.setLevel(level)
         handler.close()
 
@@ -87,19 +87,19 @@ async def report(evaluator: object, run_dir: Path) -> None:
     same = {"versions": versions()} if figures is not None else {}
     while figures is not None:
         with suppress(OSError):  # a full disk ends the search elsewhere
-            write_whole(run_dir / _FILE, json.dumps([one | same for one in figures()]))
+            write_whole(run_dir / _FILE, json.dumps([device | same for device in figures()]))
         await asyncio.sleep(SAVE_S)
 
 
 def devices_of(run_dir: Path) -> list[dict[str, Any]]:
     """The devices of the process that drives the run, or drove it last."""
     try:
-        found: list[dict[str, Any]] = json.loads((run_dir / _FILE).read_text())
+        devices: list[dict[str, Any]] = json.loads((run_dir / _FILE).read_text())
     except FileNotFoundError:
         return []
-    return found
+    return devices
 
 
 def are_worth_a_line(devices: list[dict[str, Any]]) -> bool:
-    """Whether there is more to tell than that this machine's one device is used."""
-    return len(devices) > 1 or any("/" in one["device"] for one in devices)
+    """Tell whether more is used than this machine's one device."""
+    return len(devices) > 1 or any("/" in device["device"] for device in devices)

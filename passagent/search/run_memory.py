@@ -10,7 +10,7 @@ from pathlib import Path
 
 from passagent.config import Config
 from passagent.errors import PassagentError
-from passagent.evaluator.result import Evaluation, GraphResult
+from passagent.evaluator.result import Evaluation
 from passagent.evaluator.target import kind_of
 from passagent.experience import exemplars
 from passagent.experience.exemplars import Found
@@ -38,49 +38,49 @@ class Memory:
     @property
     def marks(self) -> frozenset[str]:
         """All that this task is known by."""
-        found = [one for pair in self.hashes if pair for one in pair]
-        return frozenset([*found, self.task.key, *(one.source_key for one in self.task.subgraphs)])
+        hashes = [text for pair in self.hashes if pair for text in pair]
+        return frozenset([*hashes, self.task.key, *(subgraph.source_key for subgraph in self.task.subgraphs)])
 
     @property
     def is_excluded(self) -> bool:
-        """Whether nothing of this task may be stored."""
+        """Tell whether nothing of this task may be stored."""
         return bool(self.marks & self.excluded)
 
     def find(self, least: int = 0) -> Found:
         """The seed and the examples for the task: as many as the settings say, or at least `least`."""
         with PassLibrary.open(self.path) as library:
-            known = exemplars.kept(library.all())
+            stored = exemplars.kept(library.all())
         pairs = [pair for pair in self.hashes if pair]
-        own = exemplars.fingerprint(self.task, [p[0] for p in pairs], [p[1] for p in pairs])
+        fingerprint = exemplars.fingerprint(self.task, [p[0] for p in pairs], [p[1] for p in pairs])
         target = kind_of(self.config.evaluator.device)
         limit = max(least, self.config.experience.examples)
-        return exemplars.retrieve(own, [*known, *exemplars.shipped()], target, limit, self.excluded)
+        return exemplars.retrieve(fingerprint, [*stored, *exemplars.shipped()], target, limit, self.excluded)
 
     def seed(self) -> tuple[dict[str, str], str] | None:
         """The files of the pass that is known for this very task, and where they are from, if any is."""
-        found = self.find().seed if self.config.experience.seeds else None
-        if found is None:
+        retrieved = self.find().seed if self.config.experience.seeds else None
+        if retrieved is None:
             return None
-        place = "of passagent" if found.exemplar.source == "shipped" else self.path
-        return found.exemplar.files, f"library {place}, {found.exemplar.task}"
+        place = "of passagent" if retrieved.exemplar.source == "shipped" else self.path
+        return retrieved.exemplar.files, f"library {place}, {retrieved.exemplar.task}"
 
     def remember(self, store: Store, run: Run, device_name: str) -> None:
         """Keep the run's best pass as an exemplar of each graph, if it is faster than eager."""
         best = confirmations.winner(store, run.id)
         if self.is_excluded or best is None or best.evaluation_id is None:
             return
-        found, author = confirmed_evaluation(store, best), seeds.author_of(store, run, best)
-        if (found.as_score or 0.0) <= 1 or author.startswith("library "):
+        evaluation, author = confirmed_evaluation(store, best), seeds.author_of(store, run, best)
+        if (evaluation.as_score or 0.0) <= 1 or author.startswith("library "):
             return
         files, origin = nodes.get_files(store, best), f"{store.runs_dir.resolve()} {run.id}"
         with PassLibrary.open(self.path) as library, library.transaction():
-            graphs = {graph.name: graph for graph in found.graphs}
-            for one, pair in zip(self.task.subgraphs, self.hashes, strict=True):
-                graph = graphs.get(one.name)
+            graphs = {graph.name: graph for graph in evaluation.graphs}
+            for subgraph, pair in zip(self.task.subgraphs, self.hashes, strict=True):
+                graph = graphs.get(subgraph.name)
                 if pair is not None and graph is not None and graph.speedup is not None:
-                    made = kept_pass(one, pair, graph, found, files, origin, author)
+                    entry = kept_pass(subgraph, pair, evaluation, files, origin, author)
                     operators = ", ".join(self.task.operators)
-                    library.keep(replace(made, operators=operators, device=device_name))
+                    library.keep(replace(entry, operators=operators, device=device_name))
 
 
 def open_memory(config: Config, task: Task, runs_dir: Path) -> Memory | None:
@@ -98,11 +98,11 @@ def open_memory(config: Config, task: Task, runs_dir: Path) -> Memory | None:
 def known_hashes(path: Path, task: Task) -> tuple[tuple[str, str] | None, ...]:
     """Structure and instance of each of the task's subgraphs, computed once for each library."""
     with PassLibrary.open(path) as library:
-        known = library.task_hashes(task.key)
-        if known is None:
-            known = [text or "" for pair in _hashed(task) for text in (pair or ("", ""))]
-            library.keep_task(task.key, task.name, known)
-    pairs = list(zip(known[::2], known[1::2], strict=True))
+        hashes = library.task_hashes(task.key)
+        if hashes is None:
+            hashes = [text or "" for pair in _hashed(task) for text in (pair or ("", ""))]
+            library.keep_task(task.key, task.name, hashes)
+    pairs = list(zip(hashes[::2], hashes[1::2], strict=True))
     return tuple(pair if all(pair) else None for pair in pairs)
 
 
@@ -123,13 +123,13 @@ def _hashed(task: Task) -> list[tuple[str, str] | None]:
 def kept_pass(
     subgraph: Subgraph,
     hashes: tuple[str, str],
-    graph: GraphResult,
     evaluation: Evaluation,
     files: dict[str, str],
     origin: str,
     model: str,
 ) -> KeptPass:
-    """A pass as the library keeps it for one of the graphs that it was measured on."""
+    """A pass as the library keeps it for one of the subgraphs that it was measured on."""
+    graph = next(graph for graph in evaluation.graphs if graph.name == subgraph.name)
     texts = {
         file.name: file.read_text(encoding="utf-8")
         for file in sorted(subgraph.path.iterdir())

@@ -1,4 +1,4 @@
-"""The models of a run: who writes an episode, who is asked beside it, and what calls may take of budgets.
+"""The models of a run: who writes an episode, who else is asked, and what calls may take of budgets.
 
 The cheating validator (Kernel Foundry 3.2.2) looks at a candidate that would become an elite. The hint
 distiller (Kernel Foundry 3.4) is asked once about each episode that ended with progress. That it is to be
@@ -20,7 +20,7 @@ from passagent.agent.distiller import Improvement, Side
 from passagent.agent.validator import Opinion
 from passagent.config import ModelChoice
 from passagent.evaluator.result import Candidate, Evaluation
-from passagent.evaluator.service.known import keep
+from passagent.evaluator.service.known import Case, keep
 from passagent.evaluator.target import kind_of
 from passagent.experience.hints import LearnedHint
 from passagent.models import open_model
@@ -68,16 +68,16 @@ def outcomes(rows: list[dict[str, Any]], prices: Mapping[str, Price | None]) -> 
     prices_of = [prices.get(row["model"]) for row in rows]
     costs = [price.cost(usage) if price else None for price, usage in zip(prices_of, usages, strict=True)]
     is_money = None not in costs
-    found: dict[int, Outcome] = {}
+    by_episode: dict[int, Outcome] = {}
     for row, usage, cost in zip(rows, usages, costs, strict=True):
         spent = cost if is_money and cost is not None else usage.input_tokens + usage.output_tokens
-        before = found[row["number"]].cost if row["number"] in found else 0.0
-        found[row["number"]] = Outcome(row["model"], row["gain"] or 0.0, before + spent)
-    return list(found.values())
+        before = by_episode[row["number"]].cost if row["number"] in by_episode else 0.0
+        by_episode[row["number"]] = Outcome(row["model"], row["gain"] or 0.0, before + spent)
+    return list(by_episode.values())
 
 
 def meter_of(session: Session, episode: Episode, role: str = "agent", is_last: bool = False) -> Meter:
-    """What counts the episode's model calls, in the ledger and the budgets; `is_last`: see Session.admit."""
+    """Count the episode's model calls in the ledger and the budgets; `is_last`: see Session.admit."""
     name = episode.model or session.model.name
     who = "seeds" if episode.island == SEEDS else f"island {episode.island}"
 
@@ -106,7 +106,7 @@ async def _admit(
 
 
 def is_validation_due(session: Session, node: Node, evaluation: Evaluation) -> bool:
-    """Whether the validator is to be asked: the node would be an elite of its island, and it was not yet."""
+    """Tell whether to ask the validator: the node would be an elite, and it was not asked yet."""
     if session.validator is None or validator.is_settled(evaluation, session.config.validator):
         return False
     limit = session.config.search.elites
@@ -126,7 +126,7 @@ async def ask_validator(
     store, config = session.store, session.config
     episode = replace(episodes.get_episode(store, node.episode_id), model=session.validator.name)
     meter = meter_of(session, episode, validator.ROLE)
-    kept: list[tuple[int, Evaluation]] = []
+    opinions: list[tuple[int, Evaluation]] = []
 
     def save(reply: Reply, opinion: Opinion | None) -> None:
         with store.transaction():
@@ -134,12 +134,12 @@ async def ask_validator(
             ledger.count(store, episode, asdict(reply.usage))
             if opinion is not None:
                 judged = validator.with_opinion(evaluation, opinion, config.evaluator)
-                kept.append((keep(store, session.task, candidate, environment, judged), judged))
+                opinions.append((keep(store, Case(session.task, candidate, environment), judged), judged))
         session.events.look()
 
     model = metered(session.validator, meter)
     await validator.ask(model, session.task, candidate, config.validator, save)
-    return kept[-1]
+    return opinions[-1]
 
 
 async def distil(session: Session, island: int, is_last: bool = False) -> None:

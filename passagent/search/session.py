@@ -1,4 +1,4 @@
-"""What the parts of a running search share: the store, the run, its settings, and the wish to stop."""
+"""The shared state of a running search: the store, the run, its settings, and the wish to stop."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from passagent.store.timeline import Follower
 from passagent.tasks import Task
 
 T = TypeVar("T")
-Told = dict[tuple[int, int | None], tuple[str, str]]
-"""Of a node and its evaluation: what was changed, and why it failed."""
+ChangeTexts = dict[tuple[int, int | None], tuple[str, str]]
+"""For a node and its evaluation: what was changed, and why it failed."""
 EXPERT = "expert"
 """The model that writes the seeds."""
 
 GRACE_S = 2.0
-"""What is left of an evaluation, or of a wait, after a person asked to stop, s."""
+"""The time that an evaluation or a wait may still take after a person asked to stop, s."""
 FOR_FINALISTS = 0.3
 """Share of the time of a command that is kept for the finalists, at most."""
-TOLD_AFTER_S = 10.0
-"""A wait for others that takes so long is told, s."""
+LOGGED_AFTER_S = 10.0
+"""A longer wait for others is logged, s."""
 
 
 class Stopping(Exception):
@@ -57,7 +57,7 @@ class Evaluator(Protocol):
         ...
 
     async def describe(self, task_path: Path) -> tuple[EagerGraph, ...]:
-        """What eager does on the task's subgraphs; () where nothing tells. Raises PassagentError."""
+        """Measure eager on the task's subgraphs; () where nothing can. Raises PassagentError."""
         ...
 
     async def outline(self, task_path: Path, candidate: Candidate) -> Evaluation | list[str]:
@@ -73,7 +73,7 @@ class Budget(Protocol):
     """Limits that several runs of this process share (data/collect/budget.py)."""
 
     limits: SearchConfig
-    """Of which `max_tokens`, `max_cost`, `max_time_s` and `max_evaluations` count."""
+    """Limits, of which `max_tokens`, `max_cost`, `max_time_s` and `max_evaluations` count."""
 
     async def admit(self, want: Want, check: Callable[[], object]) -> Callable[[], None]:
         """Wait until there is room for `want`, and hold it until the returned function is called.
@@ -85,7 +85,7 @@ class Budget(Protocol):
 
 @dataclass
 class Session:
-    """What a process works with while it drives a run."""
+    """The state of a process while it drives a run."""
 
     store: Store
     run: Run
@@ -97,19 +97,19 @@ class Session:
     hints: list[Hint]
     device_name: str
     events: Follower
-    """Whoever watches is told by it what happens."""
+    """The follower that reports what happens."""
     prices: dict[str, Price | None] = field(default_factory=dict)
-    """Of each model; None: not known."""
+    """Prices of each model; None: not known."""
     validator: Model | None = None
-    """Who is asked whether a right candidate cheats."""
+    """The model that is asked whether a correct candidate cheats."""
     distiller: Model | None = None
-    """Who is asked what an episode's progress taught."""
+    """The model that is asked what an episode's progress taught."""
     memory: Memory | None = None
     """The library of all runs; None: it is off."""
     machine: Machine | None = None
-    """What was measured of this machine, for the prompts."""
+    """This machine's measured figures, for the prompts."""
     eager: tuple[EagerGraph, ...] = ()
-    """What eager does on the task's subgraphs, for the prompts; () until it is known."""
+    """Eager's measured figures on the task's subgraphs, for the prompts; () until they are known."""
     waits_for_eager: bool = False
     """A prompt waits for `eager` however long it takes; else episode_context.WAIT_S."""
     budget: Budget | None = None
@@ -117,12 +117,12 @@ class Session:
     describing: asyncio.Task[None] | None = None
     """Finds that out."""
     wants: list[Want] = field(default_factory=list)
-    """What calls and evaluations under way may still take."""
+    """Budgets that calls and evaluations under way may still take."""
     views: dict[tuple[object, ...], ParentView] = field(default_factory=dict)
-    told: Told = field(default_factory=dict)
+    change_texts: ChangeTexts = field(default_factory=dict)
     """Parents as prompts showed them; see search.context."""
     bests: dict[int, tuple[int, float | None]] = field(default_factory=dict)
-    """Of each island: the number of its last episode, and the best AS that it knew of when that began."""
+    """For each island: the number of its last episode, and the best AS that it knew of when that began."""
     stop_reason: str | None = None
     is_interrupted: bool = False
     """A person asked to stop, no rule."""
@@ -132,7 +132,7 @@ class Session:
     begun: float = field(default_factory=time.monotonic)
     """When the command began: `search.max_time_s` counts from then."""
     longest_s: float = 0.0
-    """Of this session's evaluations, s."""
+    """The longest of this session's evaluations, s."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Replaced by a new one after each change that another island may wait for."""
 
@@ -151,14 +151,14 @@ class Session:
 
     @property
     def reserved_s(self) -> float:
-        """What is kept of `max_time_s` for the finalists, s, by the longest evaluation so far."""
+        """The time of `max_time_s` that is kept for the finalists, s, by the longest evaluation so far."""
         search = self.config.search
         rounds_s = search.finalists * search.confirm_rounds * self.longest_s
         return min(rounds_s, FOR_FINALISTS * (search.max_time_s or 0.0))
 
     @property
     def left_s(self) -> float:
-        """What is left of the command's time, s; after that all is cut."""
+        """The remaining time of the command, s; after that all is cut."""
         return (self.config.search.max_time_s or math.inf) - (time.monotonic() - self.begun)
 
     @property
@@ -192,7 +192,7 @@ class Session:
         return now
 
     async def in_time(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` gives. It is cancelled GRACE_S after a person asks to stop: then raises Stopping.
+        """Return the result of `work`. Cancel it GRACE_S after a person asks to stop, and raise Stopping.
 
         Only for work that costs nothing to do again, such as an evaluation, which may wait for a device.
         """
@@ -203,8 +203,8 @@ class Session:
                 return task.result()
             raise Stopping(self.stop_reason)
         finally:
-            for one in (task, stop):
-                one.cancel()
+            for awaited in (task, stop):
+                awaited.cancel()
             await asyncio.gather(task, stop, return_exceptions=True)
 
     async def _grace(self) -> None:
@@ -213,13 +213,13 @@ class Session:
 
     @contextmanager
     def waiting(self, why: Callable[[], str]) -> Iterator[None]:
-        """Say what is waited for meanwhile, if it takes TOLD_AFTER_S; `why` is empty where nothing is."""
+        """Say what is waited for meanwhile, if it takes LOGGED_AFTER_S; `why` is empty where nothing is."""
 
         def tell() -> None:
-            if said := why():
-                self.events.note(f"waiting: {said}")
+            if reason := why():
+                self.events.note(f"waiting: {reason}")
 
-        timer = asyncio.get_running_loop().call_later(TOLD_AFTER_S, tell)
+        timer = asyncio.get_running_loop().call_later(LOGGED_AFTER_S, tell)
         try:
             yield
         finally:
@@ -262,11 +262,11 @@ class Session:
         return self.config.search if self.budget is None else self.budget.limits
 
     def left(self) -> list[str]:
-        """What is left of the run's budgets, as a model is told it."""
+        """The remaining budgets of the run, as a model reads them."""
         return left(self.config.search, self.progress(runs.standing(self.store, self.run.id)))
 
     def progress(self, now: Standing) -> Progress:
-        """What the stopping rules look at."""
+        """The figures that the stopping rules look at."""
         expects = self.config.search.until is not None
         return Progress(
             episodes=now.episodes,

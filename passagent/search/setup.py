@@ -38,6 +38,7 @@ from passagent.search.run_memory import open_memory
 from passagent.search.session import Evaluator, Session
 from passagent.search.startup import Parts, begin
 from passagent.store import Store, confirmations, nodes, runs, seeds, sessions
+from passagent.store.nodes import Proposal
 from passagent.store.runs import Run
 from passagent.store.sessions import driven, resume_command
 from passagent.store.timeline import Follower
@@ -56,18 +57,18 @@ def new_run(
     task: Task,
     config: Config,
     trial: int | None = None,
-    known: tuple[dict[str, str], str] | None = None,
+    library_seed: tuple[dict[str, str], str] | None = None,
 ) -> Run:
     """A stored run of `task`, its islands' roles given in turn, and what `search.seed_dir` holds as a seed.
 
     trial: which one it is of a collection's trials of this task, from 0.
-    known: files of a pass that is the seed without a `seed_dir`, and where they are from (Memory.seed).
+    library_seed: files that are the seed without a `seed_dir`, and where they are from (Memory.seed).
     Raises UsageError for an unknown role, and for a directory that holds no pass.
     """
     search = config.search
     seed, origin = given_seed(config), f"directory {search.seed_dir}"
-    if seed is None and known is not None:
-        seed, origin = Candidate(known[0]), known[1]
+    if seed is None and library_seed is not None:
+        seed, origin = Candidate(library_seed[0]), library_seed[1]
     check_roles(search)
     with store.transaction():
         run = runs.create_run(
@@ -90,9 +91,7 @@ def new_run(
             seeds.plant(
                 store,
                 run,
-                seed.files,
-                note=note_of(seed.files),
-                canonical_key=canonical_key(seed.files, seed.key),
+                Proposal(seed.files, note_of(seed.files), canonical_key(seed.files, seed.key)),
                 number=-search.expert_seeds,
                 model=origin,
             )
@@ -116,14 +115,14 @@ def same_run(store: Store, task: Task, config: Config) -> Run | None:
 
 
 def given_seed(config: Config) -> Candidate | None:
-    """What `search.seed_dir` holds; None where it names nothing. Raises UsageError if that is no pass."""
+    """The seed in `search.seed_dir`; None where it names nothing. Raises UsageError if that is no pass."""
     return Candidate.from_dir(config.search.seed_dir) if config.search.seed_dir else None
 
 
 def _has_seed(store: Store, run: Run, config: Config) -> bool:
-    """Whether the run began with the files that `search.seed_dir` holds now."""
-    planted, given = seeds.planted(store, run.id), given_seed(config)
-    return planted is None or given is None or planted.candidate_key == given.key
+    """Tell whether the run began with the files that `search.seed_dir` holds now."""
+    planted, configured = seeds.planted(store, run.id), given_seed(config)
+    return planted is None or configured is None or planted.candidate_key == configured.key
 
 
 def check_money(config: Config, model: Model) -> None:
@@ -156,21 +155,14 @@ def stored_task(run: Run) -> Task:
     return task
 
 
-def open_session(
-    store: Store,
-    run: Run,
-    task: Task,
-    config: Config,
-    on_event: OnEvent | None,
-    model: Model,
-    evaluator: Evaluator,
-    diagnose_with: Diagnose | None = None,
-) -> Session:
-    """A session on `run`; `on_event` is told what happens in it.
+def open_session(prepared: Prepared, on_event: OnEvent | None, evaluator: Evaluator) -> Session:
+    """A session on the prepared run; `on_event` gets its events.
 
-    Without `diagnose_with` the machine is measured, before anything is timed. No hints are distilled where
+    Without `parts.diagnose` the machine is measured, before anything is timed. No hints are distilled where
     the library is off, nor for a task that is excluded from it.
     """
+    store, run, task, config = prepared.store, prepared.run, prepared.task, prepared.config
+    model, diagnose_with = prepared.model, prepared.parts.diagnose
     memory = open_memory(config, task, store.runs_dir)
     return Session(
         store=store,
@@ -221,11 +213,11 @@ def started(runs_dir: str | Path, task: Task, config: Config, new: bool, parts: 
     given_seed(config)
     with Store.open(runs_dir) as store:
         memory = open_memory(config, task, store.runs_dir)
-        known = memory.seed() if memory else None
+        library_seed = memory.seed() if memory else None
         with store.transaction():  # of two that begin at the same moment one makes the run
-            found = None if new else same_run(store, task, config)
-            run = found or new_run(store, task, config, known=known)
-        yield Prepared(store, run, task, config, model, parts, found is not None)
+            resumed = None if new else same_run(store, task, config)
+            run = resumed or new_run(store, task, config, library_seed=library_seed)
+        yield Prepared(store, run, task, config, model, parts, resumed is not None)
 
 
 @contextmanager
@@ -302,9 +294,9 @@ async def work(
     on_event: OnEvent | None,
     begun: Callable[[Session], object],
 ) -> Path | None:
-    """Work on the run until it ends or is stopped; where its best pass was written, if it has one.
+    """Work on the run until it ends or is stopped. Return where its best pass was written, if it has one.
 
-    `begun` gets the session, by which it can be stopped; `on_event` is told what happens in the run.
+    `begun` gets the session, by which it can be stopped; `on_event` gets the run's events.
     Raises UsageError while another process drives the run, and what the search raises, with how to go on.
     """
     store, run, config, parts = prepared.store, prepared.run, prepared.config, prepared.parts
@@ -320,9 +312,7 @@ async def work(
             if parts.model is None and (config.search.expert_seeds or seeds.planted(store, run.id)):
                 await check_models(config)  # without a seed a model's first request is the first thing done
             evaluator = parts.evaluator or open_pool(config.evaluator, tell, parts.ahead)
-            session = open_session(
-                store, run, prepared.task, config, on_event, prepared.model, evaluator, parts.diagnose
-            )
+            session = open_session(prepared, on_event, evaluator)
             session.begun = parts.begun
             begun(session)
             reporting = asyncio.create_task(report(evaluator, store.runs_dir / run.id))
@@ -333,20 +323,22 @@ async def work(
                     session.events.look()
             finally:
                 reporting.cancel()
-                for one in (session.model, session.validator, session.evaluator):
-                    if one is not None:
-                        await one.close()
+                for resource in (session.model, session.validator, session.evaluator):
+                    if resource is not None:
+                        await resource.close()
         except UsageError:
             log.exception("the search ended with an error")
             raise
         except Exception as error:
             log.exception("the search ended with an error")
-            known = error if isinstance(error, PassagentError) else PassagentError(f"{error!r}; see run.log")
+            failure = (
+                error if isinstance(error, PassagentError) else PassagentError(f"{error!r}; see run.log")
+            )
             go_on = resume_command(store, run.id)
-            known.args = (f"{known}; everything so far is stored, go on with: {go_on}",)
-            if known is error:
+            failure.args = (f"{failure}; everything so far is stored, go on with: {go_on}",)
+            if failure is error:
                 raise
-            raise known from error
+            raise failure from error
     return export_best(store, runs.get_run(store, run.id))
 
 

@@ -22,7 +22,7 @@ class Progress:
     evaluations: int
     tokens: int
     elapsed_s: float
-    """Of this command."""
+    """The time since this command began, s."""
     best_as: float | None
     cost: float = 0.0
     """USD, as far as prices are known."""
@@ -33,22 +33,22 @@ class Progress:
     at_light: bool = False
     """All islands are at the speed of light, as far as they leave their episodes to others for that."""
     reserved_s: float = 0.0
-    """What is kept of a limit of the time to measure the finalists in."""
+    """The part of a time limit that is kept for measuring the finalists, s."""
 
     def left_s(self, limit_s: float) -> float:
-        """What is left for the search of `limit_s`, s."""
+        """The remaining part of `limit_s` for the search, s."""
         return max(0.0, limit_s - self.elapsed_s - self.reserved_s)
 
 
 @dataclass(frozen=True, eq=False)
 class Want:
-    """What a model call or an evaluation that begins now may take at most."""
+    """The most that a model call or an evaluation may take."""
 
     tokens: int = 0
     cost: float | None = 0.0
     """USD; None: not known."""
     seconds: float = 0.0
-    """What it takes on average."""
+    """The average time, s."""
     evaluations: int = 0
 
 
@@ -79,8 +79,8 @@ def time(limit_s: float) -> StopRule:
     """Time of this command, s, less what its finalists take."""
 
     def rule(progress: Progress) -> str | None:
-        kept = f" but for {progress.reserved_s:.2g} s for the finalists" if progress.reserved_s else ""
-        return f"{limit_s:g} s have passed{kept}" if progress.left_s(limit_s) <= 0 else None
+        reserve = f" but for {progress.reserved_s:.2g} s for the finalists" if progress.reserved_s else ""
+        return f"{limit_s:g} s have passed{reserve}" if progress.left_s(limit_s) <= 0 else None
 
     return rule
 
@@ -148,22 +148,22 @@ def rules_of(config: SearchConfig) -> StopRule:
 
 
 def left(config: SearchConfig, progress: Progress) -> list[str]:
-    """What is left of the run's budgets, those that have a limit, in words."""
-    found = []
+    """List in words what remains of the run's limited budgets."""
+    budgets = []
     if config.max_evaluations is not None:
         evaluations_left = max(0, config.max_evaluations - progress.evaluations)
-        found.append(f"the run's {evaluations_left} of {config.max_evaluations} evaluations")
+        budgets.append(f"the run's {evaluations_left} of {config.max_evaluations} evaluations")
     if config.max_tokens is not None:
-        found.append(f"{max(0, config.max_tokens - progress.tokens)} of {config.max_tokens} tokens")
+        budgets.append(f"{max(0, config.max_tokens - progress.tokens)} of {config.max_tokens} tokens")
     if config.max_cost is not None:
-        found.append(f"${max(0.0, config.max_cost - progress.cost):.4f} of ${config.max_cost:g}")
+        budgets.append(f"${max(0.0, config.max_cost - progress.cost):.4f} of ${config.max_cost:g}")
     if config.max_time_s is not None:
-        found.append(f"{progress.left_s(config.max_time_s):.0f} of {config.max_time_s:g} seconds")
-    return found
+        budgets.append(f"{progress.left_s(config.max_time_s):.0f} of {config.max_time_s:g} seconds")
+    return budgets
 
 
 def total(wants: list[Want]) -> Want:
-    """What all of them together may take at most; a cost that is not known counts as none."""
+    """Add up the most that all may take together; a cost that is not known counts as none."""
     return Want(
         tokens=sum(want.tokens for want in wants),
         cost=sum(want.cost or 0.0 for want in wants),
@@ -172,23 +172,23 @@ def total(wants: list[Want]) -> Want:
 
 
 def is_limited(config: SearchConfig, want: Want) -> bool:
-    """Whether some budget bounds what `want` may take."""
+    """Tell whether some budget bounds what `want` may take."""
     limits = (
         (config.max_tokens, want.tokens),
         (config.max_cost, want.cost),
         (config.max_time_s, want.seconds),
         (config.max_evaluations, want.evaluations),
     )
-    return any(limit is not None and wanted for limit, wanted in limits)
+    return any(limit is not None and amount for limit, amount in limits)
 
 
 def lack(config: SearchConfig, progress: Progress, want: Want, held: Want) -> str | None:
     """Why there is no room for `want` beside what is `held` by all work under way; None if there is."""
     if config.max_tokens is not None and want.tokens:
-        left = config.max_tokens - progress.tokens - held.tokens
-        if want.tokens > left:
+        rest = config.max_tokens - progress.tokens - held.tokens
+        if want.tokens > rest:
             return (
-                f"the next call may take {want.tokens} tokens, {max(0, left)} of {config.max_tokens} are left"
+                f"the next call may take {want.tokens} tokens, {max(0, rest)} of {config.max_tokens} are left"
             )
     if config.max_cost is not None and want.cost:
         left_cost = config.max_cost - progress.cost - (held.cost or 0.0)
@@ -199,7 +199,7 @@ def lack(config: SearchConfig, progress: Progress, want: Want, held: Want) -> st
             )
     if config.max_time_s is not None and want.seconds > (left_s := progress.left_s(config.max_time_s)):
         return f"the next call takes {want.seconds:.1f} s, {left_s:.1f} s of {config.max_time_s:g} are left"
-    made = progress.evaluations + held.evaluations
-    if config.max_evaluations is not None and want.evaluations > max(0, config.max_evaluations - made):
+    evaluations = progress.evaluations + held.evaluations
+    if config.max_evaluations is not None and want.evaluations > max(0, config.max_evaluations - evaluations):
         return f"{config.max_evaluations} evaluations are made"
     return None

@@ -29,7 +29,8 @@ GO_ON = "stopped; what was begun is stored, go on with passagent.resume('last') 
 
 
 def finished(search: Search[T]) -> T:
-    """What the search gives. Ctrl-C stops it cleanly, then KeyboardInterrupt is raised; a second one at once.
+    """Return the search's result. Ctrl-C stops it cleanly and raises KeyboardInterrupt; a second one stops at
+    once.
 
     Raises what the search raises.
     """
@@ -50,7 +51,7 @@ def finished(search: Search[T]) -> T:
 
 
 async def finished_async(search: Search[T]) -> T:
-    """The same for asyncio: cancelling it stops the search cleanly."""
+    """Return the search's result in asyncio; cancelling stops the search cleanly."""
     sessions: list[Stoppable] = []
     thread = LoopThread("passagent-run")
     future = thread.start(search(sessions))

@@ -1,4 +1,4 @@
-"""What is kept: runs, episodes, nodes, evaluations and hint statistics in SQLite."""
+"""The SQLite store: runs, episodes, nodes, evaluations and hint statistics in SQLite."""
 
 from passagent.store.database import Store
 

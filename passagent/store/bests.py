@@ -56,13 +56,13 @@ def best_known(store: Store, run_id: str, island: int, number: int) -> float | N
 
     UNTIMED where nothing correct was timed, None where nothing is correct.
     """
-    own = (
+    own_nodes = (
         "SELECT * FROM (SELECT as_score FROM nodes WHERE run_id = :run AND island = {} "
         "AND status = 'ok' AND repeat_of IS NULL AND number < :number ORDER BY as_score DESC LIMIT 1)"
     )
     row = store.row(
-        f"SELECT max(coalesce(as_score, {UNTIMED})) AS best FROM ({own.format(':island')} "
-        f"UNION ALL {own.format(':seeds')} UNION ALL SELECT as_score FROM elite_migrations "
+        f"SELECT max(coalesce(as_score, {UNTIMED})) AS best FROM ({own_nodes.format(':island')} "
+        f"UNION ALL {own_nodes.format(':seeds')} UNION ALL SELECT as_score FROM elite_migrations "
         "JOIN nodes ON nodes.id = node_id WHERE elite_migrations.run_id = :run AND to_island = :island)",
         {"run": run_id, "island": island, "number": number, "seeds": SEEDS},
     )
@@ -73,7 +73,7 @@ def as_before(store: Store, node: Node) -> tuple[float | None, float | None]:
     """The AS of the node's parent, if that is correct; and the best that its island knew of when the node was
     made, see best_known.
     """
-    own = (
+    own_nodes = (
         "SELECT as_score FROM (SELECT as_score FROM nodes WHERE run_id = :run AND island = :island "
         "AND status = 'ok' AND repeat_of IS NULL AND +id < :id ORDER BY as_score DESC LIMIT 1)"
     )
@@ -85,7 +85,7 @@ def as_before(store: Store, node: Node) -> tuple[float | None, float | None]:
     row = store.row(
         f"SELECT (SELECT as_score FROM nodes WHERE id = :parent AND status = 'ok') AS parent, "
         f"max(as_score) AS best "
-        f"FROM ({own} UNION ALL {migrated} UNION ALL "
+        f"FROM ({own_nodes} UNION ALL {migrated} UNION ALL "
         "SELECT best_as FROM islands WHERE run_id = :run AND island = :seeds AND island != :island)",
         {
             "run": node.run_id,
@@ -145,7 +145,7 @@ def list_migrations(store: Store, run_id: str) -> list[EliteMigration]:
 
 
 def has_migrated(store: Store, node: Node, island: int) -> bool:
-    """Whether the node came to the island before."""
+    """Tell whether the node came to the island before."""
     return bool(
         store.rows(
             "SELECT 1 FROM elite_migrations WHERE run_id = :run AND to_island = :island AND node_id = :node",

@@ -44,11 +44,11 @@ def finalists(store: Store, run_id: str, limit: int) -> list[Node]:
 
 
 def best_of_run(store: Store, run_id: str, limit: int) -> list[Node]:
-    """Of each population the best correct nodes, at most `limit`, with distinct sources, the best first."""
+    """The best correct nodes, at most `limit` of each population, with distinct sources, best first."""
     populations = [SEEDS, *(island.island for island in islands(store, run_id))]
-    found = [node for number in populations for node in best_of_island(store, run_id, number, limit)]
+    candidates = [node for number in populations for node in best_of_island(store, run_id, number, limit)]
     distinct: dict[str, Node] = {}
-    for node in sorted(found, key=lambda node: (-(node.as_score or 0.0), node.number, node.place)):
+    for node in sorted(candidates, key=lambda node: (-(node.as_score or 0.0), node.number, node.place)):
         distinct.setdefault(node.canonical_key, node)
     return list(distinct.values())
 
@@ -127,12 +127,12 @@ def shorten(store: Store, run_id: str, series: int, rounds: int) -> None:
 
 def last_series(store: Store, run_id: str) -> list[Confirmation]:
     """The newest series that was measured to its end; empty if there is none."""
-    found = store.row(
+    newest = store.row(
         "SELECT max(series) AS series FROM (SELECT series FROM confirmations WHERE run_id = :run "
         "GROUP BY series HAVING count(evaluation_id) = count(*))",
         {"run": run_id},
     )
-    return series_rows(store, run_id, found["series"]) if found and found["series"] is not None else []
+    return series_rows(store, run_id, newest["series"]) if newest and newest["series"] is not None else []
 
 
 def scores(rows: Sequence[Confirmation]) -> dict[int, float | None]:
@@ -143,19 +143,19 @@ def scores(rows: Sequence[Confirmation]) -> dict[int, float | None]:
     by_node: dict[int, list[Confirmation]] = {}
     for row in rows:
         by_node.setdefault(row.node_id, []).append(row)
-    found = {
-        node_id: _mean([row.as_score for row in own])
-        for node_id, own in by_node.items()
-        if all(row.status == "ok" for row in own)
+    mean_scores = {
+        node_id: _mean([row.as_score for row in node_rows])
+        for node_id, node_rows in by_node.items()
+        if all(row.status == "ok" for row in node_rows)
     }
-    return dict(sorted(found.items(), key=lambda item: -(item[1] or 0.0)))
+    return dict(sorted(mean_scores.items(), key=lambda item: -(item[1] or 0.0)))
 
 
 def _mean(values: list[float | None]) -> float | None:
-    known = [value for value in values if value]
-    if len(known) < len(values):
+    numbers = [value for value in values if value]
+    if len(numbers) < len(values):
         return None
-    return math.exp(math.fsum(map(math.log, known)) / len(known))
+    return math.exp(math.fsum(map(math.log, numbers)) / len(numbers))
 
 
 def score_of(store: Store, node: Node) -> float | None:
@@ -163,17 +163,17 @@ def score_of(store: Store, node: Node) -> float | None:
     return scores(last_series(store, node.run_id)).get(node.id, node.as_score)
 
 
-def winner(store: Store, run_id: str, own: bool = False) -> Node | None:
+def winner(store: Store, run_id: str, by_model: bool = False) -> Node | None:
     """The best correct node: of the newest series, if one of its nodes was correct in every round.
 
-    Else the best by its one measurement, of the nodes that the series did not hold. `own`: of what the run's
-    model made; seeds, which were there before its first reply, and copies of their programs do not count.
+    Else the best by its one measurement, of the nodes that the series did not hold. `by_model`: only of the
+    run's model; seeds, which were there before its first reply, and copies of their programs do not count.
     """
     rows, seeds = last_series(store, run_id), set[str]()
-    if own:
+    if by_model:
         names = {"run": run_id, "seeds": SEEDS}
-        found = store.rows("SELECT canonical_key FROM nodes WHERE run_id = :run AND island = :seeds", names)
-        seeds = {row["canonical_key"] for row in found}
+        keys = store.rows("SELECT canonical_key FROM nodes WHERE run_id = :run AND island = :seeds", names)
+        seeds = {row["canonical_key"] for row in keys}
     confirmed = (get_node(store, node_id) for node_id in scores(rows))
     best = next((node for node in confirmed if node.canonical_key not in seeds), None)
     return best or _best_beside(store, run_id, rows, seeds)
@@ -200,5 +200,5 @@ def _best_beside(
 ) -> Node | None:
     """The best correct node, by its one measurement, not of the series `rows` nor a program `without`."""
     held = {row.node_id for row in rows}
-    found = best_of_run(store, run_id, len(held) + len(without) + 1)
-    return next((node for node in found if node.id not in held and node.canonical_key not in without), None)
+    ranked = best_of_run(store, run_id, len(held) + len(without) + 1)
+    return next((node for node in ranked if node.id not in held and node.canonical_key not in without), None)

@@ -45,7 +45,7 @@ class Store:
         self.runs_dir = runs_dir
         self.db = db
         self.only_reads = False
-        """Whether a `reading` is open."""
+        """True while a `reading` is open."""
         self._file = _file_number(runs_dir / DATABASE)
 
     @classmethod
@@ -145,23 +145,23 @@ class Store:
 
     def rows(self, sql: str, parameters: dict[str, Any] | None = None) -> list[dict[str, Any]]:
         """The rows of a query, column to value. Raises PassagentError."""
-        names, found = self._ask(sql, parameters)
-        return [dict(zip(names, row, strict=True)) for row in found]
+        names, rows = self._ask(sql, parameters)
+        return [dict(zip(names, row, strict=True)) for row in rows]
 
     def row(self, sql: str, parameters: dict[str, Any] | None = None) -> dict[str, Any] | None:
         """The first row of a query, None if there is none. Raises PassagentError."""
-        names, found = self._ask(sql, parameters, rows=1)
-        return dict(zip(names, found[0], strict=True)) if found else None
+        names, first_rows = self._ask(sql, parameters, rows=1)
+        return dict(zip(names, first_rows[0], strict=True)) if first_rows else None
 
     def all(self, kind: type[T], sql: str, parameters: dict[str, Any] | None = None) -> list[T]:
         """The rows of a query as `kind`, a dataclass with a field for each column. Raises PassagentError."""
-        names, found = self._ask(sql, parameters)
-        return [_filled(kind, names, row) for row in found]
+        names, rows = self._ask(sql, parameters)
+        return [_filled(kind, names, row) for row in rows]
 
     def one(self, kind: type[T], sql: str, parameters: dict[str, Any] | None = None) -> T | None:
         """The first row of a query as `kind`, None if there is none; see `all`."""
-        names, found = self._ask(sql, parameters, rows=1)
-        return _filled(kind, names, found[0]) if found else None
+        names, first_rows = self._ask(sql, parameters, rows=1)
+        return _filled(kind, names, first_rows[0]) if first_rows else None
 
     def columns(
         self, sql: str, parameters: dict[str, Any] | None = None
@@ -175,12 +175,12 @@ class Store:
         """The names of a query's columns, and its first `rows`; None: all."""
         try:
             cursor = self._run(sql, parameters or {})
-            found = cursor.fetchall() if rows is None else cursor.fetchmany(rows)
+            fetched = cursor.fetchall() if rows is None else cursor.fetchmany(rows)
         except sqlite3.Error as error:
             raise self._explained(error) from error
         names = [column[0] for column in cursor.description]
         cursor.close()  # a query that is left in the middle would keep its snapshot
-        return names, found
+        return names, fetched
 
     def _run(self, sql: str, parameters: dict[str, Any]) -> sqlite3.Cursor:
         try:
@@ -193,7 +193,7 @@ class Store:
 
 
 class Transaction:
-    """See Store.transaction. Taken so often that contextlib's generators would be seen."""
+    """The context of Store.transaction: a class, as contextlib's generators would cost measurable time."""
 
     __slots__ = ("is_outer", "store")
 
@@ -219,7 +219,7 @@ class Transaction:
 
 
 class Reading:
-    """See Store.reading."""
+    """The context of Store.reading."""
 
     __slots__ = ("is_outer", "store")
 
@@ -280,7 +280,7 @@ def read_only(path: Path) -> str:
 
 
 def _file_number(path: Path) -> int | None:
-    """Which file is there, None if none is."""
+    """The number of the file at `path`; None if there is none."""
     try:
         return path.stat().st_ino
     except FileNotFoundError:
@@ -288,7 +288,7 @@ def _file_number(path: Path) -> int | None:
 
 
 def _cannot_be_held(parameters: dict[str, Any]) -> str:
-    """Which of the values SQLite does not take, in a line."""
+    """Name in a line the values that SQLite does not take."""
     for value in parameters.values():
         if isinstance(value, int) and not -(2**63) <= value < 2**63:
             return f"{value}: is too large a number; write one below 2^63"
@@ -296,10 +296,10 @@ def _cannot_be_held(parameters: dict[str, Any]) -> str:
 
 
 def _filled(kind: type[T], names: list[str], row: tuple[Any, ...]) -> T:
-    """What `kind(**row)` makes, which takes ten times as long for a frozen dataclass."""
-    made = object.__new__(kind)
-    vars(made).update(zip(names, row, strict=True))
-    return made
+    """Make `kind(**row)` without its constructor, which takes ten times as long for a frozen dataclass."""
+    record = object.__new__(kind)
+    vars(record).update(zip(names, row, strict=True))
+    return record
 
 
 def now() -> str:
@@ -319,7 +319,7 @@ def _second(seconds: int) -> str:
 
 
 SCHEMA = 22
-"""Of the tables in schema.sql (`PRAGMA user_version`)."""
+"""The version of the tables in schema.sql (`PRAGMA user_version`)."""
 _PASSAGENT = 0x70617373
 """`PRAGMA application_id` of passagent's databases: "pass"."""
 

@@ -60,7 +60,7 @@ _ADD_STEP = (
 
 
 class NotYet(Exception):
-    """Whether the island has another episode is known when the other islands have come further."""
+    """Raised until the other islands have come far enough to decide whether this one has another episode."""
 
 
 def next_episode(store: Store, run: Run, island: int, seeds: int = 0) -> Episode | None:
@@ -107,7 +107,7 @@ def _make(store: Store, run: Run, island: int, last: Episode | None, seeds: int)
 
 
 def _is_its_own(store: Store, run: Run, island: int, number: int, iters: int) -> bool:
-    """Whether the island may make episode `number`: one of `iters`, or one that a resting island left to it.
+    """Tell whether the island may make episode `number`: one of `iters`, or a resting island's.
 
     What is left follows on the last number, round by round, to those that do not rest. Raises NotYet while
     another island may still come to rest.
@@ -125,9 +125,9 @@ def _is_its_own(store: Store, run: Run, island: int, number: int, iters: int) ->
         if row["island"] not in rests
     ):
         raise NotYet
-    left = sum(len(range(rest + run.islands, iters + 1, run.islands)) for rest in rests.values())
+    passed_on = sum(len(range(rest + run.islands, iters + 1, run.islands)) for rest in rests.values())
     more = sum((n - 1) % run.islands not in rests for n in range(iters + 1, number + 1))
-    return more <= left
+    return more <= passed_on
 
 
 def rest(store: Store, episode: Episode) -> None:
@@ -140,7 +140,7 @@ def rest(store: Store, episode: Episode) -> None:
 
 
 def _may_seed(store: Store, run: Run) -> bool:
-    """Whether the search has not begun yet. The island of the seeds is there then."""
+    """Tell whether the search has not begun yet. The island of the seeds is there then."""
     names = {"run": run.id, "seeds": SEEDS}
     if store.row("SELECT 1 FROM episodes WHERE run_id = :run AND number > 0 LIMIT 1", names):
         return False
@@ -153,7 +153,7 @@ def begin_served(store: Store, run: Run, client: str) -> Episode:
     with store.transaction():
         row = store.row("SELECT max(number) AS last FROM episodes WHERE run_id = :run", {"run": run.id})
         number = max(0, (row and row["last"]) or 0) + 1
-        [made] = store.all(
+        [episode] = store.all(
             Episode,
             "INSERT INTO episodes (run_id, number, island, seed, state, created_at, model) "
             "VALUES (:run, :number, 0, :seed, 'running', :at, :client) RETURNING *",
@@ -165,7 +165,7 @@ def begin_served(store: Store, run: Run, client: str) -> Episode:
                 "client": client,
             },
         )
-    return made
+    return episode
 
 
 def episode_seed(run_seed: int, number: int) -> int:
@@ -176,10 +176,10 @@ def episode_seed(run_seed: int, number: int) -> int:
 
 def get_episode(store: Store, episode_id: int) -> Episode:
     """The episode of this id."""
-    found = store.one(Episode, "SELECT * FROM episodes WHERE id = :id", {"id": episode_id})
-    if found is None:
+    episode = store.one(Episode, "SELECT * FROM episodes WHERE id = :id", {"id": episode_id})
+    if episode is None:
         raise PassagentError(f"{episode_id}: no such episode in {store.runs_dir}")
-    return found
+    return episode
 
 
 def running(store: Store, run_id: str) -> list[Episode]:

@@ -1,7 +1,7 @@
 """Evaluations, each stored whole: an equal candidate on the same task and machine is not evaluated again.
 
-An evaluation is its JSON, compressed with zlib. Its timing samples are beside it, compressed by themselves,
-and the key of its plans' files.
+An evaluation is its JSON, compressed with zlib. The row also holds its timing samples, compressed by
+themselves, and the key of its plans' files.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Packed(NamedTuple):
     """Evaluation as plain data."""
     result: bytes
     samples: bytes | None
-    """Of each graph; None where nothing was timed."""
+    """Timing samples of each graph; None where nothing was timed."""
 
 
 def pack(whole: dict[str, Any]) -> Packed:
@@ -125,17 +125,17 @@ def find_evaluation(
             "environment": environment,
         },
     )
-    found = (Stored(row["id"], _whole(row), row["created_at"]) for row in rows)
-    return next((s for s in found if stands(s.result)), None)
+    stored = (Stored(row["id"], _whole(row), row["created_at"]) for row in rows)
+    return next((s for s in stored if stands(s.result)), None)
 
 
 def is_unstable(result: dict[str, Any]) -> bool:
-    """Whether a subgraph's timing stayed too noisy to be relied on."""
+    """Tell whether a subgraph's timing stayed too noisy to be relied on."""
     return any(graph["unstable"] for graph in result["graphs"])
 
 
 def rests_on_measurement(result: dict[str, Any]) -> bool:
-    """Whether it is a refusal that another measurement may not repeat (result.Violation)."""
+    """Tell whether the result is a refusal that another measurement may not repeat (result.Violation)."""
     return any(violation.get("measured") is not None for violation in result["violations"])
 
 

@@ -7,7 +7,7 @@ are the server's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from passagent.store.database import Store, now
@@ -21,7 +21,7 @@ KINDS = ("input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens",
 
 @dataclass(frozen=True)
 class Spent:
-    """What a group of requests came to."""
+    """The cost of a group of requests."""
 
     group: str
     """The model's name, or the island's number."""
@@ -72,27 +72,29 @@ def start(
     return cursor.lastrowid
 
 
-def finish(
-    store: Store, call_id: int, tokens: Tokens, cost: float | None, latency_s: float, stop_reason: str | None
-) -> None:
-    """The reply has arrived: to be called in the transaction that stores it, which counts its tokens."""
-    _end(store, call_id, "done", tokens, cost, latency_s, stop_reason, None)
+@dataclass(frozen=True)
+class Ending:
+    """The end of a request."""
+
+    tokens: Tokens = field(default_factory=dict)
+    """Tokens that the server counted; {} if it said none."""
+    cost: float | None = None
+    latency_s: float | None = None
+    stop_reason: str | None = None
+    error: str | None = None
 
 
-def broken(
-    store: Store,
-    episode: Episode,
-    call_id: int,
-    tokens: Tokens | None,
-    cost: float | None,
-    latency_s: float,
-    error: str,
-) -> None:
-    """The reply arrived broken, or not at all; `tokens`: what the server said it counted, None if nothing."""
+def finish(store: Store, call_id: int, ending: Ending) -> None:
+    """End a request whose reply arrived: call it in the transaction that stores the reply and its tokens."""
+    _end(store, call_id, "done", ending)
+
+
+def broken(store: Store, episode: Episode, call_id: int, ending: Ending) -> None:
+    """End a request whose reply arrived broken, or not at all, and count its tokens."""
     with store.transaction():
-        _end(store, call_id, "broken" if tokens else "failed", tokens or {}, cost, latency_s, None, error)
-        if tokens:
-            count(store, episode, tokens)
+        _end(store, call_id, "broken" if ending.tokens else "failed", ending)
+        if ending.tokens:
+            count(store, episode, ending.tokens)
 
 
 def count(store: Store, episode: Episode, tokens: Tokens) -> None:
@@ -107,7 +109,7 @@ def count(store: Store, episode: Episode, tokens: Tokens) -> None:
 
 def lose(store: Store, call_id: int) -> None:
     """The request was given up while it was under way."""
-    _end(store, call_id, "lost", {}, None, None, None, "given up while it was under way")
+    _end(store, call_id, "lost", Ending(error="given up while it was under way"))
 
 
 def lose_all(store: Store, run_id: str) -> int:
@@ -121,7 +123,7 @@ def lose_all(store: Store, run_id: str) -> int:
 
 
 def mean_latency_s(store: Store, run_id: str, model: str) -> float:
-    """Of the model's newest 20 replies in the run, s; 0 before the first."""
+    """The mean latency of the model's newest 20 replies in the run, s; 0 before the first."""
     row = store.row(
         "SELECT avg(latency_s) AS mean FROM (SELECT latency_s FROM calls WHERE run_id = :run "
         "AND model = :model AND state = 'done' ORDER BY id DESC LIMIT 20)",
@@ -174,16 +176,8 @@ def replies_before(store: Store, episode: Episode) -> list[dict[str, Any]]:
     )
 
 
-def _end(
-    store: Store,
-    call_id: int,
-    state: str,
-    tokens: Tokens,
-    cost: float | None,
-    latency_s: float | None,
-    stop_reason: str | None,
-    error: str | None,
-) -> None:
+def _end(store: Store, call_id: int, state: str, ending: Ending) -> None:
+    tokens = ending.tokens
     columns = ", ".join(f"{kind} = :{kind}" for kind in KINDS)
     store.execute(
         f"UPDATE calls SET state = :state, {columns}, is_estimate = :is_estimate, cost = :cost, "
@@ -192,16 +186,16 @@ def _end(
             **{kind: tokens.get(kind, 0) for kind in KINDS},
             "is_estimate": int(tokens.get("is_estimate", False)),
             "state": state,
-            "cost": cost,
-            "latency": latency_s,
-            "stop": stop_reason,
-            "error": error,
+            "cost": ending.cost,
+            "latency": ending.latency_s,
+            "stop": ending.stop_reason,
+            "error": ending.error,
             "at": now(),
             "id": call_id,
         },
     )
-    if cost:
+    if ending.cost:
         store.execute(
             "UPDATE runs SET cost = cost + :cost WHERE id = (SELECT run_id FROM calls WHERE id = :id)",
-            {"cost": cost, "id": call_id},
+            {"cost": ending.cost, "id": call_id},
         )

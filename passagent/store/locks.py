@@ -36,7 +36,7 @@ def take_lock(path: Path, byte: int) -> int | None:
 
 
 def is_locked(path: Path, byte: int) -> bool:
-    """Whether somebody holds the lock, this process included."""
+    """Tell whether a process holds the lock, this process included."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -26,12 +26,12 @@ class Node:
     """The tool call that proposed it: one node for each, however often the call is repeated after a crash."""
     state: str
     status: str | None
-    """Of the evaluation (ok, mismatch, ...); None until done, or CANCELLED."""
+    """The evaluation's status (ok, mismatch, ...); None until done, or CANCELLED."""
     as_score: float | None
     note: str
     """First line of the first pass's docstring."""
     candidate_key: str
-    """Of the candidate's files (store/blobs.py)."""
+    """The key of the candidate's files (store/blobs.py)."""
     repeat_of: int | None
     """The earlier node of the same island with equal files."""
     evaluation_id: int | None
@@ -40,7 +40,7 @@ class Node:
     created_at: str
     evaluated_at: str | None
     number: int
-    """Of its episode: with `place` what decides ties, the same in every run of the same seed."""
+    """The episode's number: with `place` it decides ties, the same in every run of the same seed."""
     place: int
     """1, 2, ... in its episode."""
     canonical_key: str
@@ -56,12 +56,12 @@ class Node:
 
 @dataclass(frozen=True)
 class StoredProfile:
-    """What limits a node, as it was measured."""
+    """The stored measurement of what limits a node."""
 
     deep: bool
     """Measured with hardware counters."""
     text: str
-    """As `passagent profile` prints it."""
+    """The text that `passagent profile` prints."""
     record: str
     """JSON: a profile_record.Profile, and its evidence."""
     created_at: str
@@ -73,22 +73,24 @@ UNTIMED = -1.0
 """Stands for the AS of a correct node that was not timed: every timed one is better."""
 
 
-def propose(
-    store: Store,
-    episode: Episode,
-    call_id: str,
-    files: dict[str, str],
-    note: str,
-    parent_id: int | None,
-    canonical_key: str | None = None,
-    packed: blobs.Packed | None = None,
-) -> Node:
+@dataclass(frozen=True)
+class Proposal:
+    """Files that become a node."""
+
+    files: dict[str, str]
+    note: str
+    canonical_key: str | None = None
+    """None: only equal files count as the same program."""
+    packed: blobs.Packed | None = None
+    """The files by blobs.pack, where a transaction is open; None: packed here."""
+
+
+def propose(store: Store, episode: Episode, call_id: str, proposal: Proposal, parent_id: int | None) -> Node:
     """The node of this tool call: made as `proposed`, or the one that an earlier try of the call made.
 
-    Without `canonical_key` only equal files count as the same. A call id that some servers give to every call
-    is made distinct when the files are others. `packed`: by files.pack, where a transaction is open.
+    A call id that some servers give to every call is made distinct when the files are others.
     """
-    packed = packed or blobs.pack(files)
+    packed = proposal.packed or blobs.pack(proposal.files)
     with store.transaction():
         name, count = call_id, 1
         while row := store.one(
@@ -115,10 +117,10 @@ def propose(
                 "episode": episode.id,
                 "number": episode.number,
                 "call": name,
-                "note": note,
+                "note": proposal.note,
                 "key": packed.key,
                 "at": now(),
-                "program": canonical_key or packed.key,
+                "program": proposal.canonical_key or packed.key,
             },
         )
         blobs.keep(store, packed)
@@ -196,9 +198,9 @@ def get_node(store: Store, node_id: int) -> Node:
             "SELECT max(id) AS id FROM nodes WHERE id < :id UNION SELECT min(id) FROM nodes WHERE id > :id",
             {"id": node_id},
         )
-        found = [str(row["id"]) for row in near if row["id"] is not None]
-        told = f"the nearest: {', '.join(found)}" if found else "there are none yet"
-        raise UsageError(f"{node_id}: no such node in {store.runs_dir}; {told}")
+        near_ids = [str(row["id"]) for row in near if row["id"] is not None]
+        nearest = f"the nearest: {', '.join(near_ids)}" if near_ids else "there are none yet"
+        raise UsageError(f"{node_id}: no such node in {store.runs_dir}; {nearest}")
     return node
 
 
@@ -221,7 +223,7 @@ def of_episode(store: Store, episode_id: int) -> list[Node]:
 
 
 def newest_before(store: Store, episode: Episode, episodes: int, limit: int) -> list[Node]:
-    """What the island's last few `episodes` before this one made, the newest episode's first."""
+    """The nodes of the island's last few `episodes` before this one, the newest episode's first."""
     return _nodes(
         store,
         "WHERE episode_id IN (SELECT id FROM episodes WHERE run_id = :run AND island = :island "
@@ -260,13 +262,13 @@ def twins(store: Store, node: Node, limit: int) -> list[Node]:
 
 def first_of_program(store: Store, run_id: str, island: int, canonical_key: str) -> Node | None:
     """The island's first node that is done and has this program."""
-    found = _nodes(
+    earliest = _nodes(
         store,
         f"WHERE {SAME_PROGRAM} AND run_id = :run AND island = :island AND state = 'done' "
         "ORDER BY number, place LIMIT 1",
         {"program": canonical_key, "run": run_id, "island": island},
     )
-    return next(iter(found), None)
+    return next(iter(earliest), None)
 
 
 def of_run(store: Store, run_id: str) -> list[Node]:
@@ -294,7 +296,7 @@ def ancestors(store: Store, node_id: int, limit: int) -> list[Node]:
 
 
 def later_in_episode(store: Store, node: Node, limit: int) -> list[Node]:
-    """What the node's own episode made after it, the nearest first."""
+    """The later nodes of the node's episode, the nearest first."""
     return _nodes(
         store,
         "WHERE episode_id = :episode AND place > :place AND state = 'done' ORDER BY place LIMIT :limit",
@@ -303,7 +305,7 @@ def later_in_episode(store: Store, node: Node, limit: int) -> list[Node]:
 
 
 def siblings(store: Store, run_id: str, island: int, parent_id: int | None, limit: int) -> list[Node]:
-    """What the island's newest episodes that started from `parent_id` (None: the task) made, newest first."""
+    """Nodes of the island's newest episodes that started from `parent_id` (None: the task), newest first."""
     started_from = "parent_id = :parent" if parent_id is not None else "parent_id IS NULL"
     return _nodes(
         store,
@@ -357,5 +359,5 @@ def profiles_of(store: Store, node: Node) -> list[StoredProfile]:
         "SELECT profiles FROM nodes WHERE run_id = :run AND candidate_key = :key AND profiles IS NOT NULL",
         {"run": node.run_id, "key": node.candidate_key},
     )
-    kept = [StoredProfile(**one) for row in rows for one in json.loads(row["profiles"]).values()]
-    return sorted(kept, key=lambda profile: profile.created_at, reverse=True)
+    profiles = [StoredProfile(**stored) for row in rows for stored in json.loads(row["profiles"]).values()]
+    return sorted(profiles, key=lambda profile: profile.created_at, reverse=True)

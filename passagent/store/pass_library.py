@@ -22,7 +22,7 @@ from passagent.store.database import BUSY_TIMEOUT_S, now, read_only, sqlite_faul
 from passagent.system.faults import os_fault
 
 SCHEMA = 2
-"""Of TABLES (`PRAGMA user_version`)."""
+"""The version of TABLES (`PRAGMA user_version`)."""
 FILE = "library.db"
 OFF = "off"
 """In place of a path: there is no library."""
@@ -47,13 +47,13 @@ def default_path() -> Path:
     return (Path(base) if base else Path.home() / ".local" / "share") / "passagent" / FILE
 
 
-def library_path(given: str | Path | None, runs_dir: Path | None = None) -> Path | None:
+def library_path(chosen: str | Path | None, runs_dir: Path | None = None) -> Path | None:
     """The file of a setting: `given`, else `$PASSAGENT_LIBRARY`, else that of `runs_dir`; None for `off`.
 
     Without a runs directory it is the user's.
     """
     usual = runs_dir / FILE if runs_dir else default_path()
-    named = str(given or "") or os.environ.get("PASSAGENT_LIBRARY") or str(usual)
+    named = str(chosen or "") or os.environ.get("PASSAGENT_LIBRARY") or str(usual)
     return None if named == OFF else Path(named)
 
 
@@ -78,7 +78,7 @@ class KeptPass:
     """The model of the device that it was measured on."""
     torch: str
     operators: str
-    """Of the region, as a person reads them."""
+    """The region's operators, as a person reads them."""
     task: str
     """JSON: the files of the region's subgraph, by name."""
     files: str
@@ -87,7 +87,7 @@ class KeptPass:
     """Key of the plan that was measured."""
     dispatch: str
     reference: str
-    """What it was measured against: `eager`, or `inductor` beside it."""
+    """The reference of the speedup: `eager`, or `inductor` measured in the same blocks."""
     speedup: float
     """Over the reference, on this region."""
     as_score: float
@@ -96,12 +96,12 @@ class KeptPass:
     run: str
     """Where it was found: `RUNS_DIR RUN`."""
     model: str
-    """Who wrote it."""
+    """The author's name."""
     licence: str
-    """What the author model's terms say of it."""
+    """The licence under the author model's terms."""
     kept_at: str = ""
     status: str = "ok"
-    """Of its last evaluation."""
+    """The status of the last evaluation."""
     verified_at: str | None = None
     shapes: str = ""
     """The region's shape class: see exemplars.shape_class."""
@@ -120,7 +120,7 @@ class KeptPass:
         return directory
 
     def data(self) -> dict[str, Any]:
-        """As plain data, without the region's own files."""
+        """Return the entry as plain data, without the region's own files."""
         return {k: v for k, v in asdict(self).items() if k not in ("task", "files")} | {"files": self.sources}
 
 
@@ -195,7 +195,7 @@ class PassLibrary:
     def _version(self) -> int:
         return int(self.run("PRAGMA user_version").fetchone()[0])
 
-    def keep(self, kept: KeptPass) -> bool:
+    def keep(self, entry: KeptPass) -> bool:
         """Keep a pass, unless a faster one that holds is known for the same. Whether it was kept."""
         names = ", ".join(_COLUMNS)
         update = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS)
@@ -204,8 +204,8 @@ class PassLibrary:
             f"ON CONFLICT (instance, device, torch, reference) DO UPDATE SET {update} "
             "WHERE excluded.speedup > exemplars.speedup OR exemplars.status != 'ok'"
         )
-        given = asdict(kept) | {"kept_at": kept.kept_at or now()}
-        return self.run(sql, given).rowcount > 0
+        values = asdict(entry) | {"kept_at": entry.kept_at or now()}
+        return self.run(sql, values).rowcount > 0
 
     def find(self, instance: str, device: str, torch: str, reference: str) -> KeptPass | None:
         """The pass that is known for a region here; None if there is none, or it no longer held."""
@@ -213,9 +213,9 @@ class PassLibrary:
             "instance = :instance AND device = :device AND torch = :torch AND reference = :reference "
             "AND status = 'ok'"
         )
-        given = {"instance": instance, "device": device, "torch": torch, "reference": reference}
-        found = self._rows(where, given)
-        return found[0] if found else None
+        key = {"instance": instance, "device": device, "torch": torch, "reference": reference}
+        passes = self._rows(where, key)
+        return passes[0] if passes else None
 
     def all(self) -> list[KeptPass]:
         """Every pass, the fastest first."""
@@ -223,26 +223,26 @@ class PassLibrary:
 
     def named(self, word: str) -> KeptPass:
         """The pass whose instance hash begins with `word`. Raises UsageError for none and for several."""
-        found = [one for one in self.all() if one.instance.rpartition(":")[2].startswith(word)]
-        found = found or [one for one in self.all() if one.instance.startswith(word)]
-        if len(found) != 1:
-            said = f"{len(found)} passes begin with" if found else "no pass has"
-            raise UsageError(f"{self.path}: {said} {word!r}; passagent library list shows all")
-        return found[0]
+        matches = [entry for entry in self.all() if entry.instance.rpartition(":")[2].startswith(word)]
+        matches = matches or [entry for entry in self.all() if entry.instance.startswith(word)]
+        if len(matches) != 1:
+            count = f"{len(matches)} passes begin with" if matches else "no pass has"
+            raise UsageError(f"{self.path}: {count} {word!r}; passagent library list shows all")
+        return matches[0]
 
-    def note(self, kept: KeptPass, status: str) -> None:
+    def note(self, entry: KeptPass, status: str) -> None:
         """Note what a pass's evaluation came to."""
         self.run(
             f"UPDATE exemplars SET status = :status, verified_at = :at WHERE {_KEY} AND plan = :plan",
-            {"status": status, "at": now(), **self._key(kept), "plan": kept.plan},
+            {"status": status, "at": now(), **self._key(entry), "plan": entry.plan},
         )
 
-    def _key(self, kept: KeptPass) -> dict[str, str]:
-        return {name: getattr(kept, name) for name in ("instance", "device", "torch", "reference")}
+    def _key(self, entry: KeptPass) -> dict[str, str]:
+        return {name: getattr(entry, name) for name in ("instance", "device", "torch", "reference")}
 
-    def _rows(self, where: str, given: dict[str, Any]) -> list[KeptPass]:
+    def _rows(self, where: str, parameters: dict[str, Any]) -> list[KeptPass]:
         sql = f"SELECT {', '.join(_COLUMNS)} FROM exemplars WHERE {where} ORDER BY speedup DESC, instance"
-        return [KeptPass(*row) for row in self.rows(sql, given)]
+        return [KeptPass(*row) for row in self.rows(sql, parameters)]
 
     def keep_task(self, key: str, name: str, hashes: Sequence[str]) -> None:
         """Keep the hashes of a task's subgraphs, of both levels."""
@@ -268,14 +268,14 @@ class PassLibrary:
                 self._connection.rollback()
             raise
 
-    def rows(self, sql: str, given: dict[str, Any] | None = None) -> list[sqlite3.Row]:
+    def rows(self, sql: str, parameters: dict[str, Any] | None = None) -> list[sqlite3.Row]:
         """The rows of a question."""
-        return self.run(sql, given).fetchall()
+        return self.run(sql, parameters).fetchall()
 
-    def run(self, sql: str, given: dict[str, Any] | None = None) -> sqlite3.Cursor:
+    def run(self, sql: str, parameters: dict[str, Any] | None = None) -> sqlite3.Cursor:
         """Run a statement. Raises UsageError and InfrastructureError for what SQLite cannot do."""
         with _explained(self.path):
-            return self._connection.execute(sql, given or {})
+            return self._connection.execute(sql, parameters or {})
 
 
 @contextmanager
@@ -287,7 +287,7 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def licence_of(model: str) -> str:
-    """What may be done with what a model wrote, as far as it is known here."""
+    """Name the licence of a model's output, as far as it is known here."""
     if model == "expert":
         return "Apache-2.0, as passagent"
     return f"the terms of {model}'s provider"

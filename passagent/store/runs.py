@@ -48,11 +48,11 @@ class Run:
     evaluations: int
     """Candidates evaluated; answers from the store are not counted."""
     wanted: str
-    """What a person asks of the process that drives it: `run`, `stop_after_episodes` or `stop`."""
+    """The request to the process that drives the run: `run`, `stop_after_episodes` or `stop`."""
     environment: str | None
     """Evaluator version and environment that the nodes' scores are of; None before the first session."""
     cost: float
-    """Of all model calls, as far as prices are known, USD."""
+    """The cost of all model calls, as far as prices are known, USD."""
     forked_run: str | None
     """The run that this one was forked from, which may be gone; None: it began with the task."""
     forked_node: int | None
@@ -60,7 +60,7 @@ class Run:
     subgraphs: str = "[]"
     """JSON list: the sha256 of each subgraph's model.py."""
     trial: int | None = None
-    """Which of the trials that `collect` makes of a task with a model, from 0; None: a run of its own."""
+    """The number of the trial that `collect` makes of a task with a model, from 0; None: not of `collect`."""
     gains: str | None = None
     """JSON: a Gains; None before the first episode ended."""
 
@@ -71,7 +71,7 @@ class Run:
 
     @property
     def is_served(self) -> bool:
-        """Whether its candidates come from clients of `passagent mcp`, not from a search."""
+        """Tell whether the candidates come from clients of `passagent mcp`, not from a search."""
         return self.model == CLIENTS
 
     @property
@@ -101,7 +101,7 @@ class Island:
 
 @dataclass(frozen=True)
 class Gains:
-    """What a run gained over time, summed up; each episode that ends brings it up to date."""
+    """The summed gain of a run over time; each episode that ends brings it up to date."""
 
     episodes: int
     """Finished."""
@@ -121,10 +121,10 @@ class Gains:
 
 @dataclass(frozen=True)
 class Standing:
-    """What a run has come to and what is asked of it: all that its process looks at all the time."""
+    """The state of a run and the request to it: all that its process polls."""
 
     wanted: str
-    """See Run.wanted."""
+    """The request to the process, as in Run.wanted."""
     evaluations: int
     tokens: int
     """Input and output together."""
@@ -136,7 +136,7 @@ class Standing:
     stagnant: int
     """Episodes since the run's best AS last rose."""
     at_light: bool
-    """Whether every island rests."""
+    """True if every island rests."""
 
 
 def create_run(
@@ -180,19 +180,19 @@ def find_run(store: Store, name: str) -> Run:
         if newest is None:
             raise UsageError(f"{store.runs_dir}: holds no runs; start one with passagent run")
         return newest
-    found = store.all(
+    matches = store.all(
         Run,
         "SELECT * FROM runs WHERE substr(id, 1, length(:name)) = :name AND :name != '' LIMIT 6",
         {"name": name},
     )
-    if not found:
+    if not matches:
         near = closest(name, ["last", *(run.id for run in list_runs(store))])
         raise UsageError(f"{name}: no such run in {store.runs_dir}{near or '; passagent runs lists them'}")
-    if len(found) > 1:
+    if len(matches) > 1:
         raise UsageError(
-            f"{name}: means several runs ({', '.join(run.id for run in found)}); write more of the id"
+            f"{name}: means several runs ({', '.join(run.id for run in matches)}); write more of the id"
         )
-    return found[0]
+    return matches[0]
 
 
 def list_runs(store: Store) -> list[Run]:
@@ -212,7 +212,7 @@ def all_islands(store: Store, run_id: str) -> list[Island]:
 
 def standing(store: Store, run_id: str) -> Standing:
     """The run's standing now."""
-    found = store.one(
+    state = store.one(
         Standing,
         "SELECT wanted, evaluations, input_tokens + output_tokens AS tokens, cost, "
         "sum((island != :seeds) * islands.episodes) AS episodes, max(islands.best_as) AS best_as, "
@@ -221,21 +221,21 @@ def standing(store: Store, run_id: str) -> Standing:
         "FROM runs JOIN islands ON islands.run_id = runs.id WHERE runs.id = :run GROUP BY runs.id",
         {"run": run_id, "seeds": SEEDS},
     )
-    if found is None:
+    if state is None:
         raise UsageError(f"{run_id}: no such run in {store.runs_dir}; passagent runs lists them")
-    return found
+    return state
 
 
 def get_island(store: Store, run_id: str, island: int) -> Island:
     """One island of a run, or that of its seeds."""
-    found = store.one(
+    row = store.one(
         Island,
         "SELECT * FROM islands WHERE run_id = :run AND island = :island",
         {"run": run_id, "island": island},
     )
-    if found is None:
+    if row is None:
         raise PassagentError(f"{run_id}: has no island {island}")
-    return found
+    return row
 
 
 def want(store: Store, run_id: str, what: Literal["run", "stop_after_episodes", "stop"]) -> None:
@@ -256,7 +256,7 @@ def set_environment(store: Store, run_id: str, environment: str) -> None:
 
 
 def gains_of(store: Store, run_id: str) -> Gains | None:
-    """What the run gained; None before its first episode ended."""
+    """The run's gains; None before its first episode ended."""
     stored = get_run(store, run_id).gains
     return None if stored is None else Gains(**json.loads(stored))
 
@@ -277,13 +277,13 @@ def set_config(store: Store, run_id: str, *, config: str, iters: int, model: str
 
 
 class Removed(NamedTuple):
-    """What a run was made of."""
+    """The numbers of rows that were removed with a run."""
 
     nodes: int
     evaluations: int
-    """That no other run refers to."""
+    """Evaluations that no other run refers to."""
     messages: int
-    """That no other run's conversations hold."""
+    """Messages that no other run's conversations hold."""
     hints: int
     """Distilled from its episodes."""
 

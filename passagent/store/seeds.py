@@ -8,7 +8,7 @@ from __future__ import annotations
 from passagent.store import nodes
 from passagent.store.database import Store, now
 from passagent.store.episodes import episode_seed, get_episode
-from passagent.store.nodes import Node
+from passagent.store.nodes import Node, Proposal
 from passagent.store.runs import SEEDS, Run
 
 CALL = "planted"
@@ -18,14 +18,12 @@ CALL = "planted"
 def plant(
     store: Store,
     run: Run,
-    files: dict[str, str],
+    proposal: Proposal,
     *,
-    note: str,
-    canonical_key: str,
     number: int,
     model: str | None,
 ) -> Node:
-    """Make `files` a seed of the new `run`: a node that is still to be judged, of episode `number`, below 1.
+    """Make `proposal` a seed of the new `run`: a node still to be judged, of episode `number`, below 1.
 
     It is on the island of the seeds, which all islands see. `model`: who wrote it, or where it is from.
     """
@@ -39,11 +37,12 @@ def plant(
         )
         assert cursor.lastrowid is not None
         episode = get_episode(store, cursor.lastrowid)
-        return nodes.propose(store, episode, CALL, files, note, None, canonical_key)
+        return nodes.propose(store, episode, CALL, proposal, None)
 
 
 def author_of(store: Store, run: Run, node: Node) -> str:
-    """Who wrote a node: a model, or where a seed is from (`expert`, `library FILE, RUN`, `directory DIR`)."""
+    """Name the author of a node: a model, or a seed's origin (`expert`, `library FILE, RUN`, `directory
+    DIR`)."""
     return get_episode(store, node.episode_id).model or run.model
 
 
@@ -72,9 +71,7 @@ def plant_fork(store: Store, run: Run, origin: Node, number: int) -> None:
         plant(
             store,
             run,
-            nodes.get_files(store, origin),
-            note=origin.note,
-            canonical_key=origin.canonical_key,
+            Proposal(nodes.get_files(store, origin), origin.note, origin.canonical_key),
             number=number,
             model=get_episode(store, origin.episode_id).model,
         )

@@ -29,10 +29,10 @@ DIED = "it died"
 
 @dataclass(frozen=True)
 class Terms:
-    """What a session works with: scores and prompts of other terms are not simply comparable."""
+    """The terms of a session: scores and prompts of other terms are not simply comparable."""
 
     version: str = ""
-    """Of passagent."""
+    """The version of passagent."""
     config: str = "{}"
     """JSON of the whole Config."""
     prompts: str = ""
@@ -76,7 +76,7 @@ def lock_run(store: Store, run_id: str) -> int | None:
 
 
 def is_driven(store: Store, run_id: str) -> bool:
-    """Whether a process drives the run now."""
+    """Tell whether a process drives the run now."""
     return is_locked(store.runs_dir / LOCKS, int(run_id, 16))
 
 
@@ -183,8 +183,8 @@ def runs_dir_flag(store: Store) -> str:
     if store.runs_dir == default:
         return ""
     here = Path.cwd()
-    shown = store.runs_dir.relative_to(here) if store.runs_dir.is_relative_to(here) else store.runs_dir
-    return f" --runs-dir {shlex.quote(str(shown))}"
+    runs_dir = store.runs_dir.relative_to(here) if store.runs_dir.is_relative_to(here) else store.runs_dir
+    return f" --runs-dir {shlex.quote(str(runs_dir))}"
 
 
 def resume_command(store: Store, run_id: str) -> str:

@@ -1,4 +1,4 @@
-"""What happened in a run, in order, as events read from the rows of the store.
+"""The events of a run, in order, read from the rows of the store.
 
 Rows are followed by their ids, which SQLite's one writer hands out in the order of the commits. Rows that are
 still open are looked at again: no clock decides what is new.
@@ -52,7 +52,7 @@ class _Source(NamedTuple):
     key: str
     """The column that grows with each new row."""
     is_open: str
-    """Whether more will happen to a row."""
+    """SQL condition that holds while more will happen to a row."""
     query: str
     """Selects the fields of the events, by their names."""
     stages: tuple[tuple[type[Event], str], ...]
@@ -160,42 +160,42 @@ _LAST = "SELECT " + ", ".join(
 
 def newest(store: Store, run_id: str, limit: int) -> tuple[list[Event], Seen]:
     """The last `limit` events in order, and from where to go on with `since`."""
-    found, seen = list[Event](), Seen(_last(store))
+    events, position = list[Event](), Seen(_last(store))
     for table, source in _SOURCES.items():
         some = f"SELECT {source.key} FROM {table} WHERE run_id = :run ORDER BY 1 DESC LIMIT :limit"
         where = (
             f"{table}.run_id = :run AND {source.key} <= :last "
             f"AND ({source.key} IN ({some}) OR {source.is_open})"
         )
-        bounds = {"run": run_id, "limit": limit, "last": seen.last[table]}
-        found += _take(seen, table, source, _rows(store, source, where, bounds))
-    return _in_order(found)[max(0, len(found) - limit) :], seen
+        bounds = {"run": run_id, "limit": limit, "last": position.last[table]}
+        events += _take(position, table, source, _rows(store, source, where, bounds))
+    return _in_order(events)[max(0, len(events) - limit) :], position
 
 
-def since(store: Store, run_id: str, seen: Seen) -> list[Event]:
+def since(store: Store, run_id: str, position: Seen) -> list[Event]:
     """The events since `seen` was brought up to date, in order; `seen` is brought up to date."""
-    found, last = list[Event](), _last(store)
+    events, last = list[Event](), _last(store)
     for table, source in _SOURCES.items():
         rows = []
-        if seen.open[table]:
-            keys = ", ".join(map(str, seen.open[table]))
+        if position.open[table]:
+            keys = ", ".join(map(str, position.open[table]))
             rows = _rows(store, source, f"{source.key} IN ({keys})", {})
-        if last[table] > seen.last[table]:
+        if last[table] > position.last[table]:
             # the plus keeps SQLite from the index on run_id: the few new rows are found by their ids
             where = f"+{table}.run_id = :run AND {source.key} > :seen AND {source.key} <= :last"
-            bounds = {"run": run_id, "seen": seen.last[table], "last": last[table]}
+            bounds = {"run": run_id, "seen": position.last[table], "last": last[table]}
             rows += _rows(store, source, where, bounds)
-        found += _take(seen, table, source, rows)
-    seen.last = last
-    return _in_order(found)
+        events += _take(position, table, source, rows)
+    position.last = last
+    return _in_order(events)
 
 
-def _in_order(found: list[Event]) -> list[Event]:
-    return sorted(found, key=lambda event: (event.at, _ORDER.index(type(event))))
+def _in_order(events: list[Event]) -> list[Event]:
+    return sorted(events, key=lambda event: (event.at, _ORDER.index(type(event))))
 
 
 def _last(store: Store) -> dict[str, int]:
-    """Of each table: the key of its newest row, 0 where it has none."""
+    """The key of each table's newest row, 0 where it has none."""
     row = store.row(_LAST)
     assert row is not None
     return row
@@ -206,9 +206,9 @@ def _rows(store: Store, source: _Source, where: str, bounds: dict[str, Any]) -> 
     return store.rows(f"{source.query.replace('SELECT ', columns, 1)} WHERE {where} ORDER BY 1", bounds)
 
 
-def _take(seen: Seen, table: str, source: _Source, rows: list[dict[str, Any]]) -> list[Event]:
+def _take(position: Seen, table: str, source: _Source, rows: list[dict[str, Any]]) -> list[Event]:
     """The events of the rows that were not returned yet; `seen` takes them in."""
-    new, returned = list[Event](), seen.open.setdefault(table, {})
+    new, returned = list[Event](), position.open.setdefault(table, {})
     for row in rows:
         reached = [stage for stage in source.stages if row[stage[1]] is not None]
         for kind, at in reached[returned.pop(row["id"], 0) :]:

@@ -26,7 +26,7 @@ class _Part(BaseModel):
 
 
 class Call(_Part):
-    """What the model call behind a reply took, as far as it is known."""
+    """The cost of the model call behind a reply, as far as it is known."""
 
     model: str | None
     input_tokens: int | None
@@ -49,7 +49,7 @@ class Turn(_Part):
     (a reply), `tool_call_id`, `name` (a tool's result), `tools` (the system message: the tools offered),
     `late` (a message that ends with the result of this earlier call), `data` (what programs read of it)."""
     usage: Call | None = None
-    """Of a model's reply."""
+    """The cost of a model's reply."""
     at: str
     """When it was stored, ISO 8601, UTC."""
 
@@ -106,9 +106,9 @@ class Trajectory(_Part):
     messages: list[Turn] = Field(default_factory=list)
     nodes: list[Candidate] = Field(default_factory=list)
     columns: dict[str, Any] = Field(default_factory=dict)
-    """Of an exported one: what docs/training.md says of it."""
+    """The columns of an exported episode, which docs/training.md describes."""
     files: dict[str, dict[str, str]] = Field(default_factory=dict)
-    """Of an exported one: the nodes' files, by their keys."""
+    """The files of an exported episode's nodes, by their keys."""
 
 
 def find_episode(store: Store, run: Run, number: int) -> Episode:
@@ -117,12 +117,12 @@ def find_episode(store: Store, run: Run, number: int) -> Episode:
         "SELECT id FROM episodes WHERE run_id = :run AND number = :number", {"run": run.id, "number": number}
     )
     if row is None:
-        [made] = store.rows(
+        [numbers] = store.rows(
             "SELECT min(number) AS first, max(number) AS last FROM episodes WHERE run_id = :run",
             {"run": run.id},
         )
-        known = "none yet" if made["last"] is None else "{first} to {last}".format(**made)
-        raise UsageError(f"run {run.id} has no episode {number}; it has {known}")
+        has = "none yet" if numbers["last"] is None else "{first} to {last}".format(**numbers)
+        raise UsageError(f"run {run.id} has no episode {number}; it has {has}")
     return get_episode(store, row["id"])
 
 
@@ -170,8 +170,8 @@ def trajectory(store: Store, run: Run, episode: Episode, clean: bool = True) -> 
     )
 
 
-def _as_it_is(told: Any) -> Any:
-    return told
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def _turn(row: dict[str, Any], message: dict[str, Any]) -> Turn:

@@ -28,7 +28,7 @@ def kept_file(place: str, content: list[Any]) -> Path:
 
 
 def kept(path: Path, read: Callable[[Any], T], within_s: float = float("inf")) -> T | None:
-    """What `read` makes of JSON that was kept within `within_s`; None also for a file that it cannot read."""
+    """Pass JSON that was kept within `within_s` to `read`; None also for a file that it cannot read."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         if time.time() - path.stat().st_mtime < within_s:
             return read(json.loads(path.read_bytes()))

@@ -1,4 +1,4 @@
-"""Faults of the machine, told from a candidate's: the one place that knows them, and names each in a line.
+"""Faults of the machine, not of a candidate: the one place that knows them, and names each in a line.
 
 An error of the operating system on the trusted side is the machine's. A candidate's own process can raise any
 error and print any text, so what it says is no proof: the places in question are tried from here.
@@ -35,12 +35,12 @@ _NO_TEMPORARY = "No usable temporary directory"
 
 
 def machine_fault(error: BaseException, doing: str = "", place: str | None = None) -> MachineFault | None:
-    """What an error on the trusted side says of the machine; None if it says nothing.
+    """Explain an error on the trusted side as a fault of the machine; None if it is none.
 
     `doing`: what failed, for people. `place`: the file or directory, where the error names none.
     """
-    said = _said(error, place)
-    return None if said is None else MachineFault(f"{doing}: {said}" if doing else said)
+    message = _said(error, place)
+    return None if message is None else MachineFault(f"{doing}: {message}" if doing else message)
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def check_places() -> None:
 
 
 def speaks_of_places(text: str) -> bool:
-    """Whether a text has the words for a full or closed directory: no proof, but reason to `check_places`."""
+    """Tell whether a text has the words for a full or closed directory: reason to `check_places`."""
     return any(os.strerror(number) in text for number in (*_FULL, *_CLOSED))
 
 
@@ -109,7 +109,7 @@ def _said(error: BaseException, place: str | None) -> str | None:
 
 
 def _elsewhere(path: str) -> str:
-    """What to set so that another place is used in place of `path`."""
+    """Name the setting that moves `path` elsewhere."""
     if Path(path).is_relative_to(cache_dir()):
         return ", or set PASSAGENT_CACHE to another place"
     try:

@@ -16,7 +16,7 @@ of the use is given back when it is needed."""
 
 
 def memory_bytes() -> int:
-    """The memory that this process may use, all told: the machine's, or its control groups' limits."""
+    """The memory that this process may use in all: the machine's, or its control groups' limits."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min([machine, *(limit for limit, _ in _limits())])
 

@@ -1,4 +1,4 @@
-"""What must never be shown or stored: text is cleaned where it enters the store, a log or a screen.
+"""Remove what must never be shown or stored: text is cleaned where it enters the store, a log or a screen.
 
 Taken out are the values of environment variables whose names say that they are secrets, and, wherever they
 come from, what stands behind `Authorization:` and its like, bearer tokens, `sk-...` keys and passwords in
@@ -43,10 +43,10 @@ def secrets() -> dict[str, str]:
 
     The longest value first, so that one which contains another is replaced whole. Paths are no secrets.
     """
-    found = {value: name for name, value in os.environ.items() if _NAME.search(name)}
+    values = {value: name for name, value in os.environ.items() if _NAME.search(name)}
     return {
-        value: found[value]
-        for value in sorted(found, key=len, reverse=True)
+        value: values[value]
+        for value in sorted(values, key=len, reverse=True)
         if len(value) >= _MIN_LENGTH and not value.startswith("/")
     }
 
@@ -59,7 +59,7 @@ class _Written:
         self._written: list[tuple[str, str]] = []
 
     def get(self) -> list[tuple[str, str]]:
-        """What to replace by what. Found anew when any environment variable has changed."""
+        """The replacements: text and its substitute. Found anew when any environment variable has changed."""
         # os.environ decodes each variable at every look; what it holds can be compared as a whole
         environment: dict[bytes, bytes] = vars(os.environ)["_data"]
         if environment != self._environment:

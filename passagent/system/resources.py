@@ -21,16 +21,16 @@ def roots() -> tuple[Path, ...]:
 @functools.lru_cache(maxsize=8)
 def _roots(user: str | None) -> tuple[Path, ...]:
     shipped = _PACKAGE / "_data"
-    found = shipped if shipped.is_dir() else _PACKAGE.parent
+    root = shipped if shipped.is_dir() else _PACKAGE.parent
     if not user:
-        return (found,)
+        return (root,)
     if not Path(user).is_dir():
         raise UsageError(f"PASSAGENT_RESOURCES={user}: no such directory; unset it or create it")
-    return Path(user), found
+    return Path(user), root
 
 
 def exists(relative: str) -> bool:
-    """Whether there is a file `relative`."""
+    """Tell whether there is a file `relative`."""
     return any((root / relative).is_file() for root in roots())
 
 
@@ -48,9 +48,9 @@ def glob(pattern: str) -> Iterator[tuple[str, Path]]:
 
     What Python compiled beside the files (`__pycache__`, which pip makes when it installs) is not a resource.
     """
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for root in reversed(roots()):
         for path in root.glob(pattern):
             if path.is_file() and "__pycache__" not in path.parts:
-                found[path.relative_to(root).as_posix()] = path
-    yield from sorted(found.items())
+                files[path.relative_to(root).as_posix()] = path
+    yield from sorted(files.items())

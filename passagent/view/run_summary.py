@@ -279,7 +279,7 @@ def _statuses(counts: dict[str, int]) -> str:
 
 def run_row(store: Store, run: Run) -> dict[str, Any]:
     """A run in a line: the best that its model made, and what it began with."""
-    best = confirmations.winner(store, run.id, own=True)
+    best = confirmations.winner(store, run.id, by_model=True)
     seed = next(iter(bests.best_of_island(store, run.id, SEEDS, 1)), None)
     return {
         "run": run.id,

@@ -180,8 +180,8 @@ class Measuring:
             raise UsageError(f"{error}; --no-measure writes the pass without measuring it again") from error
         if self.pool is None:
             self.pool = open_pool(self.config, tell=lambda text: print(f"passagent: {text}", file=sys.stderr))
-        environment = environment_key(self.config)
-        found = await known.evaluate(self.pool.evaluate, self.store, self.task, candidate, environment)
+        case = known.Case(self.task, candidate, environment_key(self.config))
+        found = await known.evaluate(self.pool.evaluate, self.store, case)
         return found.evaluation
 
     async def close(self) -> None:

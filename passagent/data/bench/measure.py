@@ -27,7 +27,8 @@ from passagent.events import OnEvent
 from passagent.models import open_model
 from passagent.search.candidates import RETRY_AFTER_S
 from passagent.search.controller import search
-from passagent.search.setup import new_run, open_session
+from passagent.search.setup import Prepared, new_run, open_session
+from passagent.search.startup import Parts
 from passagent.store import Store, confirmations, nodes, runs
 from passagent.store.database import now
 from passagent.store.runs import SEEDS, Run
@@ -290,10 +291,12 @@ async def best_of_search(
     if run.state != "finished":
         model = open_model(config.model)
         try:
-            await search(open_session(store, run, task, config, watch(store, run), model, pool))
+            await search(
+                open_session(Prepared(store, run, task, config, model, Parts()), watch(store, run), pool)
+            )
         finally:
             await model.close()
-    node = confirmations.winner(store, run.id, own=True)
+    node = confirmations.winner(store, run.id, by_model=True)
     if node is None:
         wrong = [n for n in nodes.of_run(store, run.id) if n.island != SEEDS and n.status != "ok"]
         scored = [n for n in wrong if n.as_score is not None]

@@ -28,7 +28,7 @@ from passagent.models.types import Model
 from passagent.search.controller import search, seldom_collected
 from passagent.search.run_files import run_log
 from passagent.search.session import Evaluator, Session
-from passagent.search.setup import check_money, check_roles, new_run, open_session
+from passagent.search.setup import Prepared, check_money, check_roles, new_run, open_session
 from passagent.search.startup import Parts
 from passagent.store import Store
 from passagent.system.resumable import locked
@@ -294,9 +294,8 @@ class Collection:
         def on_event(event: Event) -> None:
             self.watch.event(pair, event)
 
-        session = open_session(
-            self.store, run, task, config, on_event, self.model, evaluator, self.parts.diagnose
-        )
+        prepared = Prepared(self.store, run, task, config, self.model, self.parts)
+        session = open_session(prepared, on_event, evaluator)
         session.budget, session.waits_for_eager = self.budget, True
         self._sessions[run.id] = session
         self.budget.take_up(run.id)

@@ -70,7 +70,7 @@ class SharedEvaluator:
                 self._store = store = self._store or Store.open(self._runs_dir)
                 key = self._environment
                 evaluation = (
-                    await known.evaluate(self._pool.evaluate, store, task, candidate, key)
+                    await known.evaluate(self._pool.evaluate, store, known.Case(task, candidate, key))
                 ).evaluation
         except SubjectLost:
             raise

@@ -48,16 +48,16 @@ def compare(expected: Sequence[torch.Tensor], got: Sequence[torch.Tensor]) -> Co
         problem = metadata_problem(position, want, have)
         if problem:
             return Comparison(problem, None, None, None)
-        one = _compare_output(position, want, have)
-        level = None if level is None or one.level is None else max(level, one.level)
-        largest = max(largest, one.max_abs_diff)
-        if one.worst is not None and one.excess > worst_excess:
-            worst, worst_excess = one.worst, one.excess
+        output = _compare_output(position, want, have)
+        level = None if level is None or output.level is None else max(level, output.level)
+        largest = max(largest, output.max_abs_diff)
+        if output.worst is not None and output.excess > worst_excess:
+            worst, worst_excess = output.worst, output.excess
     return Comparison(None, level, largest, worst)
 
 
 def surely_agree(expected: Sequence[torch.Tensor], got: Sequence[torch.Tensor], t: int) -> bool:
-    """Whether `compare` would find that all values agree from t on, for less; False: it has to be asked.
+    """Tell cheaply whether `compare` would find that all values agree from t on; False: call `compare`.
 
     That is so for equal values, and for finite ones of at most 32 bits that lie within 99% of the tolerance.
     """
@@ -72,13 +72,13 @@ def surely_agree(expected: Sequence[torch.Tensor], got: Sequence[torch.Tensor], 
 def _surely_within(want: torch.Tensor, have: torch.Tensor, t: int) -> bool:
     if not want.is_floating_point() or want.itemsize > 4 or want.numel() == 0:
         return False
-    atol, rtol = (_SURELY * one for one in tolerance(_name(want.dtype), t))
+    atol, rtol = (_SURELY * bound for bound in tolerance(_name(want.dtype), t))
 
     def within(_: int, want: torch.Tensor, have: torch.Tensor) -> bool:
         memory = scratch(2, want, torch.float32)
-        for one, other in chunks(want, have):
-            allowed, diff = memory[:, : one.numel()]
-            diff.copy_(other).sub_(allowed.copy_(one)).abs_()
+        for wanted_part, got_part in chunks(want, have):
+            allowed, diff = memory[:, : wanted_part.numel()]
+            diff.copy_(got_part).sub_(allowed.copy_(wanted_part)).abs_()
             if not float(allowed.abs_().mul_(rtol).add_(atol).sub_(diff).min()) >= 0:
                 return False
         return True
@@ -108,12 +108,12 @@ def _compare_output(position: int, want: torch.Tensor, have: torch.Tensor) -> _O
         return _Output(T_RANGE[0], 0.0, None, -1.0)
     flat, other = _as_real(want), _as_real(have)
     parts = each_part(functools.partial(_compare_part, _name(want.dtype)), flat, other)
-    level, most = max(one.level for one in parts), max(one.excess for one in parts)
-    where = next(one.where for one in parts if one.excess == most)
+    level, most = max(part.level for part in parts), max(part.excess for part in parts)
+    where = next(part.where for part in parts if part.excess == most)
     shape = (*want.shape, 2) if want.is_complex() else tuple(want.shape)
     index = [int(i) for i in np.unravel_index(where, shape)] if shape else []
     worst = Worst(output=position, index=index, expected=float(flat[where]), got=float(other[where]))
-    largest = max(one.max_abs_diff for one in parts)
+    largest = max(part.max_abs_diff for part in parts)
     return _Output(level if level < _HOPELESS else None, largest, worst, most)
 
 

@@ -113,12 +113,12 @@ def _sum_of_squares(adding: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     tensors = [value for value in args if isinstance(value, torch.Tensor)]
     if not any(value.dtype in (*LOW, torch.float64) for value in tensors):
         return None
-    given = [value.double().square() if isinstance(value, torch.Tensor) else value for value in args]
+    operands = [value.double().square() if isinstance(value, torch.Tensor) else value for value in args]
     scales = {name: value**2 for name, value in kwargs.items() if name in ("alpha", "beta")}
     if adding is torch.ops.aten.add:
-        given = [value**2 if isinstance(value, int | float) else value for value in given]
-        given, scales = sorted(given[:2], key=lambda value: not isinstance(value, torch.Tensor)), {}
-    squares: torch.Tensor = adding(*given, **scales)
+        operands = [value**2 if isinstance(value, int | float) else value for value in operands]
+        operands, scales = sorted(operands[:2], key=lambda value: not isinstance(value, torch.Tensor)), {}
+    squares: torch.Tensor = adding(*operands, **scales)
     if adding in _MEANS:
         squares = squares * (squares.numel() / max(1, tensors[0].numel()))
     return squares

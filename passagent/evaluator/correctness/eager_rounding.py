@@ -1,4 +1,4 @@
-"""Which rounding of eager's shows in the outputs: the graph replayed in float64, operator by operator.
+"""Find the rounding of eager's that shows in the outputs: replay the graph in float64, operator by operator.
 
 Between two operators eager stores values in the tensor's dtype. A fused kernel that keeps more digits differs
 by that. The replay rounds where eager does, and then leaves out the rounding of one operator after the other.
@@ -21,7 +21,7 @@ from passagent.evaluator.result import EXACT_T
 LOOK_S = 1.0
 """After this time no further operator is looked at, s."""
 _NEVER = 2
-"""Of outputs that fail at every t."""
+"""The level of outputs that fail at every t."""
 
 
 def operators_that_show(graph_module: fx.GraphModule, inputs: list[Any]) -> list[str]:
@@ -31,7 +31,7 @@ def operators_that_show(graph_module: fx.GraphModule, inputs: list[Any]) -> list
     """
     until = time.monotonic() + LOOK_S
     eager = _Dtypes(graph_module)
-    found: list[tuple[int, float, str]] = []
+    effects: list[tuple[int, float, str]] = []
     try:
         eager.run(*_copies(inputs))
         rounding = _Replay(graph_module, eager.dtypes, eager.dtypes)
@@ -40,13 +40,13 @@ def operators_that_show(graph_module: fx.GraphModule, inputs: list[Any]) -> list
             if time.monotonic() > until:
                 break
             without = _Replay(graph_module, eager.dtypes, rounding.rounded.keys() - {name})
-            seen = compare(expected, without.outputs(inputs))
-            level = _NEVER if seen.passes_from_t is None else seen.passes_from_t
+            comparison = compare(expected, without.outputs(inputs))
+            level = _NEVER if comparison.passes_from_t is None else comparison.passes_from_t
             if level > EXACT_T:
-                found.append((level, seen.max_abs_diff or 0.0, f"{name} ({operator})"))
+                effects.append((level, comparison.max_abs_diff or 0.0, f"{name} ({operator})"))
     except (RuntimeError, TypeError, ValueError):
         return []
-    return [shown for *_, shown in sorted(found, reverse=True)]
+    return [words for *_, words in sorted(effects, reverse=True)]
 
 
 class _Dtypes(fx.Interpreter):

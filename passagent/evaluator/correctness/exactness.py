@@ -24,11 +24,11 @@ _ALLOWED = {torch.float32: 2.0**-15, torch.float64: 2.0**-40}
 """Error that an output of this dtype may have beyond 16 times eager's before it counts as computed in a lower
 precision: float16 and TF32 leave 2^-12, bfloat16 2^-9."""
 _COARSE = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
-"""Of a 16-bit output, where that is also beyond 4 times eager's, on every input set: operands of 8 bits leave
-more. With each step of norms, softmax and activations rounded, and products added in four rounded parts,
-outputs of PassNet's tasks stay well under it."""
+"""The coarse limit of a 16-bit output's error, where that is also beyond 4 times eager's, on every input set:
+operands of 8 bits leave more. With each step of norms, softmax and activations rounded, and products added in
+four rounded parts, outputs of PassNet's tasks stay well under it."""
 _SEVERAL = 64
-"""Elements of which that is told at least: of a few, eager's error may be small by chance."""
+"""The fewest elements for which that is judged: of a few, eager's error may be small by chance."""
 _UNKNOWN = {
     torch.float64: 2.0**-44,
     torch.float32: 2.0**-19,
@@ -45,7 +45,7 @@ _MANY = 0.03
 
 @dataclass(frozen=True)
 class Fact:
-    """Of an output of eager's, beside shape and dtype."""
+    """Facts of an output of eager's, besides shape and dtype."""
 
     contiguous: bool
     device: str
@@ -60,17 +60,17 @@ class Expected:
     eager: list[torch.Tensor]
     """And then what eager leaves in the inputs that it writes into."""
     facts: list[Fact]
-    """Of the outputs."""
+    """Facts of the outputs."""
     float64: list[torch.Tensor] | None
-    """The same as `eager` computed in float64; None where that does not run."""
+    """The values of `eager` computed in float64; None where that does not run."""
     states: list[States] = field(default_factory=list)
-    """Of the inputs that eager writes into."""
+    """States of the inputs that eager writes into."""
     room: list[torch.Tensor] = field(default_factory=list)
     """How far values of `eager` may be missed (settled.py), on sets that outputs are not compared on."""
 
     @cached_property
     def known(self) -> bool:
-        """Float64 tells of all outputs."""
+        """True if all outputs are known in float64."""
         return (
             self.float64 is not None
             and len(self.float64) == len(self.eager)
@@ -79,12 +79,12 @@ class Expected:
 
     @property
     def exact(self) -> list[torch.Tensor]:
-        """What outputs are held against: float64, or eager's own where that is not known."""
+        """The values that outputs are compared with: float64, or eager's own where that is not known."""
         return self.float64 if self.known and self.float64 is not None else self.eager
 
     @cached_property
     def errors(self) -> list[float]:
-        """Of eager's outputs against float64."""
+        """Errors of eager's outputs against float64."""
         return [error.typical for error in self._errors]
 
     @cached_property
@@ -95,7 +95,7 @@ class Expected:
 
     @cached_property
     def sizes(self) -> list[float]:
-        """Of the exact outputs: root mean squares."""
+        """Root mean squares of the exact outputs."""
         return [_size(exact) for exact in self.exact]
 
     def input_at(self, position: int) -> int | None:
@@ -137,9 +137,9 @@ def exactness(expected: Expected, got: Sequence[torch.Tensor]) -> Exactness | No
 
 
 def drift(expected: Expected, eager: Sequence[torch.Tensor], got: Sequence[torch.Tensor]) -> Exactness | None:
-    """The same of a call on other values of the set that `expected` tells of, against `eager` on those.
+    """Judge a call on other values of the set of `expected`, against `eager` on those values.
 
-    What eager's error is follows from the set: float64 is not known here.
+    Eager's error follows from the set: float64 is not known here.
     """
     if not len(expected.eager) == len(eager) == len(got):
         return None
@@ -148,7 +148,7 @@ def drift(expected: Expected, eager: Sequence[torch.Tensor], got: Sequence[torch
 
 def _worst(
     expected: Expected,
-    wanted: Sequence[torch.Tensor],
+    exact: Sequence[torch.Tensor],
     got: Sequence[torch.Tensor],
     at_least: Sequence[float],
     against_eager: bool,
@@ -157,7 +157,7 @@ def _worst(
     mine = theirs = wrong = 0.0
     reduced = far = False
     coarse: set[int] = set()
-    for position, triple in enumerate(zip(expected.eager, wanted, got, strict=True)):
+    for position, triple in enumerate(zip(expected.eager, exact, got, strict=True)):
         eager, want, have = map(_real, triple)
         if not _comparable(want, eager, have):
             continue
@@ -188,7 +188,7 @@ def as_exact(expected: Expected, got: Sequence[torch.Tensor]) -> bool:
     """Every output is as near to float64 as eager's, up to a factor of 2, in most elements and in all."""
     if not expected.known or len(expected.exact) != len(got):
         return False
-    outputs = (map(_real, one) for one in zip(expected.exact, expected.eager, got, strict=True))
+    outputs = (map(_real, output) for output in zip(expected.exact, expected.eager, got, strict=True))
     return all(
         not eager.is_floating_point()
         or (
@@ -212,7 +212,7 @@ def _comparable(exact: torch.Tensor, eager: torch.Tensor, have: torch.Tensor) ->
 
 @dataclass(frozen=True)
 class _Error:
-    """Of an output: its elements' differences relative to the root mean square of the exact values."""
+    """Errors of an output: its elements' differences relative to the root mean square of the exact values."""
 
     typical: float = 0.0
     """The 90% quantile."""
@@ -244,7 +244,7 @@ def _size(values: torch.Tensor) -> float:
 
 
 def _samples(*tensors: torch.Tensor) -> list[torch.Tensor]:
-    """The same elements of each, drawn by chance: values may differ at regular places."""
+    """Draw the same elements of each by chance: values may differ at regular places."""
     flat = [values.reshape(-1) for values in tensors]
     if flat[0].numel() > _SAMPLE:
         generator = torch.Generator().manual_seed(secrets.randbits(63))

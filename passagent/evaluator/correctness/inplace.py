@@ -21,43 +21,43 @@ class States:
     """The values of an input before a call of eager's, and after each operator that writes into it."""
 
     position: int
-    """Of the input."""
+    """The input's position."""
     before: torch.Tensor
     after: list[torch.Tensor]
     """The last is what eager leaves."""
     due: list[bool]
-    """Of each of these operators: its write must be made, as nobody uses what it wrote as its value."""
+    """True for each of these whose write must be made, as nobody uses what it wrote as its value."""
 
-    def judged(self, left: torch.Tensor | None) -> torch.Tensor:
-        """What a call left there (None: nothing else), to hold against what eager leaves.
+    def judged(self, after: torch.Tensor | None) -> torch.Tensor:
+        """The value after a call (None: nothing else) that is compared with the one after eager's.
 
         An element that is as it was before, or after an operator of eager's, counts as eager's last, unless a
         write that must be made changes it later.
         """
         final = self.after[-1]
-        if left is None and not any(self.due):
+        if after is None and not any(self.due):
             return final
-        left = self.before if left is None else left
-        if (left.shape, left.dtype) != (final.shape, final.dtype):
-            return left
-        fine = _near(self.before, left, (0.0, 0.0))
-        tolerances = tolerance(str(left.dtype).removeprefix("torch."), STRICT_T)
+        after = self.before if after is None else after
+        if (after.shape, after.dtype) != (final.shape, final.dtype):
+            return after
+        fine = _near(self.before, after, (0.0, 0.0))
+        tolerances = tolerance(str(after.dtype).removeprefix("torch."), STRICT_T)
         for before, state, is_due in zip([self.before, *self.after], self.after, self.due, strict=False):
             if is_due:
                 fine &= _near(before, state, (0.0, 0.0))
             if state is not final:
-                fine |= _near(state, left, tolerances)
-        return torch.where(fine, final, left)
+                fine |= _near(state, after, tolerances)
+        return torch.where(fine, final, after)
 
 
-def _near(state: torch.Tensor, left: torch.Tensor, tolerances: tuple[float, float]) -> torch.Tensor:
+def _near(state: torch.Tensor, after: torch.Tensor, tolerances: tuple[float, float]) -> torch.Tensor:
     atol, rtol = tolerances
-    equal = (left == state) | (left.isnan() & state.isnan())
+    equal = (after == state) | (after.isnan() & state.isnan())
     if not atol:
         return equal
     wide = torch.promote_types(state.dtype, torch.float64)
-    state, left = state.to(wide), left.to(wide)
-    return equal | ((left - state).abs() <= atol + rtol * state.abs())
+    state, after = state.to(wide), after.to(wide)
+    return equal | ((after - state).abs() <= atol + rtol * state.abs())
 
 
 class Watching(torch.fx.Interpreter):
@@ -68,7 +68,7 @@ class Watching(torch.fx.Interpreter):
         self._inputs, self._versions = inputs, [value._version for value in inputs]
         self.states: list[list[torch.Tensor]] = [[] for _ in inputs]
         self.due: list[list[bool]] = [[] for _ in inputs]
-        """Of each state: nobody uses as a value what the operator wrote there."""
+        """True for each state that nobody uses as the value of the operator that wrote it."""
 
     def run_node(self, n: torch.fx.Node) -> Any:
         """The node's value."""

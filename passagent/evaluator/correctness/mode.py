@@ -25,7 +25,7 @@ class Mode(TorchDispatchMode):
         return handle(self, func, args, kwargs or {})
 
     def on_call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What the call returns."""
+        """Make the call and return its result."""
         raise NotImplementedError
 
 

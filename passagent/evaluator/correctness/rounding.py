@@ -65,17 +65,17 @@ def _reduced_in_float32(apply: Callable[..., Any]) -> Callable[..., Any]:
     """Reductions and scans, given float32 for bfloat16."""
 
     @functools.wraps(apply)
-    def widened(self: Any, given: Any) -> Any:
+    def widened(self: Any, operands: Any) -> Any:
         import triton.language as tl
 
-        if not isinstance(given, tuple):
-            return widened(self, (given,))[0]
-        half = [part.dtype == tl.bfloat16 for part in given]
+        if not isinstance(operands, tuple):
+            return widened(self, (operands,))[0]
+        half = [part.dtype == tl.bfloat16 for part in operands]
         if not any(half):
-            return apply(self, given)
-        pairs = zip(given, half, strict=True)
-        made = apply(self, tuple(_cast(p, tl.float32, from_bfloat16_bits) if h else p for p, h in pairs))
-        pairs = zip(made, half, strict=False)  # an extremum without its index is one result of two
+            return apply(self, operands)
+        pairs = zip(operands, half, strict=True)
+        results = apply(self, tuple(_cast(p, tl.float32, from_bfloat16_bits) if h else p for p, h in pairs))
+        pairs = zip(results, half, strict=False)  # an extremum without its index is one result of two
         return tuple(_cast(p, tl.bfloat16, to_bfloat16_bits) if h else p for p, h in pairs)
 
     return widened
@@ -133,12 +133,12 @@ _OTHER: dict[str, Callable[..., torch.Tensor]] = {
 
 def _give_libdevice() -> None:
     """Functions of libdevice on float32 or float64 blocks and numbers, by torch's."""
-    known = {name: getattr(torch, name) for name in _SAME} | _OTHER
-    known["fma_rn"] = known["fma"]
+    functions = {name: getattr(torch, name) for name in _SAME} | _OTHER
+    functions["fma_rn"] = functions["fma"]
     for path in ("libdevice", "cuda.libdevice", "hip.libdevice"):
         with suppress(ImportError):  # which of them there are differs between Triton's packages
             libdevice = importlib.import_module(f"triton.language.extra.{path}")
-            for name, function in known.items():
+            for name, function in functions.items():
                 setattr(libdevice, name, _by_torch(function))
 
 
@@ -150,12 +150,12 @@ def _by_torch(function: Callable[..., torch.Tensor]) -> Any:
         args = tuple(a.value if isinstance(a, tl.constexpr) else a for a in args)
         like = next(a for a in args if isinstance(a, tl.tensor))
         data = [a.handle.data if isinstance(a, tl.tensor) else a for a in args]
-        values = [np.array(one, like.handle.data.dtype) for one in data]
-        made = function(*(torch.from_numpy(np.array(v)) for v in np.broadcast_arrays(*values))).numpy()
-        dtype = {np.dtype(bool): tl.int1, np.dtype(np.int64): tl.int64}.get(made.dtype, like.dtype)
+        values = [np.array(operand, like.handle.data.dtype) for operand in data]
+        result = function(*(torch.from_numpy(np.array(v)) for v in np.broadcast_arrays(*values))).numpy()
+        dtype = {np.dtype(bool): tl.int1, np.dtype(np.int64): tl.int64}.get(result.dtype, like.dtype)
         is_block = any(isinstance(a, tl.tensor) and a.type.is_block() for a in args)
-        kind = tl.block_type(dtype, list(made.shape)) if is_block else dtype
-        return tl.tensor(TensorHandle(made, dtype), kind)
+        kind = tl.block_type(dtype, list(result.shape)) if is_block else dtype
+        return tl.tensor(TensorHandle(result, dtype), kind)
 
     return computed
 

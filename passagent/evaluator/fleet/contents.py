@@ -1,4 +1,4 @@
-"""What an evaluation needs, by content hash: machines share no disk, and each file travels to each once."""
+"""Files that an evaluation needs, by content hash: machines share no disk; each file travels once."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def encode(content: bytes) -> str:
 
 
 def decode(text: str) -> bytes:
-    """What `encode` was given."""
+    """Return the bytes that `encode` was given."""
     return base64.b64decode(text)
 
 
@@ -72,13 +72,13 @@ class Contents:
     def missing(self, packed: Mapping[str, Any]) -> list[str]:
         """The hashes in a packed request whose contents are not here."""
         keys = {*packed["task"]["files"].values(), *packed.get("files", {}).values()}
-        found = []
+        lacking = []
         for key in sorted(keys):
             try:
                 os.utime(self._path(key))
             except FileNotFoundError:
-                found.append(key)
-        return found
+                lacking.append(key)
+        return lacking
 
     def add(self, key: str, content: bytes) -> None:
         """Keep a content, whole or not at all. Raises OSError; PassagentError for a damaged one."""
@@ -95,7 +95,7 @@ class Contents:
             raise
 
     def lack(self) -> str | None:
-        """What is wrong with the disk that they are on; None if nothing is."""
+        """Name the fault of the disk that they are on; None if nothing is."""
         free = shutil.disk_usage(self._blobs).free
         return f"{free >> 20} MB free in {self._blobs.parent}" if free < LEAST_FREE else None
 

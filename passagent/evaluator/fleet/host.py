@@ -65,7 +65,7 @@ class Host:
     def __init__(self, facts: dict[str, Any], make_owner: MakeOwner = RefereeProcess) -> None:
         """`facts`: of machine_facts.find_machine."""
         self.facts, self.incarnation = facts, uuid.uuid4().hex
-        self.devices: dict[str, OfferedDevice] = {one.name: one for one in read_devices(facts["devices"])}
+        self.devices: dict[str, OfferedDevice] = {d.name: d for d in read_devices(facts["devices"])}
         self._cores = dict(zip(self.devices, core_shares(len(self.devices)), strict=True))
         self.is_draining = False
         self._make_owner = make_owner
@@ -77,7 +77,7 @@ class Host:
         self._sweeping: asyncio.Task[None] | None = None
 
     async def answer(self, call: str, body: dict[str, Any]) -> dict[str, Any]:
-        """What a call gives; every answer names this incarnation. What goes wrong is in `error`, a line."""
+        """Answer a call. Every answer names this incarnation; a failure is in `error`, a line."""
         if self._sweeping is None:
             self._sweeping = asyncio.create_task(self._sweep())
         calls = {
@@ -95,12 +95,12 @@ class Host:
                 raise PassagentError(f"no call '{call[:40]}'")
             if call != "hello" and body.get("incarnation") != self.incarnation:
                 return {"incarnation": self.incarnation, "state": "restarted"}
-            found = await calls[call](session, body)
+            answer = await calls[call](session, body)
         except OSError as error:
-            found = {"error": f"{error.strerror or error}: {error.filename or self._room.name}"}
+            answer = {"error": f"{error.strerror or error}: {error.filename or self._room.name}"}
         except (PassagentError, KeyError, TypeError, ValueError) as error:
-            found = {"error": f"{call}: {error if isinstance(error, PassagentError) else repr(error)}"}
-        return {"incarnation": self.incarnation, **found}
+            answer = {"error": f"{call}: {error if isinstance(error, PassagentError) else repr(error)}"}
+        return {"incarnation": self.incarnation, **answer}
 
     async def _hello(self, session: str, body: dict[str, Any]) -> dict[str, Any]:
         """Versions and devices."""
@@ -126,7 +126,7 @@ class Host:
             device = self.devices[body["device"]]
             if body["uuid"] not in ("", device.uuid):
                 raise PassagentError(f"{device.name} is another device now")
-            await self._end(lambda *one: one == (session, device.name), jobs_only=True)  # nobody waits for it
+            await self._end(lambda *at: at == (session, device.name), jobs_only=True)  # nobody waits for it
             job = self._jobs[ticket] = Job(
                 session, device.name, asyncio.create_task(self._work(device, body))
             )
@@ -140,7 +140,7 @@ class Host:
         return {"ticket": ticket, "state": "done", "outcome": outcome}
 
     async def _next(self, session: str, body: dict[str, Any]) -> dict[str, Any]:
-        """What a device's referee may be asked next; only if there is one."""
+        """Tell a device's referee the next request, if there is a referee."""
         if missing := self._contents.missing(body["request"]):
             return {"missing": missing}
         if owner := self._owners.get((session, body["device"])):
@@ -155,8 +155,8 @@ class Host:
             config = EvaluatorConfig.model_validate(body["config"]).model_copy(update={"pool": "local"})
             owner = self._owners.get((session, device.name))
             if owner is None:
-                tell = partial(self._note, session, device.name)
-                owner = self._make_owner(device.device, config, self._cores[device.name], tell=tell)
+                notify = partial(self._note, session, device.name)
+                owner = self._make_owner(device.device, config, self._cores[device.name], tell=notify)
                 self._owners[session, device.name] = owner
             try:
                 return self._fit(await owner.ask(request))
@@ -189,17 +189,17 @@ class Host:
                 job.note = text
 
     async def _check(self, session: str, body: dict[str, Any]) -> dict[str, Any]:
-        """What is wrong with a device; None if it is healthy."""
+        """Name the fault of a device; None if it is healthy."""
         if self.is_draining:
             return {"problem": "it is being drained: it takes no new work"}
         if problem := self._contents.lack():
             return {"problem": problem}
-        found = self.devices[body["device"]]
-        return {"problem": await health.check(found.device, bool(body.get("quick")))}
+        offered = self.devices[body["device"]]
+        return {"problem": await health.check(offered.device, bool(body.get("quick")))}
 
     async def _stop(self, session: str, body: dict[str, Any]) -> dict[str, Any]:
         """End a session's jobs on a device, and its referee there."""
-        await self._end(lambda one, device: (one, device) == (session, body["device"]))
+        await self._end(lambda holder, device: (holder, device) == (session, body["device"]))
         return {}
 
     async def _end(self, ends: Callable[[str, str], bool], jobs_only: bool = False) -> None:
@@ -217,11 +217,11 @@ class Host:
         while True:
             await asyncio.sleep(SWEEP_S)
             now = time.monotonic()
-            for session in [one for one, heard in self._heard.items() if now - heard > SILENT_S]:
+            for session in [client for client, heard in self._heard.items() if now - heard > SILENT_S]:
                 del self._heard[session]
                 if any(key[0] == session for key in self._owners):
                     log.warning("session %s is silent for %.0f s: its referees end", session[:8], SILENT_S)
-                await self._end(lambda one, device, session=session: one == session)  # type: ignore[misc]
+                await self._end(lambda holder, device, session=session: holder == session)  # type: ignore[misc]
             for ticket, job in list(self._jobs.items()):
                 if job.task.done() and now - job.asked > KEPT_S:
                     del self._jobs[ticket]

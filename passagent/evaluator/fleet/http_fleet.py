@@ -45,12 +45,12 @@ def token_in(path: Path) -> str:
 
 def addresses(config: EvaluatorConfig) -> list[str]:
     """The workers' addresses. Raises UsageError for what is none."""
-    found = [word.strip().rstrip("/") for word in config.pool.split(",") if word.strip()]
-    for word in found:
+    words = [word.strip().rstrip("/") for word in config.pool.split(",") if word.strip()]
+    for word in words:
         url = httpx2.URL(word)
         if url.scheme not in ("http", "https") or not url.host or url.path not in ("", "/"):
             raise UsageError(f"--pool {word}: write local, http://HOST:PORT[,...] or ray[://ADDRESS]")
-    return found
+    return words
 
 
 def _read(address: str, response: httpx2.Response) -> dict[str, Any]:
@@ -58,12 +58,12 @@ def _read(address: str, response: httpx2.Response) -> dict[str, Any]:
     if response.status_code == 401:
         raise UsageError(f"{address}: the token of --token-file is not the worker's")
     try:
-        found = response.json()
+        answer = response.json()
     except ValueError as error:
         raise Silent(f"status {response.status_code}, no JSON") from error
-    if response.status_code != 200 or not isinstance(found, dict):
+    if response.status_code != 200 or not isinstance(answer, dict):
         raise Silent(f"status {response.status_code}")
-    return found
+    return answer
 
 
 class HttpLink:
@@ -75,7 +75,7 @@ class HttpLink:
         self._client = client
 
     async def call(self, name: str, body: dict[str, Any], wait_s: float = 0.0) -> dict[str, Any]:
-        """See Link."""
+        """Call the machine, as Link.call says."""
         try:
             # the whole answer in time, not only the next piece of it
             async with asyncio.timeout(wait_s + ANSWER_S):
@@ -96,14 +96,14 @@ def survey(config: EvaluatorConfig) -> Surveyed:
     Raises UsageError: no worker, a wrong token, unlike versions, another kind of device.
     """
     token = read_token(config)
-    said: list[str] = []
+    silent: list[str] = []
 
     def hello(address: str) -> dict[str, Any] | None:
         try:
             with httpx2.Client(timeout=HELLO_S, **_how(token)) as client:
                 return _read(address, client.post(f"{address}/hello", json={}))
         except (httpx2.HTTPError, Silent) as error:
-            said.append(f"{address}: no worker answers yet ({str(error) or type(error).__name__})")
+            silent.append(f"{address}: no worker answers yet ({str(error) or type(error).__name__})")
             return None
 
     places = addresses(config)
@@ -111,28 +111,29 @@ def survey(config: EvaluatorConfig) -> Surveyed:
         answers = list(threads.map(hello, places))
     heard = [(place, answer) for place, answer in zip(places, answers, strict=True) if answer is not None]
     if not heard:
-        raise UsageError(f"--pool {config.pool}: {'; '.join(said)}; start passagent worker there")
-    return survey_answers(config, heard, said)
+        raise UsageError(f"--pool {config.pool}: {'; '.join(silent)}; start passagent worker there")
+    return survey_answers(config, heard, silent)
 
 
 def _how(token: str) -> dict[str, Any]:
-    """Of a client: its token; no proxy; certificates as OpenSSL knows them, with those of SSL_CERT_FILE."""
+    """A client's options: token; no proxy; certificates as OpenSSL knows them, with those of
+    SSL_CERT_FILE."""
     headers = {"Authorization": f"Bearer {token}"}
     return {"headers": headers, "trust_env": False, "verify": ssl.create_default_context()}
 
 
 class HttpFleet(MachineFleet):
-    """See Fleet."""
+    """The machines of HTTP workers, as a Fleet."""
 
-    def __init__(self, config: EvaluatorConfig, tell: Callable[[str], None]) -> None:
+    def __init__(self, config: EvaluatorConfig, notify: Callable[[str], None]) -> None:
         """Raises UsageError as `survey`."""
         surveyed = survey(config)
         self._client = httpx2.AsyncClient(
             timeout=None, limits=httpx2.Limits(max_connections=None), **_how(read_token(config))
         )
         links = [HttpLink(place, self._client) for place in addresses(config)]
-        super().__init__(config, tell, links, surveyed)
+        super().__init__(config, notify, links, surveyed)
 
     async def close(self) -> None:
-        """See Fleet."""
+        """Close the clients, as Fleet.close says."""
         await self._client.aclose()

@@ -29,7 +29,7 @@ class OfferedDevice:
     """A device of a worker."""
 
     name: str
-    """As torch calls it there."""
+    """The name that torch uses there."""
     uuid: str
     model: str
     label: str
@@ -41,12 +41,12 @@ class OfferedDevice:
 
     @property
     def device(self) -> Device:
-        """As the referee names it."""
+        """The device as the referee names it."""
         return Device(self.name, self.uuid, self.model)
 
 
 def versions() -> dict[str, str]:
-    """What must be equal on both sides. torch without its build: a controller needs no GPU."""
+    """Versions that must be equal on both sides. torch without its build: a controller needs no GPU."""
     return {
         "passagent": __version__,
         "evaluator": evaluator_version(),
@@ -66,7 +66,7 @@ def unlike(theirs: dict[str, str]) -> str | None:
 
 
 def find_machine(devices: str) -> dict[str, Any]:
-    """What this machine offers of `devices`, as `--device` names them. Raises PassagentError."""
+    """Find what this machine offers of `devices`, as `--device` names them. Raises PassagentError."""
     done = subprocess.run(
         [sys.executable, "-m", "passagent.evaluator.fleet.machine_facts", devices],
         capture_output=True,
@@ -76,20 +76,20 @@ def find_machine(devices: str) -> dict[str, Any]:
         check=False,
     )
     try:
-        found: dict[str, Any] = json.loads(done.stdout)
+        facts: dict[str, Any] = json.loads(done.stdout)
     except ValueError as error:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         raise InfrastructureError(
             f"the devices of this machine could not be read: {lines[-1][:300]}"
         ) from error
-    if "usage" in found:
-        raise UsageError(found["usage"])
-    return found
+    if "usage" in facts:
+        raise UsageError(facts["usage"])
+    return facts
 
 
-def read_devices(found: list[dict[str, Any]]) -> list[OfferedDevice]:
+def read_devices(records: list[dict[str, Any]]) -> list[OfferedDevice]:
     """The devices in what a worker says."""
-    return [OfferedDevice(**one) for one in found]
+    return [OfferedDevice(**record) for record in records]
 
 
 def main() -> None:
@@ -97,20 +97,20 @@ def main() -> None:
     try:
         devices = [
             OfferedDevice(
-                one.name,
-                one.uuid,
-                one.model,
-                device_name(one.name),
-                machine_words(one.name),
-                asdict(measure_machine(one.name)),
+                device.name,
+                device.uuid,
+                device.model,
+                device_name(device.name),
+                machine_words(device.name),
+                asdict(measure_machine(device.name)),
             )
-            for one in find_devices(sys.argv[1])
+            for device in find_devices(sys.argv[1])
         ]
     except PassagentError as error:
         print(json.dumps({"usage": str(error)}))
         return
-    found = {"host": platform.node(), "versions": versions(), "devices": [asdict(one) for one in devices]}
-    print(json.dumps(found))
+    facts = {"host": platform.node(), "versions": versions(), "devices": [asdict(d) for d in devices]}
+    print(json.dumps(facts))
 
 
 if __name__ == "__main__":

@@ -22,25 +22,25 @@ class MachineFleet:
     def __init__(
         self,
         config: EvaluatorConfig,
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
         links: Sequence[Link],
         surveyed: Surveyed,
     ) -> None:
         self.reference, self._said = surveyed.reference, surveyed.notes
-        self._kind, self._tell, self._links = kind_wanted(config), tell, links
-        self._asker = Asker(config, tell, uuid.uuid4().hex)
+        self._kind, self._tell, self._links = kind_wanted(config), notify, links
+        self._asker = Asker(config, notify, uuid.uuid4().hex)
         self._refused: set[str] = set()
         """Lines that were printed about devices which are not used."""
-        self._taken = {one.as_device().name for one in surveyed.devices}
+        self._taken = {offered.as_device().name for offered in surveyed.devices}
         by_name = {link.name: link for link in links}
         self.owners: list[DeviceOwner] = [
-            RemoteOwner(one.as_device(), one.device.name, by_name[one.place], self._asker)
-            for one in surveyed.devices
-            if one.device.words == self.reference.words
+            RemoteOwner(offered.as_device(), offered.device.name, by_name[offered.place], self._asker)
+            for offered in surveyed.devices
+            if offered.device.words == self.reference.words
         ]
 
     async def attend(self, add: Callable[[DeviceOwner], None]) -> None:
-        """See Fleet: a sign of life to each machine every BEAT_S."""
+        """Send a sign of life to each machine every BEAT_S, as Fleet.attend says."""
         for line in self._said:  # not before: who opens a pool may not be ready to hear
             self._tell(line)
         while True:
@@ -61,16 +61,16 @@ class MachineFleet:
         except PassagentError as error:
             self._refuse(str(error))
             return
-        for one in devices:
-            name = one.as_device().name
+        for device in devices:
+            name = device.as_device().name
             if name in self._taken:
                 continue
             self._taken.add(name)
-            if text := mixed([one], self.reference):
+            if text := mixed([device], self.reference):
                 self._refuse(text)
                 continue
-            self._tell(f"{name} ({one.device.label}) joins")
-            add(RemoteOwner(one.as_device(), one.device.name, link, self._asker))
+            self._tell(f"{name} ({device.device.label}) joins")
+            add(RemoteOwner(device.as_device(), device.device.name, link, self._asker))
 
     def _refuse(self, text: str) -> None:
         if text not in self._refused:

@@ -82,6 +82,6 @@ def threads_of(config: EvaluatorConfig) -> int | None:
 
 
 def environment_key(config: EvaluatorConfig, *others: BaseModel) -> str:
-    """See known.environment_key: equal for equal devices, whichever machine of a cluster they are in."""
+    """The key of known.environment_key: equal for equal devices, whichever machine they are in."""
     machine = None if config.pool == LOCAL else f"cluster; {_reference(config).words}"
     return known.environment_key(config, *others, machine=machine)

@@ -28,7 +28,7 @@ from passagent.evaluator.fleet.survey import Surveyed, kind_wanted, survey_answe
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 _token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser()
 if "ray" not in sys.modules and ("RAY_AUTH_TOKEN" in os.environ or _token.is_file()):
-    # `ray start` asks for a token where there is one, and Ray's clients send it only if they are told to;
+    # `ray start` asks for a token where there is one, and Ray's clients send it only if they are set to;
     # a cluster that asks for none takes it, too
     os.environ.setdefault("RAY_AUTH_MODE", "token")
 try:
@@ -48,7 +48,7 @@ GATHER_S = 20.0
 """When the first has one, the others have so long, s; who is later joins the run when it comes."""
 
 MakeHost = Callable[[str], Host]
-"""Of a device, `cpu` or `cuda:0`: what an actor is made of."""
+"""Makes the host of an actor from a device, `cpu` or `cuda:0`."""
 
 
 def make_host(device: str) -> Host:
@@ -64,7 +64,8 @@ class DeviceActor:
         self._host = make(device)
 
     async def call(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
-        """See Host.answer. A device has no uuid here: Ray may restart the actor on another one."""
+        """Answer a call, as Host.answer does. Devices have no uuid here: Ray may restart the actor
+        elsewhere."""
         answer = await self._host.answer(name, body)
         if name == "hello":
             answer["devices"] = [device | {"uuid": ""} for device in answer["devices"]]
@@ -111,7 +112,7 @@ class RayLink:
         return hello
 
     async def call(self, name: str, body: dict[str, Any], wait_s: float = 0.0) -> dict[str, Any]:
-        """See Link."""
+        """Call the actor, as Link.call says."""
         if self.actor is None:
             raise Unreachable("it has no actor now")
         try:
@@ -211,7 +212,7 @@ class Cluster:
 
 
 _clusters: dict[str, Cluster] = {}
-"""Of this process, by pool and kind of device."""
+"""The clusters of this process, by pool and kind of device."""
 
 
 def _cluster(config: EvaluatorConfig) -> Cluster:
@@ -227,32 +228,32 @@ def survey(config: EvaluatorConfig) -> Surveyed:
 
 
 class RayFleet(MachineFleet):
-    """See Fleet."""
+    """The actors of a Ray cluster, as a Fleet."""
 
-    def __init__(self, config: EvaluatorConfig, tell: Callable[[str], None]) -> None:
+    def __init__(self, config: EvaluatorConfig, notify: Callable[[str], None]) -> None:
         """Raises UsageError, InfrastructureError as `survey`."""
         self.cluster = _cluster(config)
         self.cluster.users += 1
-        super().__init__(config, tell, self.cluster.links, self.cluster.surveyed)
+        super().__init__(config, notify, self.cluster.links, self.cluster.surveyed)
 
     async def find_links(self) -> None:
         """Start actors on nodes and GPUs that are new."""
         await asyncio.to_thread(self.cluster.start_actors)
 
     async def close(self) -> None:
-        """See Fleet; with the last pool of this process the devices are given back."""
+        """Close the pool; with the last one of this process the devices are given back."""
         self.cluster.users -= 1
         if not self.cluster.users:
-            for key in [key for key, one in _clusters.items() if one is self.cluster]:
+            for key in [key for key, cluster in _clusters.items() if cluster is self.cluster]:
                 del _clusters[key]
             await asyncio.to_thread(self.cluster.close)
 
 
 def _join(address: str) -> None:
     """Join the cluster at `address`; of none, start Ray on this machine. Raises InfrastructureError."""
-    own = {} if address else {"include_dashboard": False}
+    options = {} if address else {"include_dashboard": False}
     try:
-        ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **own)
+        ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **options)
     except (RayError, ConnectionError, RuntimeError, ValueError) as error:
         line = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InfrastructureError(f"--pool ray://{address}: {line[:300]}") from error

@@ -32,7 +32,7 @@ AGAIN_S = 0.5
 WAIT_S = 5.0
 """The machine is asked to wait so long for a result before it says that there is none yet, s."""
 TOLD_AFTER_S = 2.0
-"""A wait for others who use the device is told after this time, s."""
+"""A wait for others who use the device is reported after this time, s."""
 
 
 class Silent(Exception):
@@ -57,7 +57,7 @@ class Link(Protocol):
 
 @dataclass(frozen=True)
 class Asker:
-    """Who asks: a pool, with its settings."""
+    """The pool that asks, with its settings."""
 
     config: EvaluatorConfig
     tell: Callable[[str], None]
@@ -65,7 +65,7 @@ class Asker:
 
 
 class RemoteOwner:
-    """See DeviceOwner."""
+    """The owner of a device of another machine, as a DeviceOwner."""
 
     pid = None
 
@@ -74,7 +74,7 @@ class RemoteOwner:
         self._name, self._asker = name_there, asker
 
     async def ask(self, request: dict[str, Any]) -> Any:
-        """See DeviceOwner. What the machine itself fails is Lost, too: another one may do it."""
+        """Ask the device. A failure of the machine itself is Lost, too: another one may do it."""
         packed, blobs = await asyncio.to_thread(contents.pack, request)
         job = {
             "ticket": uuid.uuid4().hex,
@@ -96,7 +96,7 @@ class RemoteOwner:
         return result
 
     async def foresee(self, request: dict[str, Any]) -> None:
-        """See DeviceOwner."""
+        """Announce the next request, as DeviceOwner.foresee says."""
         packed, blobs = await asyncio.to_thread(contents.pack, request)
         incarnation = self.link.incarnation
         if incarnation is None:
@@ -105,8 +105,8 @@ class RemoteOwner:
         with suppress(Lost):  # who asks it next will see
             answer = await self._answer(incarnation, "next", body, patience_s=0.0)
             if answer.get("missing"):
-                wanted = {key: contents.encode(blobs[key]) for key in answer["missing"]}
-                await self._answer(incarnation, "put", {"contents": wanted}, patience_s=0.0)
+                missing = {key: contents.encode(blobs[key]) for key in answer["missing"]}
+                await self._answer(incarnation, "put", {"contents": missing}, patience_s=0.0)
                 await self._answer(incarnation, "next", body, patience_s=0.0)
 
     async def _greet(self, patience_s: float) -> str:
@@ -130,11 +130,11 @@ class RemoteOwner:
                 log.info("%s: an answer to another call was left alone", self.link.name)
                 await asyncio.sleep(AGAIN_S)
             elif state == "done":
-                found: dict[str, Any] = answer["outcome"]
-                return found
+                outcome: dict[str, Any] = answer["outcome"]
+                return outcome
             elif state == "missing":
-                wanted = {key: contents.encode(blobs[key]) for key in answer["missing"]}
-                await self._answer(incarnation, "put", {"contents": wanted})
+                missing = {key: contents.encode(blobs[key]) for key in answer["missing"]}
+                await self._answer(incarnation, "put", {"contents": missing})
             elif state == "draining":
                 raise Lost("it is being drained: it takes no new work", machine=True)
             elif note and not is_told and time.monotonic() - begun > TOLD_AFTER_S:
@@ -185,7 +185,7 @@ class RemoteOwner:
         raise kind(message)
 
     async def check(self, quick: bool = False) -> str | None:
-        """See DeviceOwner."""
+        """Check the device, as DeviceOwner.check says."""
         try:
             incarnation = await self._greet(0.0)
             body = {"device": self._name, "quick": quick}
@@ -195,7 +195,7 @@ class RemoteOwner:
         return None if answer.get("problem") is None else str(answer["problem"])
 
     async def stop(self) -> None:
-        """See DeviceOwner. A machine that cannot be told ends them when it hears no more of this session."""
+        """Stop the device's workers. A machine out of reach ends them when this session is silent."""
         if self.link.incarnation is None:
             return
         body = {"device": self._name, "session": self._asker.session, "incarnation": self.link.incarnation}

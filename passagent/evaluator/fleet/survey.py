@@ -1,4 +1,4 @@
-"""Which of the devices that machines offer a run uses: those like its reference device, and no others."""
+"""Choose the devices that a run uses of those on offer: the ones like its reference device."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from passagent.evaluator.hardware.devices import Device
 
 @dataclass(frozen=True)
 class Reference:
-    """What a run's evaluations are made on."""
+    """The device that a run's evaluations are made on."""
 
     device: str
     """`cpu` or `cuda`."""
     label: str
     """For people."""
     words: str
-    """See machine_facts.OfferedDevice."""
+    """The words of machine_facts.OfferedDevice."""
     machine: dict[str, Any]
 
 
@@ -40,7 +40,7 @@ class Offered:
 
 @dataclass(frozen=True)
 class Surveyed:
-    """What the machines of a pool offer."""
+    """The devices that the machines of a pool offer."""
 
     reference: Reference
     devices: list[Offered]
@@ -61,16 +61,14 @@ def offered(place: str, hello: dict[str, Any], kind: str) -> list[Offered]:
     """The devices of a kind that a machine offers. Raises UsageError for unlike versions."""
     if problem := unlike(hello["versions"]):
         raise UsageError(f"{place}: {problem}")
-    return [
-        Offered(place, one) for one in read_devices(hello["devices"]) if one.name.partition(":")[0] == kind
-    ]
+    return [Offered(place, d) for d in read_devices(hello["devices"]) if d.name.partition(":")[0] == kind]
 
 
-def reference_of(found: list[Offered], kind: str) -> Reference:
+def reference_of(devices: list[Offered], kind: str) -> Reference:
     """The kind of device that there is most of; the first by its words of equally many."""
-    count = Counter(one.device.words for one in found)
-    words = min(count, key=lambda one: (-count[one], one))
-    device = next(one.device for one in found if one.device.words == words)
+    count = Counter(offered.device.words for offered in devices)
+    words = min(count, key=lambda text: (-count[text], text))
+    device = next(offered.device for offered in devices if offered.device.words == words)
     return Reference(kind, device.label, words, device.machine)
 
 
@@ -82,10 +80,10 @@ def survey_answers(
     Raises UsageError: unlike versions, another kind of device.
     """
     kind = kind_wanted(config)
-    devices = [one for place, answer in answers for one in offered(place, answer, kind)]
+    devices = [device for place, answer in answers for device in offered(place, answer, kind)]
     if not devices:
         there = ", ".join(
-            f"{place} has {one['name']}" for place, answer in answers for one in answer["devices"]
+            f"{place} has {device['name']}" for place, answer in answers for device in answer["devices"]
         )
         raise UsageError(
             f"--device {config.device}: {there or 'no device is offered'}; give the kind that is there"
@@ -95,14 +93,14 @@ def survey_answers(
     return Surveyed(reference, devices, notes + ([text] if text else []))
 
 
-def mixed(found: list[Offered], reference: Reference) -> str | None:
-    """What is said of devices unlike the reference; None where there are none."""
-    others = [one for one in found if one.device.words != reference.words]
+def mixed(devices: list[Offered], reference: Reference) -> str | None:
+    """A line on the devices unlike the reference; None where there are none."""
+    others = [device for device in devices if device.device.words != reference.words]
     if not others:
         return None
-    used = len(found) - len(others)
+    used = len(devices) - len(others)
     names = ", ".join(
-        f"{one.as_device().name} ({_differs(one.device.words, reference.words)})" for one in others
+        f"{device.as_device().name} ({_differs(device.device.words, reference.words)})" for device in others
     )
     return f"unlike devices are never compared: this run uses {used} ({reference.label}), and not {names}"
 

@@ -41,8 +41,8 @@ def application(host: Host, token: str) -> Starlette:
     expected = f"Bearer {token}".encode()
 
     async def call(request: Request) -> JSONResponse:
-        given = request.headers.get("authorization", "").encode(errors="replace")
-        if not hmac.compare_digest(given, expected):
+        token = request.headers.get("authorization", "").encode(errors="replace")
+        if not hmac.compare_digest(token, expected):
             return JSONResponse({"error": "wrong token"}, status_code=401)
         try:
             body = await request.json()
@@ -81,11 +81,11 @@ def bind(listen: str) -> socket.socket:
     name, _, port = listen.rpartition(":")
     family = socket.AF_INET6 if ":" in name else socket.AF_INET
     try:
-        made = socket.create_server((name.strip("[]"), int(port)), family=family, backlog=_BACKLOG)
+        sock = socket.create_server((name.strip("[]"), int(port)), family=family, backlog=_BACKLOG)
     except (OSError, ValueError, OverflowError) as error:
         raise UsageError(f"--listen {listen}: {error}; write HOST:PORT, such as 0.0.0.0:8700") from error
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # connections inherit it: no 40 ms for an ACK
-    return made
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # connections inherit it: no 40 ms for an ACK
+    return sock
 
 
 def serve(host: Host, door: Door, ready: Callable[[str], None], until_stdin_ends: bool = False) -> None:

@@ -16,7 +16,7 @@ class Device:
     """A device of this machine."""
 
     name: str
-    """As torch calls it: `cpu` or `cuda:N`."""
+    """The name that torch uses: `cpu` or `cuda:N`."""
     uuid: str
     """`cpu`, or the GPU's as NVML writes it, the same under whatever number it is seen. Names the lease."""
     model: str
@@ -40,13 +40,13 @@ def find_devices(text: str) -> list[Device]:
         what = f"this torch ({torch.__version__}) is built for the CPU alone"
         raise UsageError(f"--device {text}: {what}; install one for CUDA, or use --device cpu")
     count = torch.cuda.device_count()
-    wanted = list(range(count)) if text == "cuda:all" else numbers
-    if not wanted or max(wanted) >= count:
+    indices = list(range(count)) if text == "cuda:all" else numbers
+    if not indices or max(indices) >= count:
         raise UsageError(f"--device {text}: this machine has {count} CUDA device(s); use --device cpu")
-    if len(set(wanted)) < len(wanted):
+    if len(set(indices)) < len(indices):
         raise UsageError(f"--device {text}: names a device twice")
     devices = []
-    for number in wanted:
+    for number in indices:
         properties = torch.cuda.get_device_properties(number)
         devices.append(Device(f"cuda:{number}", f"GPU-{properties.uuid}", properties.name))
     models = sorted({device.model for device in devices})
@@ -59,8 +59,8 @@ def find_devices(text: str) -> list[Device]:
 
 def gpu_numbers(text: str) -> list[int]:
     """The numbers of the GPUs that `text` names, in order; none for another form; without torch."""
-    found = [re.fullmatch(r"cuda(?::(\d+))?", word.strip()) for word in text.split(",")]
-    return [int(number.group(1) or 0) for number in found if number] if all(found) else []
+    matches = [re.fullmatch(r"cuda(?::(\d+))?", word.strip()) for word in text.split(",")]
+    return [int(number.group(1) or 0) for number in matches if number] if all(matches) else []
 
 
 def find_device(text: str) -> Device:

@@ -1,4 +1,4 @@
-"""Whether a device is fit for measuring, and what state it is in.
+"""Check whether a device is fit for measuring, and read its state.
 
 `device_state` is kept with every result. `check` runs this module as a fresh small process on a device that
 lost an evaluation; it ends orphaned workers of ours and names what is wrong, or finds nothing.
@@ -51,15 +51,15 @@ def device_state(device: str) -> dict[str, Any]:
 
 
 def is_throttled(state: dict[str, Any]) -> bool:
-    """Whether a device_state (or a dict of several) shows a device that slows itself down."""
+    """Tell whether a device_state (or a dict of several) shows a device that slows itself down."""
     states = [state, *(value for value in state.values() if isinstance(value, dict))]
-    return any(SICK_REASONS & set(one.get("throttle", [])) for one in states)
+    return any(SICK_REASONS & set(device_state.get("throttle", [])) for device_state in states)
 
 
 def others_on(state: dict[str, Any]) -> int:
     """Processes of other programs that used the GPU when a device_state, or one of several, was taken."""
     states = [state, *(value for value in state.values() if isinstance(value, dict))]
-    return max(int(one.get("other_processes", 0)) for one in states)
+    return max(int(device_state.get("other_processes", 0)) for device_state in states)
 
 
 def crowded(others: int) -> str:
@@ -68,7 +68,7 @@ def crowded(others: int) -> str:
 
 
 async def check(device: Device, quick: bool = False) -> str | None:
-    """What is wrong with the device, in a line; None if it is healthy. `quick` launches no kernel."""
+    """Name the fault of the device, in a line; None if it is healthy. `quick` launches no kernel."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "passagent.evaluator.hardware.health", device.name, device.uuid),
         *(["quick"] if quick else []),
@@ -123,17 +123,17 @@ def _orphans() -> str | None:
 
 
 def orphaned_workers() -> list[int]:
-    """Processes of passagent's zygote whose parent is gone: init (or a user's systemd) adopted them."""
-    found = []
+    """Fork servers of passagent whose parent is gone: init (or a user's systemd) adopted them."""
+    pids = []
     for entry in Path("/proc").iterdir():
         is_ours = entry.name.isdigit() and _ZYGOTE in _read(entry / "cmdline").split("\0")
         if is_ours and _adopts(_parent(int(entry.name))):
-            found.append(int(entry.name))
-    return found
+            pids.append(int(entry.name))
+    return pids
 
 
 def _adopts(pid: int) -> bool:
-    """Whether the process adopts orphans. In a container process 1 may be the Python that owns workers."""
+    """Tell whether the process adopts orphans. In a container process 1 may own workers."""
     if pid == 1:
         try:
             return not Path(os.readlink("/proc/1/exe")).name.startswith("python")
@@ -178,7 +178,7 @@ def _too_little(free_gib: float, what: str) -> str | None:
 
 
 def _is_foreign(pid: int) -> bool:
-    """Whether the process is here and is neither an ancestor nor a descendant of this one."""
+    """Tell whether the process is here and is neither an ancestor nor a descendant of this one."""
     return Path(f"/proc/{pid}").exists() and pid not in _line(os.getpid()) and os.getpid() not in _line(pid)
 
 

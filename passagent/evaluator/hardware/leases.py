@@ -27,14 +27,14 @@ log = logging.getLogger("passagent.evaluator")
 SLICE_S = 0.5
 """An exclusive lease that another program waits for goes to it after so long, at the end of a block, s."""
 TELL_AFTER_S, TELL_EVERY_S = 2.0, 60.0
-"""Who waits for so long is told its place; one referee tells no more often than that, s."""
+"""A program that waits for so long prints its place, and no more often than that, s."""
 _POLL_S = 0.005
 _NUMBERS = 1 << 40
 """Tickets of a core, or GPU: their bytes lie at its number times this."""
 _LOCK = struct.Struct("hhqqi4x")
 """The C library's `struct flock`: kind, whence, start, length, pid."""
 _ROW = struct.Struct("<QQ8x")
-"""What a ticket says of itself: its number and the program's pid. How long it will be held nobody knows."""
+"""The content of a ticket: its number and the program's pid."""
 _ROWS, _ROWS_AT = 4096, 4096
 
 
@@ -49,9 +49,9 @@ class DeviceLease:
         pid: int | None = None,
         is_heard: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`cores`: of a CPU, those that all its work runs on; None: this process's. `pid`: of the program
-        that others are told of, None: this process. `tell` gets a line when a wait is long, if somebody
-        waits for this program meanwhile (`is_heard`).
+        """`cores`: of a CPU, those that all its work runs on; None: this process's. `pid`: the program that
+        others are shown, None: this process. `tell` gets a line when a wait is long, if somebody waits for
+        this program meanwhile (`is_heard`).
         """
         self._device, self._tell, self._pid = device, tell, pid or os.getpid()
         self._is_heard = is_heard
@@ -75,10 +75,10 @@ class DeviceLease:
             nonlocal ticket
             if time.monotonic() - ticket.granted < SLICE_S or not ticket.is_awaited():
                 return 0.0
-            given = time.monotonic()
+            handed_over = time.monotonic()
             self._end(ticket)
             ticket = self._granted(fcntl.F_WRLCK)
-            return time.monotonic() - given
+            return time.monotonic() - handed_over
 
         try:
             yield share
@@ -156,36 +156,36 @@ class _Ticket:
         os.close(self._fd)
 
     def is_preceded(self) -> bool:
-        """Whether it must still wait."""
+        """Tell whether it must still wait."""
         return any(self._first(unit, 0, self._number) is not None for unit in self._units)
 
     def is_awaited(self) -> bool:
-        """Whether a later one waits for it."""
+        """Tell whether a later one waits for it."""
         return any(self._first(unit, self._number + 1, _NUMBERS) is not None for unit in self._units)
 
     def place(self) -> str:
         """Its place in words: how many are before it, and the program of the first."""
         before = sorted({n for unit in self._units for n in self._all(unit, 0, self._number)})
         rows = [_ROW.unpack(os.pread(self._fd, _ROW.size, _row_of(n))) for n in before]
-        known = [row for n, row in zip(before, rows, strict=True) if row[0] == n]
-        first = f" (first: pid {known[0][1]}{_program(known[0][1])})" if known else ""
+        holders = [row for n, row in zip(before, rows, strict=True) if row[0] == n]
+        first = f" (first: pid {holders[0][1]}{_program(holders[0][1])})" if holders else ""
         return f"{len(before)} before you{first}"
 
     def _first(self, unit: int, low: int, high: int) -> int | None:
         """A number from `low` to before `high` whose ticket conflicts with this one."""
         start = (unit + 1) * _NUMBERS
-        kind, _, found, _, _ = _lock(self._fd, fcntl.F_OFD_GETLK, self.kind, start + low, high - low)
-        return None if kind == fcntl.F_UNLCK else max(found - start, low)
+        kind, _, offset, _, _ = _lock(self._fd, fcntl.F_OFD_GETLK, self.kind, start + low, high - low)
+        return None if kind == fcntl.F_UNLCK else max(offset - start, low)
 
     def _all(self, unit: int, low: int, high: int) -> list[int]:
         """All such numbers."""
-        if low >= high or (one := self._first(unit, low, high)) is None:
+        if low >= high or (locked := self._first(unit, low, high)) is None:
             return []
-        return [*self._all(unit, low, one), one, *self._all(unit, one + 1, high)]
+        return [*self._all(unit, low, locked), locked, *self._all(unit, locked + 1, high)]
 
 
 def is_in_use(device: Device, cores: Sequence[int]) -> bool:
-    """Whether a program uses the device, or one of the cores, at this moment."""
+    """Tell whether a program uses the device, or one of the cores, at this moment."""
     lease = DeviceLease(device, cores)
     ticket = _Ticket(lease._path, lease._units, fcntl.F_WRLCK, os.getpid())
     try:

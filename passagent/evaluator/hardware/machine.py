@@ -1,4 +1,4 @@
-"""What the machine can do, measured: bandwidth, peak of a matrix product, cost of issuing an operator."""
+"""Measure what the machine can do: bandwidth, peak of a matrix product, cost of issuing an operator."""
 
 from __future__ import annotations
 
@@ -63,40 +63,40 @@ class Machine:
 
         The rate of a smaller size alone would be that of a cache which the working set does not fit in.
         """
-        for (small, one), (large, other) in pairwise(self.bandwidths):
+        for (small, slower), (large, faster) in pairwise(self.bandwidths):
             if size < large:
                 share = math.log(max(size, small) / small) / math.log(large / small)
-                return float(one * (other / one) ** share)
+                return float(slower * (faster / slower) ** share)
         return self.bandwidths[-1][1]
 
 
-def read_machine(found: dict[str, Any]) -> Machine:
-    """What `asdict` made of one. Raises KeyError, TypeError or ValueError for anything else."""
+def read_machine(data: dict[str, Any]) -> Machine:
+    """Read a Machine from its `asdict`. Raises KeyError, TypeError or ValueError for anything else."""
     return Machine(
-        float(found["issue_s"]),
-        tuple((int(size), float(rate)) for size, rate in found["bandwidths"]),
-        tuple((str(dtype), float(rate)) for dtype, rate in found["flops"]),
-        tuple(int(count) for count in found["copy_threads"]),
+        float(data["issue_s"]),
+        tuple((int(size), float(rate)) for size, rate in data["bandwidths"]),
+        tuple((str(dtype), float(rate)) for dtype, rate in data["flops"]),
+        tuple(int(count) for count in data["copy_threads"]),
     )
 
 
 @functools.cache
 def measure_machine(device: str) -> Machine:
     """The figures of `device` (`cpu`, `cuda:0`), measured at its first use in a day in about 1 s."""
-    found = kept_machine(device)
-    if found is None:
-        found = _measure(device)
-        keep(device, found)
-    return found
+    machine = kept_machine(device)
+    if machine is None:
+        machine = _measure(device)
+        keep(device, machine)
+    return machine
 
 
-def keep(device: str, found: Machine) -> None:
+def keep(device: str, machine: Machine) -> None:
     """For `kept_machine`, if the disk can take it."""
-    cache.keep(_path(device), asdict(found))
+    cache.keep(_path(device), asdict(machine))
 
 
 def kept_machine(device: str) -> Machine | None:
-    """What was measured of `device` within a day."""
+    """The measurement of `device` within a day."""
     return cache.kept(_path(device), read_machine, KEPT_S)
 
 
@@ -117,8 +117,8 @@ def measured_now(device: str) -> Machine:
     try:
         return read_machine(json.loads(done.stdout))
     except (ValueError, KeyError, TypeError) as error:
-        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise InfrastructureError(f"the rates of {device} could not be measured: {said[-1][:300]}") from error
+        tail = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise InfrastructureError(f"the rates of {device} could not be measured: {tail[-1][:300]}") from error
 
 
 def _path(device: str) -> Path:
@@ -137,7 +137,8 @@ def _measure(device: str) -> Machine:
     tiny = torch.ones(16, device=device)
 
     def seconds(call: Callable[[], object], calls: int) -> tuple[float, int]:
-        """Of the best round, and its threads; all threads are tried, too, if these are several."""
+        """The seconds of the best round, and its threads; all threads are tried, too, if there are
+        several."""
         times: list[tuple[float, int]] = []
         for count in {threads} if is_gpu else {1, threads}:
             torch.set_num_threads(count)
@@ -167,8 +168,8 @@ def _measure(device: str) -> Machine:
             for dtype in (torch.float32, torch.float16, torch.bfloat16):
                 rate = 0.0
                 for rows in PRODUCTS[torch.device(device).type]:
-                    one = torch.ones(rows, rows, device=device, dtype=dtype)
-                    took, _ = seconds(functools.partial(torch.mm, one, one), 1)
+                    square = torch.ones(rows, rows, device=device, dtype=dtype)
+                    took, _ = seconds(functools.partial(torch.mm, square, square), 1)
                     rate = max(rate, 2 * rows**3 / took)
                     if took > _LITTLE_S:
                         break

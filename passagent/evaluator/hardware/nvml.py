@@ -1,4 +1,4 @@
-"""What NVML tells of a GPU: its state, and what is wrong with it. Without NVML it tells nothing."""
+"""Ask NVML about a GPU: its state, and its faults. Without NVML there is no answer."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _REASONS = {
 }
 """NVML's reasons for lower clocks (nvmlClocksThrottleReason...) that change a measurement."""
 SICK_REASONS = {"hw_slowdown", "hw_thermal_slowdown", "hw_power_brake", "thermal_slowdown"}
-"""Those that a healthy device does not show under load; a power cap it does."""
+"""Reasons that a healthy device does not show under load; a power cap it does."""
 
 
 def gpu_problem(uuid: str) -> str | None:
-    """What NVML says is wrong with the GPU; None where there is no NVML to ask."""
+    """Name the GPU's fault according to NVML; None where there is no NVML to ask."""
     if not _start_nvml():
         return None
     import pynvml as nvml
@@ -88,7 +88,7 @@ def throttle_names(mask: int) -> list[str]:
 
 
 def _ask(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What an NVML call says; None where this GPU or driver cannot tell."""
+    """Make an NVML call; None where this GPU or driver cannot tell."""
     import pynvml as nvml
 
     try:
@@ -99,7 +99,7 @@ def _ask(function: Callable[..., Any], *arguments: Any) -> Any:
 
 @functools.cache
 def _start_nvml() -> bool:
-    """Whether there is an NVML to ask."""
+    """Tell whether there is an NVML to ask."""
     import pynvml as nvml
 
     try:

@@ -25,7 +25,7 @@ from passagent.evaluator.result import Violation
 _POISON = 0xFF
 """Bytes of NaN: in calls whose inputs tell a kernel that no time is measured."""
 _EXCHANGED = 4
-"""Of a block one part in so many holds other values than it held before."""
+"""One part in so many of a block holds other values than before."""
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Block:
     raw: torch.Tensor
     nbytes: int
     zones: torch.Tensor
-    """What its guard zones were filled with."""
+    """The bytes that fill its guard zones."""
     like: torch.Tensor
 
     def inside(self) -> torch.Tensor:
@@ -43,11 +43,11 @@ class Block:
         return self.raw[ZONE : ZONE + self.nbytes]
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Whether the tensor lies in it."""
+        """Tell whether the tensor lies in it."""
         return 0 <= tensor.data_ptr() - self.raw.data_ptr() < len(self.raw)
 
     def overrun(self) -> str:
-        """See Zoned.overrun."""
+        """The first write into a guard zone, as Zoned.overrun says."""
         return Zoned(self.raw, self.zones, self.like).overrun()
 
 
@@ -59,7 +59,7 @@ class Blocks:
         self._kept: list[Block] = []
         self._before: list[Block] = []
         self._now: list[Block] = []
-        """Those of older calls that outputs lie in, of the call before, and of this one."""
+        """Blocks of older calls that outputs lie in, of the call before, and of this one."""
         self._copies: dict[int, torch.Tensor] = {}
         self._is_poisoned = False
         self._random = unpredictable()
@@ -95,7 +95,7 @@ class Blocks:
         self.check(self.blocks)
 
     def check(self, blocks: Iterable[Zoned | Block]) -> None:
-        """The same for any blocks."""
+        """Check the guard zones of any blocks."""
         if where := next(filter(None, (block.overrun() for block in blocks)), ""):
             outside = "a kernel writes outside of the tensors that it was given"
             self.report("out_of_bounds", f"{outside}: {where}; mask its stores at the borders")
@@ -106,7 +106,7 @@ class Blocks:
             self._copies[start_of(output)] = copied
 
     def copy_of(self, output: torch.Tensor) -> torch.Tensor | None:
-        """What torch had copied to where a kernel then wrote an output; None if no copy was there."""
+        """The values that torch had copied to where a kernel then wrote an output; None without a copy."""
         return self._copies.get(start_of(output))
 
     def close(self) -> None:
@@ -119,25 +119,25 @@ class Blocks:
         self, like: torch.Tensor, device: torch.device | str, values: torch.Tensor | None = None
     ) -> torch.Tensor:
         """A tensor of the shape, strides and dtype of `like` on `device` in a block of its own."""
-        raw, made = between_zones(like, device)
+        raw, tensor = between_zones(like, device)
         block = Block(raw, len(raw) - 2 * ZONE, raw, like)
-        self._fill(block, made, values)
+        self._fill(block, tensor, values)
         if values is not None:
-            made.copy_(values)
+            tensor.copy_(values)
         self._now.append(block)
-        return made
+        return tensor
 
     def _fill(self, block: Block, like: torch.Tensor, values: torch.Tensor | None) -> None:
-        """What is in the block and around it before anything is written there."""
+        """Fill the block and its zones before anything is written there."""
         if self._is_poisoned:
             block.raw.fill_(_POISON)
             block.zones = torch.cat([block.raw[:ZONE], block.raw[-ZONE:]])
             return
         inside, before = block.inside(), self._block_before(block)
-        known = values
-        if known is None and before is not None:
-            known = before.inside().view(like.dtype)
-        block.zones = ordinary_bytes(known, like, self._random)
+        content = values
+        if content is None and before is not None:
+            content = before.inside().view(like.dtype)
+        block.zones = ordinary_bytes(content, like, self._random)
         fill_zones(block.raw, block.zones)
         if values is None and block.nbytes:
             start, end = 0, block.nbytes
@@ -147,7 +147,7 @@ class Blocks:
                 length = max(1, count // _EXCHANGED)
                 start = int(torch.randint(count - length + 1, (), generator=self._random)) * like.itemsize
                 end = start + length * like.itemsize
-            other = ordinary_bytes(known, like, self._random)
+            other = ordinary_bytes(content, like, self._random)
             inside[start:end] = other.repeat((end - start) // len(other) + 1)[: end - start]
 
     def _block_before(self, block: Block) -> Block | None:
@@ -165,9 +165,9 @@ class Blocks:
             self._found.append(violation)
 
     def take(self) -> list[Violation]:
-        """What breaks a rule, found since the last time."""
-        found, self._found = self._found, []
-        return found
+        """Return the violations found since the last time."""
+        violations, self._found = self._found, []
+        return violations
 
 
 def start_of(tensor: torch.Tensor) -> int:

@@ -23,12 +23,12 @@ def check_files(files: dict[str, str]) -> list[Violation]:
         return [Violation(rule="too_large", file=min(files)[:200], line=1, message=message)]
     message = "the file's name is not of letters, digits and `_`; name it like a module, inside the directory"
     same = "another file is the same module, and only one of the two can be imported; use another name"
-    found = {name: message for name in files if not _NAME.fullmatch(name)}
-    modules = {name: _module(name) for name in files if name.endswith(".py") and name not in found}
+    wrong = {name: message for name in files if not _NAME.fullmatch(name)}
+    modules = {name: _module(name) for name in files if name.endswith(".py") and name not in wrong}
     counts = Counter(modules.values())
-    found |= {name: same for name, module in modules.items() if counts[module] > 1}
+    wrong |= {name: same for name, module in modules.items() if counts[module] > 1}
     return [
-        Violation(rule="file_name", file=name[:200], line=1, message=found[name]) for name in sorted(found)
+        Violation(rule="file_name", file=name[:200], line=1, message=wrong[name]) for name in sorted(wrong)
     ]
 
 

@@ -26,7 +26,7 @@ class Zoned:
     """A tensor of their shape and dtype."""
 
     def overrun(self) -> str:
-        """Which element of a tensor the first write into a zone would be; empty without one."""
+        """Name the element of a tensor that the first write into a zone would be; empty without one."""
         now = torch.cat([self.raw[:ZONE], self.raw[-ZONE:]])
         if torch.equal(now, self.zones):
             return ""
@@ -46,9 +46,9 @@ def between_zones(like: torch.Tensor, device: torch.device | str) -> tuple[torch
     nbytes = like.untyped_storage().nbytes()
     raw = torch.empty(nbytes + 2 * ZONE, dtype=torch.uint8, device=device)
     storage = torch._C._construct_storage_from_data_pointer(raw.data_ptr() + ZONE, raw.device, nbytes)
-    made = torch.empty(0, dtype=like.dtype, device=raw.device)
-    made.set_(storage, like.storage_offset(), like.size(), like.stride())
-    return raw, made
+    tensor = torch.empty(0, dtype=like.dtype, device=raw.device)
+    tensor.set_(storage, like.storage_offset(), like.size(), like.stride())
+    return raw, tensor
 
 
 def fill_zones(raw: torch.Tensor, ordinary: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""What the referee computes itself while a worker goes on: comparing large outputs takes its time."""
+"""Compute in the referee while a worker goes on: comparing large outputs takes its time."""
 
 from __future__ import annotations
 

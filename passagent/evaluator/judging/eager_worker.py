@@ -1,8 +1,8 @@
 """Eager's side of the timing, or a compiler's: workers as young as the candidate's, with the same past.
 
 The worker of the baseline may have run Dynamo and has grown old: calls take a per cent or two longer in it.
-These run nothing but graphs of eager. Each serves a few evaluations, so that one waits for the workers of the
-candidate only, and gives way to a new one.
+These run nothing but graphs of eager. Each serves a few evaluations, so that only the candidate's workers are
+waited for, and is then replaced.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _HeldSubgraph:
     size: int
     """Bytes of its inputs and their copies."""
     dispatches: float
-    """See Reference.host_ns."""
+    """The dispatches of Reference.host_ns."""
 
 
 class EagerWorker:
@@ -43,7 +43,7 @@ class EagerWorker:
         self.worker, self._timeout_s, self._device = worker, config.timeout_s, config.device
         self.compiler = compiler
         self.overhead_ns = 0
-        """Of a call's time what is the host's and does not count, of the subgraph that was taken last."""
+        """The host's part of a call's time, which does not count, for the subgraph that was taken last."""
         self.uses = 0
         self._task_key = ""
         self._held: dict[str, _HeldSubgraph] = {}
@@ -76,7 +76,7 @@ class EagerWorker:
         self._held[reference.name] = _HeldSubgraph(weakref.ref(reference), size, reply.dispatches)
 
     def warm(self, reference: Reference) -> None:
-        """The same, and a first call, in which libraries load and choose what they run."""
+        """Take the subgraph and make a first call, in which libraries load and choose what they run."""
         if not self._has(reference):
             self.take(reference)
             self.ask(run_request(reference, 0, [reference.rotation.first()]), self._timeout_s)
@@ -136,7 +136,7 @@ class EagerWorkers:
 
     def replace(self, eager: EagerWorker, task_key: str) -> EagerWorker:
         """A new worker in the place of `eager`, which ends."""
-        [number] = [number for number, one in self._workers.items() if one is eager]
+        [number] = [number for number, worker in self._workers.items() if worker is eager]
         return self.get(number, task_key, is_new=True)
 
     def end(self, number: int) -> None:

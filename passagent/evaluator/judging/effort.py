@@ -19,8 +19,8 @@ record.MORE_S more for each subgraph after the first."""
 PAIRS = 2
 """Pairs of workers that time a candidate in a search, one after the other."""
 PAIRS_IN_FULL = 4
-"""The same of a measurement in full on a GPU. There eager and eager differ by 6% from one block of calls to
-the next, and by 0.7% from pair to pair: 1% takes about 150 blocks, of several pairs."""
+"""The pairs of workers of a measurement in full on a GPU. There eager and eager differ by 6% from one block
+of calls to the next, and by 0.7% from pair to pair: 1% takes about 150 blocks, of several pairs."""
 MANY_GRAPHS = 3
 """So many subgraphs tell a search its AS by one pair of workers as well as fewer do by two."""
 ENOUGH_GRAPHS = 6
@@ -30,7 +30,7 @@ _MANY_CORES = 6
 _FEW_LANES, _LANES = 2, 4
 """Workers that share a candidate's subgraphs; the more on twice _MANY_CORES and with _MUCH_BYTES."""
 _MUCH_BYTES = 32 << 30
-"""Of memory: of a GPU's each worker's context takes up to half a gigabyte."""
+"""Memory that counts as much: each worker's context takes up to half a gigabyte of a GPU's."""
 _DRAWN, _AUDITED = 5, 3
 """Copies of a large subgraph's inputs in the machine's memory: a set for each variant that is drawn; those of
 an audit's call, of the call before and what is read of a set meanwhile."""
@@ -44,7 +44,7 @@ _HELD_SHARE = 16
 
 @dataclass
 class Allowance:
-    """What is left to a candidate of the time that its own doing may take, s."""
+    """The remaining time that a candidate's own work may take, s."""
 
     left_s: float
 
@@ -77,7 +77,7 @@ def check_task_room(task: Task, device: str, free_bytes: int | None = None) -> N
     """Raise TaskError or MachineFault if a subgraph of `task` cannot be judged in this machine's memory.
 
     On a GPU the machine holds what is drawn. On the CPU it also holds a copy in the worker of the baseline,
-    the candidate's and eager's beside it, and those of an audit. See tasks.room.check_room.
+    the candidate's and eager's besides, and those of an audit. See tasks.room.check_room.
     """
     copies = _DRAWN if device != "cpu" else _DRAWN + 2 + PAIRS + _AUDITED
     for subgraph in task.subgraphs:
@@ -94,7 +94,7 @@ def check_gpu_room(task: Task, device: str) -> None:
 
 
 def has_room(device: str) -> bool:
-    """Whether the referee may compare while calls are timed, and have two workers checked at a time."""
+    """Tell whether the referee may compare while calls are timed, and have two workers checked at a time."""
     return device != "cpu" and len(os.sched_getaffinity(0)) >= _MANY_CORES
 
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from passagent.config import EvaluatorConfig
@@ -47,12 +47,22 @@ from passagent.evaluator.target import uses_triton
 from passagent.evaluator.timing import clocks
 from passagent.evaluator.timing.estimate import typical_ns
 from passagent.evaluator.timing.passbench import measure_passbench
-from passagent.evaluator.timing.timing import PATIENCE, TimedCallError, Timing, measure, together
+from passagent.evaluator.timing.timing import PATIENCE, TimedCallError, TimedPair, Timing, measure, together
 from passagent.sandbox import tools
 from passagent.tasks.reader import Subgraph, Task
 
 _DEATHS = 2
 """Workers that a candidate may lose before the rest of its subgraphs is not run."""
+
+
+@dataclass(frozen=True)
+class Equipment:
+    """The processes and the device that a referee judges with."""
+
+    config: EvaluatorConfig
+    baseline: Baseline
+    workers: Workers
+    lease: DeviceLease
 
 
 class Judging:
@@ -62,18 +72,16 @@ class Judging:
         self,
         task: Task,
         subject: Subject,
-        config: EvaluatorConfig,
-        baseline: Baseline,
-        workers: Workers,
-        lease: DeviceLease,
+        equipment: Equipment,
         bar: float | None = None,
         prepared: Prepared | None = None,
     ) -> None:
         """`bar`: an AS; of a subject that stays under it for sure no more is measured than tells so.
         `prepared`: a candidate's plans, which workers replay.
         """
-        self.task, self.subject, self.config = task, subject, config
-        self.baseline, self.workers, self._lease = baseline, workers, lease
+        config, lease = equipment.config, equipment.lease
+        self.task, self.subject, self.config, self._lease = task, subject, config, lease
+        self.baseline, self.workers = equipment.baseline, equipment.workers
         self.bar, self._prepared = bar, prepared
         self._is_candidate = isinstance(subject, Candidate)
         self.stopped_early: str | None = None
@@ -134,28 +142,28 @@ class Judging:
 
     def _check_all(self, ahead: ReferencesAhead) -> None:
         """Check every subgraph: a lane that is done with one takes the next."""
-        left = deque(zip(self.task.subgraphs, self.graphs, strict=True))
+        waiting = deque(zip(self.task.subgraphs, self.graphs, strict=True))
         lanes = range(len(self._loaded))
         if len(lanes) == 1:
-            self._check_lane(ahead, left, 0)
+            self._check_lane(ahead, waiting, 0)
             return
-        with ThreadPoolExecutor(len(lanes), thread_name_prefix="lane") as beside:
-            checked = [beside.submit(self._check_lane, ahead, left, lane) for lane in lanes]
-        for one in checked:
-            one.result()
+        with ThreadPoolExecutor(len(lanes), thread_name_prefix="lane") as pool:
+            checked = [pool.submit(self._check_lane, ahead, waiting, lane) for lane in lanes]
+        for check in checked:
+            check.result()
 
     def _check_lane(
-        self, ahead: ReferencesAhead, left: deque[tuple[Subgraph, GraphResult]], lane: int
+        self, ahead: ReferencesAhead, waiting: deque[tuple[Subgraph, GraphResult]], lane: int
     ) -> None:
         while not self._is_over:
             try:
-                subgraph, result = left.popleft()
+                subgraph, result = waiting.popleft()
             except IndexError:
                 return
             self._lanes[subgraph.name] = lane
             try:
                 self._guarded(subgraph, result, functools.partial(self._check, ahead))
-            except Refused as refused:  # its author is told of what the others break, too
+            except Refused as refused:  # its author learns what the others break, too
                 self._note(refused)
             except BaseException:
                 self._is_over = True
@@ -163,7 +171,7 @@ class Judging:
 
     def _note(self, refused: Refused) -> None:
         """Each violation once, of however many subgraphs."""
-        self.violations += [one for one in refused.violations if one not in self.violations]
+        self.violations += [violation for violation in refused.violations if violation not in self.violations]
 
     def _time_all(self) -> None:
         """Time what is right at some t, by one pair of workers after the other; a failure of any counts."""
@@ -290,7 +298,7 @@ class Judging:
     def _check(
         self, ahead: ReferencesAhead, loaded: LoadedWorker, subgraph: Subgraph, result: GraphResult
     ) -> None:
-        """Outputs on every input set, in audited calls; whether they agree with eager's is judged aside."""
+        """Get the outputs on every input set in audited calls; another thread compares them with eager's."""
         reference = ahead.get(subgraph)
         result.moved_bytes = reference.moved_bytes - reference.unread_bytes
         result.flops = reference.flops
@@ -303,15 +311,15 @@ class Judging:
         if self._eager_ahead is not None:
             self._eager_ahead.warm(reference)
         ahead.follow()
-        found = loaded.outputs(reference, outputs)
+        returned = loaded.outputs(reference, outputs)
         if loaded.nbytes > self._held_bytes:
             loaded.release(reference)
 
         def judge() -> None:
             with self._noting(subgraph, result):
-                judge_sets(reference, found, result, self._is_candidate)
+                judge_sets(reference, returned, result, self._is_candidate)
 
-        self._comparisons.do(judge, sum(tensor.nbytes for one in found.values() for tensor in one))
+        self._comparisons.do(judge, sum(t.nbytes for outs in returned.values() for t in outs))
 
     def _time(
         self, loaded: LoadedWorker, subgraph: Subgraph, result: GraphResult, is_repeat: bool = False
@@ -341,11 +349,11 @@ class Judging:
         self._timings.setdefault(result.name, []).append(timing)
 
     def _fault(self, reference: Reference, result: GraphResult, timing: Timing) -> Violation | None:
-        """What is wrong with a candidate's time: another clock saw more of it, or no device is so fast."""
+        """Find a fault of a candidate's time: another clock saw more of it, or no device is so fast."""
         if timing.hidden is not None:
             return clocks.refusal(timing.hidden)
-        found = speed_of_light.beyond_light(reference, result, timing, self.config.device)
-        return None if found is None else speed_of_light.refusal(found)
+        measured = speed_of_light.beyond_light(reference, result, timing, self.config.device)
+        return None if measured is None else speed_of_light.refusal(measured)
 
     def _compare(self, loaded: LoadedWorker, subgraph: Subgraph, result: GraphResult) -> None:
         """Time the subject against the compiler that is the reference; raises Failed and Refused.
@@ -369,7 +377,7 @@ class Judging:
             dispatches = min(dispatches, reference.dispatches)
         side = Watched(loaded, reference.host_ns(dispatches))
         # the pace is eager's
-        known = reference if self._eager.compiler is None else replace(reference, pace_ns=None)
+        timed_reference = reference if self._eager.compiler is None else replace(reference, pace_ns=None)
         try:
             with self.workers.quiet, self._comparisons.finished():
                 with self._lease.exclusive() as share:
@@ -378,16 +386,17 @@ class Judging:
                     else:
                         # Who stays under the bar is seen at a glance.
                         is_first = self.bar is not None and result.name not in self._timings
-                        timing = measure(
+                        pair = TimedPair(
                             side,
                             self._eager,
-                            known,
+                            timed_reference,
                             checks.verify,
                             checks.surprise,
                             effort.part_of(self.config, self.dispatch, self.bar, len(self.graphs)),
                             1 if is_first else PATIENCE,
                             share,
                         )
+                        timing = measure(pair)
                 if not self.passbench:
                     checks.finish(is_whole=not (timing.is_slow and result.name in self._timings))
         except TimedCallError as failure:

@@ -21,21 +21,21 @@ _COMPUTING = re.compile(
 
 def taken_from_the_library(subgraphs: Sequence[Subgraph], recording: Recording) -> list[Violation]:
     """A violation for each pass that replaces such an operator where it is left to the library."""
-    kept = {one.name for one in subgraphs if one.compute_ops != ALLOWED}
+    restricted = {subgraph.name for subgraph in subgraphs if subgraph.compute_ops != ALLOWED}
     numbers = {
         call.number
-        for one in recording.subgraphs
-        for call in one.calls
-        if one.name in kept and not recording.passes[call.number].plans[call.plan].library
+        for subgraph in recording.subgraphs
+        for call in subgraph.calls
+        if subgraph.name in restricted and not recording.passes[call.number].plans[call.plan].library
     }
-    found = []
+    violations = []
     for number in sorted(numbers):
-        one = recording.passes[number]
-        targets = (re.split(r"[:.]", node.target)[-1] for node in one.pattern if node.op.startswith("call"))
+        entry = recording.passes[number]
+        targets = (re.split(r"[:.]", node.target)[-1] for node in entry.pattern if node.op.startswith("call"))
         if taken := [name for name in targets if _COMPUTING.fullmatch(name)]:
             message = (
                 f"replaces {taken[0]}, which this task leaves to the library (compute_ops: library-only); "
                 "match only what comes before or after it"
             )
-            found.append(Violation(rule="compute_ops", file=one.file, line=0, message=message))
-    return found
+            violations.append(Violation(rule="compute_ops", file=entry.file, line=0, message=message))
+    return violations

@@ -75,7 +75,7 @@ class LoadedWorker:
         return checked(self.answer(request, self._config.timeout_s, fds))
 
     def answer(self, request: Request[R], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer[R]:
-        """As Worker.ask, within what is left to the candidate; twice what eager took is not its doing."""
+        """Ask as Worker.ask does, within what is left to the candidate; not for twice eager's time."""
         held, allowance = self._held.get(getattr(request, "id", "")), self._allowance
         free_s = 2 * held.reference.eager_s + self._config.budget_s if held is not None else 0.0
         most_s = max(0.0, allowance.left_s) + free_s
@@ -90,12 +90,12 @@ class LoadedWorker:
 
     @property
     def is_candidate(self) -> bool:
-        """Whether the subject is one, or eager or a compiler."""
+        """Tell whether the subject is a candidate, not eager or a compiler."""
         return isinstance(self._subject, Candidate)
 
     @property
     def nbytes(self) -> int:
-        """Of the inputs and outputs of the subgraphs that it holds."""
+        """Bytes of the inputs and outputs of the subgraphs that it holds."""
         return sum(held.reference.handed() for held in self._held.values())
 
     def take(self, reference: Reference, result: GraphResult, inputs: int | None = None) -> Arena:
@@ -128,7 +128,7 @@ class LoadedWorker:
         return outputs
 
     def dispatches(self, reference: Reference) -> float:
-        """See Reference.host_ns; as the worker says, of a subgraph that it holds."""
+        """The dispatches of Reference.host_ns, as the worker reported them for a subgraph that it holds."""
         return self._held[reference.name].dispatches
 
     def release(self, reference: Reference) -> None:
@@ -137,33 +137,33 @@ class LoadedWorker:
         self.ask(Release(ids=[reference.name]))
 
     def outputs(self, reference: Reference, arena: Arena) -> dict[int, list[torch.Tensor]]:
-        """What the subject returns on each input set: a candidate in audits, but on special ones."""
+        """The subject's outputs on each input set: a candidate in audits, but on special ones."""
         sets = range(len(reference.expected) if self.is_candidate else SETS)
         ordinary = [chosen for chosen in sets if chosen not in reference.special]
         if self.is_candidate:
-            found = dict(zip(ordinary, self.audited(reference, arena, ordinary), strict=True))
+            returned = dict(zip(ordinary, self.audited(reference, arena, ordinary), strict=True))
         else:
-            found = {chosen: self.as_timed(reference, arena, chosen) for chosen in ordinary}
+            returned = {chosen: self.as_timed(reference, arena, chosen) for chosen in ordinary}
         special = [chosen for chosen in reference.special if chosen < len(reference.expected)]
-        return found | {chosen: self.as_timed(reference, arena, chosen) for chosen in special}
+        return returned | {chosen: self.as_timed(reference, arena, chosen) for chosen in special}
 
     def as_timed(self, reference: Reference, arena: Arena, chosen: int) -> list[torch.Tensor]:
-        """What the subject returns on an input set in a call like timed ones; raises as `audited` does."""
+        """The subject's outputs on an input set in a call like timed ones; raises as `audited` does."""
         expected, first = reference.expected[chosen], reference.rotation.first()
         drawn = enumerate(Draw(reference.rotation).next())
         ordinary = [window if i in reference.often else first[i] for i, window in drawn]
         settle = None if chosen in reference.special else ordinary
-        kept = self.ask(run_request(reference, chosen, [first], keep=True, settle=settle)).returned
+        kept_call = self.ask(run_request(reference, chosen, [first], keep=True, settle=settle)).returned
         if self.is_candidate:
-            refuse_kept(reference, expected.facts, kept)
-        return outputs_of(arena, kept, expected.states)
+            refuse_kept(reference, expected.facts, kept_call)
+        return outputs_of(arena, kept_call, expected.states)
 
     def audited(self, reference: Reference, outputs: Arena, sets: list[int]) -> list[list[torch.Tensor]]:
         """The candidate's outputs on `sets`, in audited calls; refused or failed for how they are."""
-        before = secrets.choice([one for one in range(SETS) if one != sets[0]])
+        before = secrets.choice([other for other in range(SETS) if other != sets[0]])
         reply = self.ask(Audit(id=reference.name, sets=sets, before=before))
-        for chosen, kept, copies in zip(sets, reply.kept, reply.copies, strict=True):
-            refuse_kept(reference, reference.expected[chosen].facts, kept)
+        for chosen, kept_call, copies in zip(sets, reply.kept, reply.copies, strict=True):
+            refuse_kept(reference, reference.expected[chosen].facts, kept_call)
             refuse_copies(reference.expected[chosen].eager, outputs, copies)
         if not reply.stable and not reference.mutated:
             message = (
@@ -171,21 +171,21 @@ class LoadedWorker:
             )
             raise Refused([Violation(rule="reused_output", file="", line=0, message=message)])
         return [
-            outputs_of(outputs, kept, reference.expected[chosen].states)
-            for chosen, kept in zip(sets, reply.kept, strict=True)
+            outputs_of(outputs, kept_call, reference.expected[chosen].states)
+            for chosen, kept_call in zip(sets, reply.kept, strict=True)
         ]
 
     def check_indices(self, subgraph: Subgraph, _: GraphResult) -> None:
         """Raise Failed where eager raises for an index and the subject does not: it breaks the worker."""
-        held = [one.reference for one in self._held.values() if one.reference.subgraph == subgraph]
+        held = [graph.reference for graph in self._held.values() if graph.reference.subgraph == subgraph]
         if self._is_broken or not held or self._config.isolation == "in-process":
             return
         wrong = wrong_indices(subgraph, load_graph(held[0].nodes), held[0].order)
-        for one in wrong if (is_cpu := self._config.device == "cpu") else wrong[:1]:
+        for bad in wrong if (is_cpu := self._config.device == "cpu") else wrong[:1]:
             self._is_broken = True
-            message = f"input {one[0]} holds the index {one[2]}: eager raises, the pass does not; {_CHECK}"
+            message = f"input {bad[0]} holds the index {bad[2]}: eager raises, the pass does not; {_CHECK}"
             try:
-                request = Audit(id=held[0].name, sets=[0], before=1, wrong=one)
+                request = Audit(id=held[0].name, sets=[0], before=1, wrong=bad)
                 error = self.worker.ask(request, self._config.timeout_s).error
             except WorkerDied as death:
                 if death.killed_from_outside:

@@ -1,4 +1,4 @@
-"""What a candidate's plans say of each subgraph before anything runs: launches, bytes, compilers' figures."""
+"""Figures of each subgraph from a candidate's plans, before anything runs: launches, bytes, registers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from passagent.plan.show import moved
 
 def fill_plan_figures(result: GraphResult, plans: Plans) -> None:
     """The figures of the result's subgraph; nothing where no pass is called there."""
-    calls = next((one.calls for one in plans.recording.subgraphs if one.name == result.name), ())
+    calls = next((s.calls for s in plans.recording.subgraphs if s.name == result.name), ())
     if not calls:
         return
     counts: Counter[str] = Counter()
@@ -33,16 +33,16 @@ def fill_plan_figures(result: GraphResult, plans: Plans) -> None:
 
 def _heaviest(plan: Plan) -> list[Step]:
     """The steps of a call that use the device; of a choice those of the alternative that moves most."""
-    found: list[Step] = []
-    left = list(plan.steps)
-    while left:
-        step = left.pop(0)
+    steps: list[Step] = []
+    pending = list(plan.steps)
+    while pending:
+        step = pending.pop(0)
         if isinstance(step, Choice):
-            each = [plan.model_copy(update={"steps": one.steps}) for one in step.of]
-            left[:0] = max(each, key=lambda one: sum(vars(moved(one)).values())).steps
+            each = [plan.model_copy(update={"steps": alternative.steps}) for alternative in step.of]
+            pending[:0] = max(each, key=lambda steps_of: sum(vars(moved(steps_of)).values())).steps
         elif not isinstance(step, Alloc):
-            found.append(step)
-    return found
+            steps.append(step)
+    return steps
 
 
 def _use(plan: Plan, step: Launch, plans: Plans) -> KernelUse:

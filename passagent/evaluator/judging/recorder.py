@@ -49,7 +49,7 @@ _Outcome = dict[str, Built] | PlanError | PlanBuildError
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a worker is given of a candidate, and the subgraphs of which it can run none."""
+    """A candidate as a worker gets it, and the subgraphs that it cannot run."""
 
     plans: Plans
     failed: dict[str, Failed]
@@ -59,14 +59,14 @@ class Prepared:
     missed: list[Missed]
     """Where a pass matches nothing, and why."""
     allowance: Allowance
-    """What is left to it."""
+    """The remaining allowance."""
 
     def outline(self) -> list[str]:
         """Each plan in a few lines, and why there are no others."""
         recording = self.plans.recording
-        called = {call.number for one in recording.subgraphs for call in one.calls}
-        idle = {one.name for number, one in enumerate(recording.passes) if number not in called}
-        reasons = {one.name: one.words for one in self.missed if one.name in idle}
+        called = {call.number for subgraph in recording.subgraphs for call in subgraph.calls}
+        idle = {recorded.name for number, recorded in enumerate(recording.passes) if number not in called}
+        reasons = {mismatch.name: mismatch.words for mismatch in self.missed if mismatch.name in idle}
         return [
             *(f"{name} matches nothing: {plain(reason)}" for name, reason in reasons.items()),
             *(f"{name}: {failure.status}: {failure.message}" for name, failure in self.failed.items()),
@@ -103,7 +103,7 @@ class Recorder:
         """Begin to prepare a candidate, in place of another one that was begun and not asked for."""
 
         def work() -> Prepared | None:
-            if any(captures.without_dynamo(one, self._config.device) is None for one in subgraphs):
+            if any(captures.without_dynamo(subgraph, self._config.device) is None for subgraph in subgraphs):
                 return None  # the baseline's worker must capture it, which serves another candidate now
             return self._prepare(candidate, subgraphs, None)
 
@@ -119,8 +119,8 @@ class Recorder:
         if self._next is not None and self._next[:2] == (candidate, list(subgraphs)):
             (_, _, begun), self._next = self._next, None
             with suppress(InfrastructureError):  # the machine's: once more
-                if not begun.cancel() and (made := begun.result()) is not None:  # not behind another one
-                    return made
+                if not begun.cancel() and (prepared := begun.result()) is not None:  # not behind another one
+                    return prepared
         return self._prepare(candidate, subgraphs, baseline)
 
     def _prepare(
@@ -132,20 +132,20 @@ class Recorder:
         on_cpu = self._config.device == "cpu"
         interpreted = on_cpu and uses_triton(candidate)
         device = "cpu" if on_cpu and not interpreted else "cuda"
-        seen = [self._seen(one, baseline, device) for one in subgraphs]
+        graphs = [self._seen(subgraph, baseline, device) for subgraph in subgraphs]
         edited, whole_s = list[str](), CANDIDATE_S + record.MORE_S * (len(subgraphs) - 1)
         allowance = Allowance(math.inf if interpreted else whole_s)
         if candidate.is_plans:
             recorded, edited = artefact.read(candidate.files)
             try:
-                record.check_fits(recorded, seen, device)
+                record.check_fits(recorded, graphs, device)
             except ValueError as error:
                 raise UsageError(f"{PLAN}: {error}; evaluate the pass itself here") from error
             answer = Recorded(recording=recorded, missed=())
         else:
-            answer = self._record(candidate, seen, device, allowance)
+            answer = self._record(candidate, graphs, device, allowance)
             recorded = answer.recording
-        built, failed = dict[str, Built](), {one.subgraph: _failed(one.why) for one in answer.failed}
+        built, failed = dict[str, Built](), {f.subgraph: _failed(f.why) for f in answer.failed}
         refused = taken_from_the_library(subgraphs, recorded)
         unbuilt, texts = set[tuple[int, int]](), list[str]()
         for (number, place), outcome in self._built(recorded, interpreted, allowance):
@@ -165,14 +165,14 @@ class Recorder:
                     else:
                         where = f"{source}:{line}" if line else source
                         texts.append(plain(f"{told(kernel.entry, why)} ({where})"))
-        said = "\n".join(_each_once(texts))
-        unmatched = _unmatched(answer, said)
+        compiler_words = "\n".join(_each_once(texts))
+        unmatched = _unmatched(answer, compiler_words)
         if refused:
-            raise Refused(list({one.model_dump_json(): one for one in refused}.values()), unmatched)
+            raise Refused(list({v.model_dump_json(): v for v in refused}.values()), unmatched)
         failed |= unmatched
         for subgraph in recorded.subgraphs:
-            if any((one.number, one.plan) in unbuilt for one in subgraph.calls):
-                failed[subgraph.name] = Failed("compile_error", said)
+            if any((call.number, call.plan) in unbuilt for call in subgraph.calls):
+                failed[subgraph.name] = Failed("compile_error", compiler_words)
         return Prepared(Plans(recorded, built), failed, edited, list(answer.missed), allowance)
 
     def _built(
@@ -181,7 +181,7 @@ class Recorder:
         """For each plan, by the numbers of its pass and in it, its built kernels or why there are none."""
         arch = None if self._config.device == "cpu" else "sm_{major}{minor}".format(**self._facts)
         target, steps = target_of(self._config), Steps()
-        plans = {(n, p): plan for n, one in enumerate(recording.passes) for p, plan in enumerate(one.plans)}
+        plans = {(n, p): plan for n, r in enumerate(recording.passes) for p, plan in enumerate(r.plans)}
 
         def build(plan: Plan) -> _Outcome:
             tools.END.set(end)
@@ -202,8 +202,8 @@ class Recorder:
             if any(kernel.kind == "cpp" for plan in plans.values() for kernel in plan.kernels.values()):
                 kernel_builds.prepare_cpp()
             end = time.monotonic() + allowance.left_s
-            with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="build") as beside:
-                outcomes = list(beside.map(build, plans.values()))
+            with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="build") as pool:
+                outcomes = list(pool.map(build, plans.values()))
             allowance.left_s = end - time.monotonic()
         yield from zip(plans, outcomes, strict=True)
 
@@ -221,42 +221,42 @@ class Recorder:
             return answer
         if answer.status != "refused":
             raise _failed(answer)
-        raise Refused([_violation(one) for one in (answer, *answer.others)], _unmatched(answer))
+        raise Refused([_violation(refusal) for refusal in (answer, *answer.others)], _unmatched(answer))
 
     def _seen(self, subgraph: Subgraph, baseline: Baseline | None, device: str) -> RecordedSubgraph:
         """A subgraph as the recording process sees it. The baseline's worker captures what Dynamo must."""
-        kept = captures.without_dynamo(subgraph, self._config.device)
-        if kept is None:
+        graph = captures.without_dynamo(subgraph, self._config.device)
+        if graph is None:
             assert baseline is not None
-            made = baseline.reference(subgraph, "direct")
-            kept = captures.KeptGraph(made.nodes, made.order)
-        return record.seen(subgraph, kept, device)
+            reference = baseline.reference(subgraph, "direct")
+            graph = captures.KeptGraph(reference.nodes, reference.order)
+        return record.seen(subgraph, graph, device)
 
 
-def _unmatched(answer: Recorded | Refusal, beside: str = "") -> dict[str, Failed]:
+def _unmatched(answer: Recorded | Refusal, more: str = "") -> dict[str, Failed]:
     """By their names, the subgraphs that no pass matches, and why; `beside`: what does not build."""
     calls = answer.recording.subgraphs if isinstance(answer, Recorded) else ()
-    called = {one.name for one in calls if one.calls} | {
-        one.subgraph for one in getattr(answer, "failed", ())
+    called = {graph.name for graph in calls if graph.calls} | {
+        failure.subgraph for failure in getattr(answer, "failed", ())
     }
     missed: dict[str, list[Mismatch]] = {}
-    for one in answer.missed:
-        if one.subgraph not in called:
-            fields = one.model_dump(exclude={"name", "subgraph"})
+    for mismatch in answer.missed:
+        if mismatch.subgraph not in called:
+            fields = mismatch.model_dump(exclude={"name", "subgraph"})
             texts = {name: plain(text) if isinstance(text, str) else text for name, text in fields.items()}
-            missed.setdefault(one.subgraph, []).append(Mismatch(pass_name=one.name, **texts))
-    message = "\n".join(part for part in ("no pass matched this graph", beside) if part)
-    return {name: Failed("mismatch", message, found) for name, found in missed.items()}
+            missed.setdefault(mismatch.subgraph, []).append(Mismatch(pass_name=mismatch.name, **texts))
+    message = "\n".join(part for part in ("no pass matched this graph", more) if part)
+    return {name: Failed("mismatch", message, mismatches) for name, mismatches in missed.items()}
 
 
 def _each_once(texts: list[str]) -> list[str]:
-    """What compilers say, without what another text says of the same places, for another dtype."""
-    kept = dict[str, set[str]]()
+    """Compilers' texts, without those about the same places for another dtype."""
+    places_of = dict[str, set[str]]()
     for text in sorted(dict.fromkeys(texts), key=lambda text: -len(_PLACE.findall(text))):
         places = set(_PLACE.findall(text))
-        if not places or not any(places <= others for others in kept.values()):
-            kept[text] = places
-    return list(kept)
+        if not places or not any(places <= others for others in places_of.values()):
+            places_of[text] = places
+    return list(places_of)
 
 
 def _place_of(text: str, files: dict[str, str]) -> tuple[str, int] | None:

@@ -20,9 +20,9 @@ from passagent.evaluator.hardware.health import device_state
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.judging import unrecorded
 from passagent.evaluator.judging.effort import check_gpu_room, check_task_room, dispatch_of, has_room
-from passagent.evaluator.judging.judging import Judging
+from passagent.evaluator.judging.judging import Equipment, Judging
 from passagent.evaluator.judging.recorder import Prepared, Recorder
-from passagent.evaluator.judging.verdict import Failed, Refused, conclude
+from passagent.evaluator.judging.verdict import Failed, Findings, Refused, conclude
 from passagent.evaluator.judging.workers import Workers
 from passagent.evaluator.reference.baseline import Baseline
 from passagent.evaluator.reference.eager import EagerGraph
@@ -45,7 +45,7 @@ class Referee:
         started: Started | None = None,
         lease: DeviceLease | None = None,
     ) -> None:
-        """`started`: its zygote's process, if that is on its way. `lease`: of the device; None: its own."""
+        """`started`: its fork server's process, if that is on its way. `lease`: None: its own."""
         self.config = config or EvaluatorConfig()
         self.lease = lease or DeviceLease(find_device(self.config.device))
         self._free_bytes = available_bytes()
@@ -66,7 +66,7 @@ class Referee:
         self.workers.close()
 
     def prepare(self, task: Task, is_wanted: Callable[[], bool] = lambda: True) -> None:
-        """What the first evaluation of a candidate on `task` begins with: workers, and a reference.
+        """Prepare the first evaluation of a candidate on `task`: workers, and a reference.
 
         Those of other small subgraphs, too, while that `is_wanted`. Raises as `evaluate` does.
         """
@@ -85,8 +85,8 @@ class Referee:
             self._baseline.reference(subgraph, dispatch)
 
     def foresee(self, task: Task, candidate: Candidate) -> None:
-        """Be told what may be evaluated next, from another thread: where the host has cores to spare, it is
-        recorded and built beside what is measured now.
+        """Begin on what may be evaluated next, from another thread: where the host has cores to spare, it is
+        recorded and built during the current measurement.
         """
         if self.config.dispatch != "python" and has_room(self.config.device):
             self._recorder.begin(candidate, task.subgraphs)
@@ -94,7 +94,7 @@ class Referee:
     def describe(self, task: Task, seconds: float) -> list[EagerGraph]:
         """Eager on the subgraphs of `task`, as many as are begun in so many seconds. Raises as `evaluate`."""
         until, dispatch = time.monotonic() + seconds, dispatch_of(self.config)
-        return [self._baseline.describe(one, dispatch) for one in task.subgraphs if time.monotonic() < until]
+        return [self._baseline.describe(s, dispatch) for s in task.subgraphs if time.monotonic() < until]
 
     def evaluate(self, task: Task, subject: Subject, bar: float | None = None) -> Evaluation:
         """Judge `subject` on every subgraph of `task`; under `bar`, an AS, no longer than tells so.
@@ -109,23 +109,17 @@ class Referee:
         if is_inside and isinstance(subject, Candidate) and uses_triton(subject):
             raise UsageError("Triton's interpreter takes a process of its own: use isolation: sandboxed")
         if isinstance(subject, Candidate) and self.config.dispatch != "python":
-            found = self.record(task, subject)
-            if isinstance(found, Evaluation):
-                return found
-            prepared = found
-        judging = Judging(task, subject, self.config, self._baseline, self.workers, self.lease, bar, prepared)
+            recorded = self.record(task, subject)
+            if isinstance(recorded, Evaluation):
+                return recorded
+            prepared = recorded
+        equipment = Equipment(self.config, self._baseline, self.workers, self.lease)
+        judging = Judging(task, subject, equipment, bar, prepared)
         self._prepare_workers(judging.dispatch, subject)
         with named("the evaluator"):  # no descriptor, no memory for an arena: the machine's fault
             judging.run()
-        evaluation = conclude(
-            task,
-            subject,
-            self.config,
-            judging.graphs,
-            judging.violations,
-            judging.protections,
-            interpreter=judging.interpreter,
-        )
+        findings = Findings(judging.graphs, judging.violations, judging.protections, judging.interpreter)
+        evaluation = conclude(task, subject, self.config, findings)
         if prepared is not None:
             evaluation.edited = prepared.edited
         if prepared is not None and evaluation.status == "ok":
@@ -134,7 +128,7 @@ class Referee:
         if any(graph.speedup is not None for graph in evaluation.graphs):
             evaluation.bar, evaluation.stopped_early = bar, judging.stopped_early
         for graph in evaluation.inexact()[:1]:
-            subgraph = next(one for one in task.subgraphs if one.name == graph.name)
+            subgraph = next(s for s in task.subgraphs if s.name == graph.name)
             graph.roundings = self._baseline.roundings(subgraph, judging.dispatch)
         evaluation.seconds = round(time.monotonic() - started, 3)
         evaluation.device_state = {"before": before, "after": device_state(self.config.device)}
@@ -142,7 +136,7 @@ class Referee:
 
     def record(self, task: Task, candidate: Candidate) -> Prepared | Evaluation:
         """Its plans on `task`; its evaluation if there are none. Raises as `evaluate`."""
-        names = {one.name for one in task.subgraphs}
+        names = {subgraph.name for subgraph in task.subgraphs}
         try:
             prepared = self._recorder.prepare(candidate, task.subgraphs, self._baseline)
             failed = prepared.failed

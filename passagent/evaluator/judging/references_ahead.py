@@ -44,5 +44,5 @@ class ReferencesAhead:
         self._thread.shutdown()
 
     def _begin(self) -> None:
-        one = self._left.popleft()
-        self._drawn[one.name] = self._thread.submit(self._baseline.reference, one, self._dispatch)
+        subgraph = self._left.popleft()
+        self._drawn[subgraph.name] = self._thread.submit(self._baseline.reference, subgraph, self._dispatch)

@@ -1,4 +1,4 @@
-"""What a candidate's worker replies, as the referee takes it: checked; failures and refusals raised."""
+"""Check the replies of a candidate's worker; failures and refusals are raised."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Watched:
         self.worker, self._loaded, self.overhead_ns = loaded.worker, loaded, overhead_ns
 
     def ask(self, request: Request[R], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer[R]:
-        """See Worker.ask."""
+        """Ask the worker, as Worker.ask does."""
         answer = self._loaded.answer(request, timeout_s, fds)
         refuse_violations(answer.said)
         return answer
@@ -50,16 +50,16 @@ def refuse_violations(reply: Reply) -> None:
         raise Refused(violations)
 
 
-def outputs_of(outputs: Arena, kept: Kept, states: list[States]) -> list[torch.Tensor]:
+def outputs_of(outputs: Arena, kept_call: Kept, states: list[States]) -> list[torch.Tensor]:
     """The tensors that a reply describes, and what was left in the inputs that eager writes into, as it is
     held against eager's (inplace.py). Raises Failed where the reply describes none.
     """
-    if len(kept.left) != len(states):
+    if len(kept_call.left) != len(states):
         raise Failed("runtime_error", "an input that eager writes into was not handed back")
     try:
-        found = [outputs.read(item) for item in kept.outputs]
-        left = [one if one is None else outputs.read(one) for one in kept.left]
-        return found + [one.judged(values) for one, values in zip(states, left, strict=True)]
+        values = [outputs.read(item) for item in kept_call.outputs]
+        inputs = [item if item is None else outputs.read(item) for item in kept_call.left]
+        return values + [state.judged(values) for state, values in zip(states, inputs, strict=True)]
     except ValueError as error:
         raise Failed("runtime_error", str(error)) from error
 
@@ -81,18 +81,18 @@ def refuse_copies(eager: list[torch.Tensor], outputs: Arena, copies: list[Tensor
             raise Refused([Violation(rule="delegated_copy", file="", line=0, message=message)])
 
 
-def refuse_kept(reference: Reference, facts: list[Fact], kept: Kept) -> None:
+def refuse_kept(reference: Reference, facts: list[Fact], kept_call: Kept) -> None:
     """Raise Refused for a changed input, Failed for an output that does not lie in memory as eager's does.
 
     A view of an input, or of less than there is to compute, is no replacement for what eager writes out.
     """
-    if len(kept.outputs) != len(facts):
-        raise Failed("runtime_error", f"{len(kept.outputs)} outputs, eager has {len(facts)}")
-    extra = sorted(set(kept.mutated) - set(reference.mutated))
+    if len(kept_call.outputs) != len(facts):
+        raise Failed("runtime_error", f"{len(kept_call.outputs)} outputs, eager has {len(facts)}")
+    extra = sorted(set(kept_call.mutated) - set(reference.mutated))
     if extra:
         message = f"writes into input {extra[0]}, which eager leaves as it is; write to a tensor of your own"
         raise Refused([Violation(rule="input_mutation", file="", line=0, message=message)])
-    for position, (fact, item) in enumerate(zip(facts, kept.outputs, strict=False)):
+    for position, (fact, item) in enumerate(zip(facts, kept_call.outputs, strict=False)):
         if item.device != fact.device:
             raise Failed("runtime_error", f"output {position} is on {item.device}, eager's on {fact.device}")
         if fact.contiguous and not item.contiguous:

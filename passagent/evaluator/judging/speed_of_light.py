@@ -38,27 +38,28 @@ def beyond_light(
         return None
     rate = reference.written_bytes / max(typical_ns(timing.compiled.counted), 1.0) * 1e9
     eager_rate = reference.written_bytes / max(typical_ns(timing.eager.counted), 1.0) * 1e9
-    kept = machine.kept_machine(device)
-    if kept is not None and rate <= MARGIN * max(kept.best_bandwidth, eager_rate):
+    earlier = machine.kept_machine(device)
+    if earlier is not None and rate <= MARGIN * max(earlier.best_bandwidth, eager_rate):
         return None
     try:
         now = measured_now(device)
     except InfrastructureError:  # what is not known refuses nobody
         return None
-    if kept is None:
+    if earlier is None:
         machine.keep(device, now)
-    best = max(now.best_bandwidth, kept.best_bandwidth if kept else 0.0, eager_rate)
+    best = max(now.best_bandwidth, earlier.best_bandwidth if earlier else 0.0, eager_rate)
     if rate <= MARGIN * best:
         return None
     return Measured(claimed=rate / 1e9, seen=best / 1e9, bound=MARGIN * best / 1e9, unit="GB/s")
 
 
-def refusal(found: Measured) -> Violation:
+def refusal(measured: Measured) -> Violation:
     """The violation of a candidate that was beyond light in two measurements."""
     message = (
-        f"it would write its outputs at {found.claimed:.4g} GB/s; a copy here reaches {found.seen:.4g} GB/s, "
-        f"and more than {found.bound:.4g} GB/s is taken for impossible. Two measurements by separate "
+        f"it would write its outputs at {measured.claimed:.4g} GB/s; "
+        f"a copy here reaches {measured.seen:.4g} GB/s, "
+        f"and more than {measured.bound:.4g} GB/s is taken for impossible. Two measurements by separate "
         "processes say so: every call must write its outputs. The refusal is not kept: evaluating the pass "
         "again measures again"
     )
-    return Violation(rule="speed_of_light", file="", line=0, message=message, measured=found)
+    return Violation(rule="speed_of_light", file="", line=0, message=message, measured=measured)

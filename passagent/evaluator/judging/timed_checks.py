@@ -1,4 +1,4 @@
-"""What is judged of a subject while it is timed: timed calls, audits, and calls on the other input sets."""
+"""Checks of a subject while it is timed: timed calls, audits, and calls on the other input sets."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from passagent.evaluator.runner.worker_messages import Kept
 
 @dataclass
 class TimedChecks:
-    """Of one subgraph. Everything raises Failed and Refused, some of it only when `comparisons` end."""
+    """The checks of one subgraph. All raise Failed and Refused, some only when `comparisons` end."""
 
     loaded: LoadedWorker
     reference: Reference
     result: GraphResult
     again: Callable[[Reference, int, Windows], Expected]
-    """What eager gives on windows of a set."""
+    """Computes eager's outputs on windows of a set."""
     comparisons: Comparisons
     has_room: bool
     """Outputs may be compared while calls are timed."""
@@ -39,15 +39,15 @@ class TimedChecks:
         assert self.result.passes_from_t is not None
         self._allowed = max(self.result.passes_from_t, score.STRICT_T) + 1
         extreme = range(SETS, len(self.reference.expected))
-        self._untimed = [0, *(one for one in extreme if one not in self.reference.special)]
+        self._untimed = [0, *(chosen for chosen in extreme if chosen not in self.reference.special)]
 
-    def verify(self, chosen: int, windows: Windows, kept: Kept) -> None:
+    def verify(self, chosen: int, windows: Windows, kept_call: Kept) -> None:
         """Judge a timed call."""
         expected = self.reference.expected[chosen]
         if self.loaded.is_candidate:
-            refuse_kept(self.reference, expected.facts, kept)
+            refuse_kept(self.reference, expected.facts, kept_call)
         eager = self.again(self.reference, chosen, windows)
-        self._judge(expected, eager, outputs_of(self._outputs, kept, eager.states))
+        self._judge(expected, eager, outputs_of(self._outputs, kept_call, eager.states))
 
     def surprise(self) -> None:
         """Judge a candidate in an audit, and on a set that is not timed in a call like the timed ones."""
@@ -58,9 +58,8 @@ class TimedChecks:
             self._call(secrets.choice(self._untimed))
 
     def finish(self, is_whole: bool = True) -> None:
-        """The same, on every set that is not timed: a kernel may tell audits, and be right only there.
-
-        `is_whole`: not where slow calls told so in another pair of workers.
+        """Check every set that is not timed: a kernel may recognise audits, and be right only there.
+        `is_whole`: not where slow calls were seen in another pair of workers.
         """
         self.surprise()
         if self.loaded.is_candidate and is_whole:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from passagent.config import EvaluatorConfig
-from passagent.evaluator.judging.verdict import REFUSED, Failed, blank, conclude
+from passagent.evaluator.judging.verdict import REFUSED, Failed, Findings, blank, conclude
 from passagent.evaluator.result import Candidate, Evaluation, Violation
 from passagent.tasks.reader import Task
 
@@ -18,8 +18,8 @@ def refused(
     unmatched: Mapping[str, Failed] = {},
 ) -> Evaluation:
     """A failure at every t on every subgraph of `task`, for `violations` of the rules."""
-    beside = {name: one.mismatches for name, one in unmatched.items()}
-    failures = {one.name: Failed("refused", REFUSED, beside.get(one.name, ())) for one in task.subgraphs}
+    mismatches = {name: failure.mismatches for name, failure in unmatched.items()}
+    failures = {s.name: Failed("refused", REFUSED, mismatches.get(s.name, ())) for s in task.subgraphs}
     return failed(task, candidate, config, failures, violations)
 
 
@@ -30,11 +30,11 @@ def failed(
     failures: dict[str, Failed],
     violations: Sequence[Violation] = (),
 ) -> Evaluation:
-    """The same for what failed, by the names of the subgraphs."""
-    pairs = [(one, failures[one.name]) for one in task.subgraphs]
-    graphs = [blank(one, failure.status, failure.message) for one, failure in pairs]
+    """The evaluation of what failed, by the names of the subgraphs."""
+    pairs = [(subgraph, failures[subgraph.name]) for subgraph in task.subgraphs]
+    graphs = [blank(subgraph, failure.status, failure.message) for subgraph, failure in pairs]
     for graph, (_, failure) in zip(graphs, pairs, strict=True):
         graph.mismatches = failure.mismatches
-    evaluation = conclude(task, candidate, config, graphs, list(violations), {}, interpreter=False)
+    evaluation = conclude(task, candidate, config, Findings(graphs, list(violations)))
     evaluation.unrecorded = True
     return evaluation

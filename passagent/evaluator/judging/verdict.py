@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import numpy as np
@@ -45,10 +46,10 @@ _FAILURES: dict[str, score.Failure] = {
 }
 
 
-def violation_of(found: ReportedViolation) -> Violation:
-    """What a worker reports, its text made plain and cut to a reader's size. A worker measures nothing."""
-    message, file = plain(shortened(found.message, MESSAGE)), plain(found.file[:200])
-    return Violation(rule=plain(found.rule[:80]), file=file, line=found.line, message=message)
+def violation_of(reported: ReportedViolation) -> Violation:
+    """Make a violation of a worker's report, its text made plain and cut. A worker measures nothing."""
+    message, file = plain(shortened(reported.message, MESSAGE)), plain(reported.file[:200])
+    return Violation(rule=plain(reported.rule[:80]), file=file, line=reported.line, message=message)
 
 
 class Refused(Exception):
@@ -80,8 +81,8 @@ def raise_for(error: Error) -> None:
     if error.violation is not None:
         raise Refused([violation_of(error.violation)])
     kind = error.kind
-    known = kind in get_args(Status) and kind not in ("ok", "infrastructure")
-    raise Failed(kind if known else "runtime_error", message)  # type: ignore[arg-type]
+    is_status = kind in get_args(Status) and kind not in ("ok", "infrastructure")
+    raise Failed(kind if is_status else "runtime_error", message)  # type: ignore[arg-type]
 
 
 def blank(subgraph: Subgraph, status: Status, error: str | None = None) -> GraphResult:
@@ -129,24 +130,27 @@ def as_end(graphs: list[GraphResult], config: EvaluatorConfig, end: Literal["low
     return score.aggregate(_es(graphs, config, end))
 
 
-def conclude(
-    task: Task,
-    subject: Subject,
-    config: EvaluatorConfig,
-    graphs: list[GraphResult],
-    violations: list[Violation],
-    protections: dict[str, str],
-    *,
-    interpreter: bool,
-) -> Evaluation:
+@dataclass(frozen=True)
+class Findings:
+    """The results of a task's subgraphs, and how they came about."""
+
+    graphs: list[GraphResult]
+    violations: list[Violation]
+    protections: dict[str, str] = field(default_factory=dict)
+    interpreter: bool = False
+    """Triton's interpreter ran the kernels."""
+
+
+def conclude(task: Task, subject: Subject, config: EvaluatorConfig, findings: Findings) -> Evaluation:
     """The Evaluation of a task from its subgraphs' results."""
+    graphs, interpreter = findings.graphs, findings.interpreter
     status = max((graph.status for graph in graphs), key=GRAVITY.index)
     # In the interpreter nothing is timed; what a refusal scores is known all the same.
     es = None if interpreter and status != "refused" else _es(graphs, config, "e2e")
     timed = any(graph.speedup for graph in graphs)
     correct = [graph.speedup.e2e if graph.status == "ok" and graph.speedup else None for graph in graphs]
     right = [s for s in correct if s is not None]
-    beside = [graph.vs_reference.e2e for graph in graphs if graph.status == "ok" and graph.vs_reference]
+    vs_reference = [graph.vs_reference.e2e for graph in graphs if graph.status == "ok" and graph.vs_reference]
     passbench = config.protocol == "passbench"
     return Evaluation(
         task=task.name,
@@ -162,12 +166,12 @@ def conclude(
         as_high=as_end(graphs, config, "high") if es and timed else None,
         es={str(t): value for t, value in es.items()} if es else None,
         graphs=graphs,
-        violations=violations,
+        violations=findings.violations,
         error=next((graph.error for graph in graphs if graph.status == status and graph.error), None),
         fast_1=score.fast_1(correct) if es else None,
         gmean_speedup=score.geometric_mean(right) if right else None,
-        gmean_vs_reference=score.geometric_mean(beside) if beside else None,
-        protections=protections,
+        gmean_vs_reference=score.geometric_mean(vs_reference) if vs_reference else None,
+        protections=findings.protections,
         protocol={
             "kind": config.protocol,
             "warmups": config.warmups,
@@ -214,6 +218,6 @@ def why_beaten(
 def refuse_all(graphs: list[GraphResult]) -> None:
     """A candidate that breaks a rule on one subgraph is refused on all of them."""
     for result in graphs:
-        beside = f"; beside that, {result.status}: {result.error}" if result.error else ""
-        result.status, result.error = "refused", REFUSED + beside
+        earlier = f"; beside that, {result.status}: {result.error}" if result.error else ""
+        result.status, result.error = "refused", REFUSED + earlier
         result.speedup = result.vs_reference = None

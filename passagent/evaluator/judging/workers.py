@@ -30,7 +30,7 @@ class Workers:
     """
 
     def __init__(self, config: EvaluatorConfig, lease: DeviceLease, started: Started | None = None) -> None:
-        """`started`: the zygote's process, if that is on its way. Raises InfrastructureError."""
+        """`started`: the fork server's process, if that is on its way. Raises InfrastructureError."""
         self._config, self._lease = config, lease
         self._threads = worker_threads(config.threads)
         self.zygote: Zygote | InsideZygote = (
@@ -46,7 +46,7 @@ class Workers:
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="spare-worker")
         self._building = ThreadPoolExecutor(1, thread_name_prefix="builds")
         if config.device == "cpu":
-            # once for a compiler; what fails here is told by a kernel's build
+            # once for a compiler; a kernel's build reports what fails here
             self._ahead.submit(self._prepare_headers)
 
     def prepare(self) -> None:
@@ -119,14 +119,14 @@ class Workers:
 
     def _fork_in_quiet(self, spares: list[Future[Worker]]) -> None:
         """All at a time: most of it is waiting for their devices' contexts."""
-        with self.quiet, ThreadPoolExecutor(len(spares), thread_name_prefix="fork") as beside:
+        with self.quiet, ThreadPoolExecutor(len(spares), thread_name_prefix="fork") as pool:
             for spare in spares:
                 try:
-                    made = beside.submit(self._fork)
+                    forked = pool.submit(self._fork)
                 except RuntimeError as error:  # no thread
                     spare.set_exception(error)
                 else:
-                    made.add_done_callback(functools.partial(_hand_on, spare))
+                    forked.add_done_callback(functools.partial(_hand_on, spare))
 
     def _fork(self) -> Worker:
         """A worker for the next candidate, its device's context made."""
@@ -135,9 +135,9 @@ class Workers:
         return answered(worker, request, self._config.timeout_s, "a worker")
 
 
-def _hand_on(spare: Future[Worker], made: Future[Worker]) -> None:
-    error = made.exception()
+def _hand_on(spare: Future[Worker], forked: Future[Worker]) -> None:
+    error = forked.exception()
     if error is not None:
         spare.set_exception(error)
     else:
-        spare.set_result(made.result())
+        spare.set_result(forked.result())

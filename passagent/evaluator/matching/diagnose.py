@@ -30,7 +30,7 @@ class Attempt:
     graph_node: fx.Node | None
     reason: str
     bound: dict[str, Any] | None = None
-    """What the pattern's parameters stand for, if each operator has a counterpart: only arguments differ."""
+    """The values of the pattern's parameters, if each operator has a counterpart: only arguments differ."""
 
 
 @dataclass
@@ -53,44 +53,44 @@ class _Alignment:
 
 def best_attempt(pattern: fx.Graph, graph: fx.Graph) -> Attempt:
     """The alignment with the most agreeing operators; of equal ones the first found."""
-    wanted = [node for node in pattern.nodes if node.op not in ("placeholder", "output")]
+    operators = [node for node in pattern.nodes if node.op not in ("placeholder", "output")]
     present = [node for node in graph.nodes if node.op not in ("placeholder", "output")]
     index: dict[tuple[str, Any], list[fx.Node]] = {}
     for node in present:
         index.setdefault(key(node), []).append(node)
     best: _Alignment | None = None
-    seen: set[tuple[fx.Node, fx.Node]] = set()
+    tried: set[tuple[fx.Node, fx.Node]] = set()
     steps = seeds = 0
-    for start in sorted(wanted, key=lambda node: len(index.get(key(node), ()))):
+    for start in sorted(operators, key=lambda node: len(index.get(key(node), ()))):
         for image in index.get(key(start), ()):
-            if (start, image) in seen or seeds >= _MAX_SEEDS or steps > _MAX_STEPS:
+            if (start, image) in tried or seeds >= _MAX_SEEDS or steps > _MAX_STEPS:
                 continue
             alignment = _align(start, image)
             seeds, steps = seeds + 1, steps + len(alignment.image)
-            seen.update((p, g) for p, g in alignment.image.items() if p not in alignment.failures)
+            tried.update((p, g) for p, g in alignment.image.items() if p not in alignment.failures)
             if best is None or alignment.matched > best.matched:
                 best = alignment
     if best is None:
         names = sorted({target_name(node) for node in present})
-        what = f"no {target_name(wanted[0])}, nor any other operator of the pattern"
+        what = f"no {target_name(operators[0])}, nor any other operator of the pattern"
         reason = f"operator: the graph holds {what}; it has {', '.join(names) or 'none'}"
-        return Attempt(0, wanted[0], None, reason + _spelling(wanted[0], None, present))
-    return _report(best, wanted, present)
+        return Attempt(0, operators[0], None, reason + _spelling(operators[0], None, present))
+    return _report(best, operators, present)
 
 
-def _report(best: _Alignment, wanted: list[fx.Node], present: list[fx.Node]) -> Attempt:
-    for node in wanted:
+def _report(best: _Alignment, nodes: list[fx.Node], present: list[fx.Node]) -> Attempt:
+    for node in nodes:
         if node in best.failures:
             graph_node, reason = best.failures[node]
             reason += _spelling(node, graph_node, present)
-            others = [f"; `{describe(n)}`: {best.failures[n][1]}" for n in wanted if n in best.failures][1:]
+            others = [f"; `{describe(n)}`: {best.failures[n][1]}" for n in nodes if n in best.failures][1:]
             more = f"; {len(others) - _MOST} operators more differ" if len(others) > _MOST else ""
             parameters = {str(parameter.target): value for parameter, value in best.bound.items()}
-            is_whole = all(one in best.image and key(one) == key(best.image[one]) for one in wanted)
-            is_whole = is_whole and len(parameters) == len(wanted[0].graph.find_nodes(op="placeholder"))
+            is_whole = all(node in best.image and key(node) == key(best.image[node]) for node in nodes)
+            is_whole = is_whole and len(parameters) == len(nodes[0].graph.find_nodes(op="placeholder"))
             reason += "".join(others[:_MOST]) + more
             return Attempt(best.matched, node, graph_node, reason, parameters if is_whole else None)
-    for node in wanted:
+    for node in nodes:
         if node not in best.image:
             free = [g for g in present if key(g) == key(node) and g not in best.image.values()]
             what = "a further" if any(key(g) == key(node) for g in present) else "any"
@@ -98,7 +98,7 @@ def _report(best: _Alignment, wanted: list[fx.Node], present: list[fx.Node]) -> 
             if free:
                 reason = "operator: this part of the pattern fits nowhere beside the matched ones"
             return Attempt(best.matched, node, None, reason + _spelling(node, None, present))
-    last = wanted[-1]
+    last = nodes[-1]
     reason = "consistency: every operator fits alone, but no assignment fits them all at once"
     return Attempt(best.matched, last, best.image[last], reason)
 

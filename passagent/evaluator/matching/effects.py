@@ -1,4 +1,4 @@
-"""Which nodes of a captured graph depend on which through memory, beside the values they pass on.
+"""Dependencies of a captured graph's nodes through memory, besides the values they pass on.
 
 Dynamo's graphs hold in-place operators, stores and views. Moving an operator past another is safe only if
 neither writes what the other touches. The analysis errs on the side of a dependency.
@@ -42,7 +42,7 @@ _RANDOM = {
 }  # fmt: skip
 _SILENT = {"_set_grad_enabled", "_log_api_usage_once", "lazy_load_decompositions"}
 _NEW_VALUES = {"and_", "or_", "not_", "is_"}
-"""Of the module operator: a word of Python with an underscore behind it, and not an operator in place."""
+"""Names of the module operator: a word of Python with an underscore, and not an operator in place."""
 _RANDOM_STATE = "random state"
 
 
@@ -58,7 +58,7 @@ def written(node: fx.Node) -> list[fx.Node]:
     if "writes" in node.meta:
         return [node.args[i] for i in node.meta["writes"] if isinstance(node.args[i], fx.Node)]  # type: ignore[misc]
     name, values = name_of(node), list(node.args)
-    found: list[Any] = [node.kwargs.get("out")]
+    arguments: list[Any] = [node.kwargs.get("out")]
     if (
         node.target in _INPLACE_OPERATORS
         or (name.endswith("_") and not name.endswith("__") and name not in _NEW_VALUES)
@@ -68,16 +68,16 @@ def written(node: fx.Node) -> list[fx.Node]:
             and name not in ("__invert__", "__index__", "__int__")
         )
     ):
-        found += values[:1]
+        arguments += values[:1]
     elif _argument(node, "inplace") is True:
-        found += values[:1] or [node.kwargs.get("input")]
+        arguments += values[:1] or [node.kwargs.get("input")]
     if name in ("batch_norm", "instance_norm") and (
         _argument(node, "training") or _argument(node, "use_input_stats")
     ):
-        found += [_argument(node, "running_mean"), _argument(node, "running_var")]
+        arguments += [_argument(node, "running_mean"), _argument(node, "running_var")]
     if name == "embedding" and _argument(node, "max_norm") is not None:
-        found.append(_argument(node, "weight"))
-    return [value for item in found for value in nodes_in(item)]
+        arguments.append(_argument(node, "weight"))
+    return [value for item in arguments for value in nodes_in(item)]
 
 
 def is_pure(node: fx.Node) -> bool:
@@ -160,7 +160,7 @@ class Memory:
 
 
 def is_random(node: fx.Node) -> bool:
-    """Whether the node takes random numbers."""
+    """Tell whether the node takes random numbers."""
     name = name_of(node)
     if "dropout" in name:
         return _argument(node, "training") not in (False, None)
@@ -188,10 +188,10 @@ def _parameters(function: Any) -> dict[str, Any]:
     if function is torch._C._nn.scaled_dot_product_attention:
         return {"query": None, "key": None, "value": None, "attn_mask": None, "dropout_p": 0.0}
     try:
-        found = inspect.signature(function).parameters
+        params = inspect.signature(function).parameters
     except (TypeError, ValueError):
         return {}
-    return {name: None if p.default is inspect.Parameter.empty else p.default for name, p in found.items()}
+    return {name: None if p.default is inspect.Parameter.empty else p.default for name, p in params.items()}
 
 
 def nodes_in(value: Any) -> list[fx.Node]:

@@ -31,7 +31,7 @@ class Match:
     bindings: dict[str, Any]
     """Pattern parameter to a graph node, or a literal (which may hold nodes: a list given to cat)."""
     outputs: list[Any]
-    """What the pattern returns, as nodes of the graph (a returned parameter: its node or literal)."""
+    """The pattern's results, as nodes of the graph (a returned parameter: its node or literal)."""
     followers: list[fx.Node]
     """Operators between the match's first and last that must run after it, in order."""
 
@@ -47,12 +47,12 @@ class _Refused:
 
 def match(pattern: fx.Graph, graph: fx.Graph) -> list[Match]:
     """All matches that do not overlap, in the graph's order."""
-    search, taken, found = _Search(pattern, graph), set[fx.Node](), []
+    search, taken, matches = _Search(pattern, graph), set[fx.Node](), []
     for candidate in search.matches():
         if taken.isdisjoint(candidate.nodes.values()):
-            found.append(candidate)
+            matches.append(candidate)
             taken.update(candidate.nodes.values())
-    return found
+    return matches
 
 
 def first_match(pattern: fx.Graph, graph: fx.Graph) -> Match | None:
@@ -121,29 +121,29 @@ class _Search:
         """Every match, the first step's candidates in the graph's order; at most one for each of them."""
         for root in self._candidates(0):
             self.bound, self.used = {}, set()
-            if (found := self._from(root)) is not None:
-                yield found
+            if (complete := self._from(root)) is not None:
+                yield complete
             if self.trials > _MAX_TRIALS:
                 return
 
     def _plan(self) -> list[fx.Node]:
         """Rarest operator first, then along arguments and users."""
-        left = dict.fromkeys(self.pattern_operators)
+        pending = dict.fromkeys(self.pattern_operators)
         plan: list[fx.Node] = []
-        while left:
+        while pending:
             # Among equally rare ones the last: its arguments follow without a choice.
-            root = min(reversed(left), key=lambda node: len(self.index.get(key(node), ())))
+            root = min(reversed(pending), key=lambda node: len(self.index.get(key(node), ())))
             stack = [root]
             while stack:
                 node = stack.pop()
-                if node not in left:
+                if node not in pending:
                     continue
-                del left[node]
+                del pending[node]
                 plan.append(node)
-                stack += [user for user in node.users if user in left]
+                stack += [user for user in node.users if user in pending]
                 shared = [user for p in node.all_input_nodes if p.op == "placeholder" for user in p.users]
-                stack[:0] = [user for user in shared if user in left]
-                stack += [argument for argument in node.all_input_nodes if argument in left]
+                stack[:0] = [user for user in shared if user in pending]
+                stack += [argument for argument in node.all_input_nodes if argument in pending]
         return plan
 
     def _from(self, root: fx.Node) -> Match | None:
@@ -166,8 +166,8 @@ class _Search:
             trail.append(bound)
             if len(trail) < len(self.steps):
                 choices.append(iter(self._candidates(len(trail))))
-            elif (found := self._complete()) is not None:
-                return found
+            elif (complete := self._complete()) is not None:
+                return complete
         return None
 
     def _candidates(self, depth: int) -> list[fx.Node]:
@@ -189,14 +189,14 @@ class _Search:
         if unified.differences:
             return None
         new: list[fx.Node] = []
-        for left, right in [(step, node), *unified.pairs]:
-            if left in self.bound:
-                fits = same_literal(self.bound[left], right, any_device=True)
+        for part, image in [(step, node), *unified.pairs]:
+            if part in self.bound:
+                fits = same_literal(self.bound[part], image, any_device=True)
             else:
-                fits = left.op == "placeholder" or (isinstance(right, fx.Node) and key(left) == key(right))
+                fits = part.op == "placeholder" or (isinstance(image, fx.Node) and key(part) == key(image))
                 if fits:
-                    self.bound[left] = right
-                    new.append(left)
+                    self.bound[part] = image
+                    new.append(part)
             if not fits:
                 for item in new:
                     del self.bound[item]
@@ -212,8 +212,8 @@ class _Search:
 
     def _complete(self) -> Match | None:
         nodes = {step: self.bound[step] for step in self.pattern_operators}
-        given = (value for parameter, value in self.bound.items() if parameter.op == "placeholder")
-        if any(node in self.used for value in given for node in nodes_in(value)):
+        arguments = (value for parameter, value in self.bound.items() if parameter.op == "placeholder")
+        if any(node in self.used for value in arguments for node in nodes_in(value)):
             return None  # a parameter would be a value that the match itself computes
         followers = self._check(nodes)
         if isinstance(followers, _Refused):

@@ -42,7 +42,7 @@ class LoadedPass:
     pattern_graph: fx.Graph
     replacement_args: Callable[..., Any]
     replacement_func: Callable[..., Any]
-    """What the pass's `replacement_func()` returned."""
+    """The result of the pass's `replacement_func()`."""
     file: str
 
 
@@ -88,10 +88,10 @@ def _manifest(candidate: Candidate) -> list[str]:
         raise PassLoadError(f"{MANIFEST}: not valid JSON: {error}") from error
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         raise PassLoadError(f'{MANIFEST}: must be a list of pass names, such as ["FuseAddNorm"]')
-    known = [file.removesuffix(".py") for file in candidate.files if file.endswith(".py")]
+    modules = [file.removesuffix(".py") for file in candidate.files if file.endswith(".py")]
     for name in names:
-        if name not in known:
-            advice = "; write the name without .py" if name.endswith(".py") else nearest(name, known)
+        if name not in modules:
+            advice = "; write the name without .py" if name.endswith(".py") else nearest(name, modules)
             raise PassLoadError(f"{MANIFEST}: no file {name}.py{advice}")
     if len(set(names)) < len(names):
         raise PassLoadError(f"{MANIFEST}: names a pass twice")
@@ -174,15 +174,15 @@ def _load(name: str, candidate: Candidate, root: Path) -> LoadedPass:
         if isinstance(error, KeyboardInterrupt | MemoryError):
             raise
         raise PassLoadError(_where(error, root) or f"{file}: {type(error).__name__}: {error}") from error
-    missing = [one for one in _FUNCTIONS if not isinstance(getattr(module, one, None), types.FunctionType)]
+    missing = [name for name in _FUNCTIONS if not isinstance(getattr(module, name, None), types.FunctionType)]
     if missing:
         raise PassLoadError(f"{file}: defines no function {', '.join(missing)}")
     replacement = _replacement(module, file, root)
     source_file = Path(module.pattern.__code__.co_filename)
     if (root / PACKAGE) not in source_file.parents:
         raise PassLoadError(f"{file}: pattern must be defined in the candidate's own files")
-    own = source_file.relative_to(root / PACKAGE).as_posix()
-    pattern = trace_pattern(module.pattern, candidate.files[own], own)
+    relative = source_file.relative_to(root / PACKAGE).as_posix()
+    pattern = trace_pattern(module.pattern, candidate.files[relative], relative)
     parameters = [node.target for node in pattern.nodes if node.op == "placeholder"]
     try:
         inspect.signature(module.replacement_args).bind(*parameters)
@@ -213,10 +213,10 @@ def _replacement(module: types.ModuleType, file: str, root: Path) -> Callable[..
 def _where(error: BaseException, root: Path) -> str | None:
     """`file:line: Kind: message`, by the innermost of the candidate's own frames; None without one."""
     if isinstance(error, SyntaxError) and error.filename and root in Path(error.filename).parents:
-        own = Path(error.filename).relative_to(root / PACKAGE).as_posix()
-        return f"{own}:{error.lineno}: {type(error).__name__}: {error.msg}"
+        file = Path(error.filename).relative_to(root / PACKAGE).as_posix()
+        return f"{file}:{error.lineno}: {type(error).__name__}: {error.msg}"
     frames = [f for f in traceback.extract_tb(error.__traceback__) if root in Path(f.filename).parents]
     if not frames:
         return None
-    own = Path(frames[-1].filename).relative_to(root / PACKAGE).as_posix()
-    return f"{own}:{frames[-1].lineno}: {type(error).__name__}: {error}"
+    file = Path(frames[-1].filename).relative_to(root / PACKAGE).as_posix()
+    return f"{file}:{frames[-1].lineno}: {type(error).__name__}: {error}"

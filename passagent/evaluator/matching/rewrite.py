@@ -65,8 +65,8 @@ def apply_passes(
     result = Rewritten(graph_module)
     for loaded in passes:
         count = 0
-        while (found := first_match(loaded.pattern_graph, graph)) is not None:
-            replace_match(graph, loaded, found, wrap, check, replacement)
+        while (matched := first_match(loaded.pattern_graph, graph)) is not None:
+            replace_match(graph, loaded, matched, wrap, check, replacement)
             count += 1
         result.applied += [loaded.name] * count
         if not count:
@@ -79,7 +79,7 @@ def apply_passes(
 def replace_match(
     graph: fx.Graph,
     loaded: LoadedPass | PlannedPass,
-    found: Match,
+    matched: Match,
     wrap: Wrap | None = None,
     check: bool = False,
     replacement: Replacement | None = None,
@@ -89,18 +89,18 @@ def replace_match(
     many = isinstance(returned, (tuple, list))
     pattern_outputs: list[Any] = list(returned) if isinstance(returned, (tuple, list)) else [returned]
     memory = Memory(graph)
-    inside = set(found.nodes.values())
+    inside = set(matched.nodes.values())
     last = max(inside, key=memory.position.__getitem__)
     if replacement is not None:
-        function, args = replacement(found.bindings)
+        function, args = replacement(matched.bindings)
     else:
         assert isinstance(loaded, LoadedPass)
-        function, args = loaded.replacement_func, arguments_of(loaded, found)
+        function, args = loaded.replacement_func, arguments_of(loaded, matched)
     written = memory.writes(inside)
     if wrap is not None:
         function = wrap(function)
     if check:
-        function = _checked(function, loaded.name, len(found.outputs), many)
+        function = _checked(function, loaded.name, len(matched.outputs), many)
     with graph.inserting_after(last):
         call = graph.call_function(function, args)
     call.meta["replacement"] = loaded.name
@@ -108,14 +108,14 @@ def replace_match(
     new = [call]
     is_operator = isinstance(function, torch._ops.OpOverload)  # which gives one tensor as it is
     values = _results(
-        graph, call, len(found.outputs), many and not (is_operator and len(found.outputs) == 1), new
+        graph, call, len(matched.outputs), many and not (is_operator and len(matched.outputs) == 1), new
     )
     tail = new[-1]
-    for follower in found.followers:
+    for follower in matched.followers:
         tail.append(follower)
         tail = follower
     after = {node: i for i, node in enumerate(graph.nodes)}
-    for output, value, source in zip(pattern_outputs, found.outputs, values, strict=True):
+    for output, value, source in zip(pattern_outputs, matched.outputs, values, strict=True):
         if output.op != "placeholder":
             source.meta.update({k: v for k, v in value.meta.items() if k == "example_value"})
             value.replace_all_uses_with(source, delete_user_cb=lambda user: user not in inside)
@@ -123,7 +123,7 @@ def replace_match(
             # A parameter that the match writes and returns: from here on its value is the replacement's.
             later = {user for user in value.users if user not in inside and after[user] > after[source]}
             value.replace_all_uses_with(source, delete_user_cb=later.__contains__)
-    inputs = [node for value in found.bindings.values() for node in nodes_in(value)]
+    inputs = [node for value in matched.bindings.values() for node in nodes_in(value)]
     for node in reversed([node for node in graph.nodes if node in inside]):
         graph.erase_node(node)
     for node in reversed(new[1:]):
@@ -177,8 +177,8 @@ def _checked(function: Callable[..., Any], name: str, count: int, many: bool) ->
     return checked
 
 
-def arguments_of(loaded: LoadedPass, found: Match) -> tuple[Any, ...]:
-    """What the pass's replacement_args makes of the match; nodes are hidden behind tokens while it runs."""
+def arguments_of(loaded: LoadedPass, matched: Match) -> tuple[Any, ...]:
+    """Call the pass's replacement_args on the match; nodes are hidden behind tokens while it runs."""
     tokens: dict[str, fx.Node] = {}
 
     def hide(name: str, value: Any) -> Any:
@@ -208,9 +208,9 @@ def arguments_of(loaded: LoadedPass, found: Match) -> tuple[Any, ...]:
         )
 
     parameters = (str(node.target) for node in loaded.pattern_graph.find_nodes(op="placeholder"))
-    given = [hide(name, found.bindings[name]) for name in parameters]
+    arguments = [hide(name, matched.bindings[name]) for name in parameters]
     try:
-        result = loaded.replacement_args(*given)
+        result = loaded.replacement_args(*arguments)
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
         raise PassLoadError(

@@ -26,7 +26,7 @@ _SYNONYMS = {"input": "self", "axis": "dim", "keepdims": "keepdim"}
 
 @dataclass
 class Unified:
-    """What follows if the two nodes match: pairs that must match too, and what stands against it."""
+    """The consequences of a match of two nodes: pairs that must match too, and reasons against it."""
 
     pairs: list[tuple[fx.Node, Any]] = field(default_factory=list)
     """(pattern node, value of the graph: a node or a literal)."""
@@ -97,9 +97,9 @@ def unify(pattern: fx.Node, graph: fx.Node) -> Unified:
         left, right = ({name: value for name, value in side.items() if name != "1"} for side in (left, right))
     for name in left.keys() | right.keys():
         if name not in left or name not in right:
-            who, other, given = ("graph", "pattern", right) if name in right else ("pattern", "graph", left)
+            who, other, args = ("graph", "pattern", right) if name in right else ("pattern", "graph", left)
             result.differences.append(
-                f"argument {name}: the {who} passes {show(given[name])}, the {other} none"
+                f"argument {name}: the {who} passes {show(args[name])}, the {other} none"
             )
     for name in left:
         if name in right:
@@ -108,7 +108,7 @@ def unify(pattern: fx.Node, graph: fx.Node) -> Unified:
 
 
 def same_literal(a: Any, b: Any, any_device: bool = False) -> bool:
-    """Whether two literals are the same: of one type, floats bit by bit (all NaN are one), list for tuple.
+    """Tell whether two literals are the same: of one type, floats bitwise (all NaN are one), list for tuple.
 
     2 is neither 2.0 nor True, and 0.0 is not -0.0. `any_device`: every device is every other.
     """
@@ -165,7 +165,7 @@ def _named(node: fx.Node) -> dict[str, Any]:
 
 def _normal_forms(a: fx.Node, b: fx.Node) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Both argument lists by name, for each signature that fits both."""
-    found = []
+    forms = []
     if a.op == "call_function" and (signature := _signature(a.target)) is not None:
         try:
             left, right = (signature.bind(*n.args, **n.kwargs) for n in (a, b))
@@ -178,8 +178,8 @@ def _normal_forms(a: fx.Node, b: fx.Node) -> list[tuple[dict[str, Any], dict[str
     for arguments in _schemas(name):
         left_named, right_named = (_by_schema(n, name, arguments) for n in (a, b))
         if left_named is not None and right_named is not None:
-            found.append((left_named, right_named))
-    return found
+            forms.append((left_named, right_named))
+    return forms
 
 
 @functools.cache
@@ -203,20 +203,20 @@ def _schemas(name: str) -> list[list[Any]]:
 def _by_schema(node: fx.Node, name: str, arguments: list[Any]) -> dict[str, Any] | None:
     """The node's arguments by the schema's names, defaults filled in; None if they do not fit."""
     positional = [a for a in arguments if not a.kwarg_only]
-    given = list(node.args)
+    positions = list(node.args)
     if name in _SIZES_APART:
         first = 1 if node.op == "call_method" else 0
-        if len(given) > first + 1 or (len(given) == first + 1 and isinstance(given[first], int)):
-            given[first:] = [tuple(given[first:])]
-    if len(given) > len(positional):
+        if len(positions) > first + 1 or (len(positions) == first + 1 and isinstance(positions[first], int)):
+            positions[first:] = [tuple(positions[first:])]
+    if len(positions) > len(positional):
         return None
-    bound = {a.name: value for a, value in zip(positional, given, strict=False)}
+    bound = {a.name: value for a, value in zip(positional, positions, strict=False)}
     names = {a.name for a in arguments}
     for keyword, value in node.kwargs.items():
-        own = keyword if keyword in names else _SYNONYMS.get(keyword, keyword)
-        if own not in names or own in bound:
+        canonical = keyword if keyword in names else _SYNONYMS.get(keyword, keyword)
+        if canonical not in names or canonical in bound:
             return None
-        bound[own] = value
+        bound[canonical] = value
     for argument in arguments:
         if argument.name not in bound:
             if not argument.has_default_value():

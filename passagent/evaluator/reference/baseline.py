@@ -77,18 +77,18 @@ class Baseline:
             self._lose()
         key = _key(subgraph, dispatch)
         self._see_whether_it_lives()
-        found = self._kept.get(key)
-        if found is not None and found.uses < EPOCH and self._alive():
-            found.uses += 1
+        kept_reference = self._kept.get(key)
+        if kept_reference is not None and kept_reference.uses < EPOCH and self._alive():
+            kept_reference.uses += 1
             self._kept.move_to_end(key)
-            return found
-        self._forget([key] if found is not None else [])
-        made = self._kept[key] = self._draw(key, subgraph, dispatch)
+            return kept_reference
+        self._forget([key] if kept_reference is not None else [])
+        drawn = self._kept[key] = self._draw(key, subgraph, dispatch)
         while len(self._kept) > 1 and keeping.are_too_many(
-            [one.size for one in self._kept.values()], self._config.device
+            [reference.size for reference in self._kept.values()], self._config.device
         ):
             self._forget([next(iter(self._kept))])
-        return made
+        return drawn
 
     def describe(self, subgraph: Subgraph, dispatch: str) -> EagerGraph:
         """Eager on a subgraph, timed in a few calls. Raises as `reference` does."""
@@ -128,14 +128,14 @@ class Baseline:
         here, and so have room side by side.
         """
         self._see_whether_it_lives()
-        own = {_key(subgraph, dispatch) for subgraph in subgraphs}
-        others = [key for key in self._kept if key not in own]
+        keys = {_key(subgraph, dispatch) for subgraph in subgraphs}
+        others = [key for key in self._kept if key not in keys]
         while others and sum(reference.size for reference in self._kept.values()) > keeping.KEPT_BYTES:
             self._forget([others.pop(0)])
-        return own <= self._kept.keys() or keeping.are_small(subgraphs, len(SET_KINDS))
+        return keys <= self._kept.keys() or keeping.are_small(subgraphs, len(SET_KINDS))
 
     def close(self) -> None:
-        """Free the references; the worker ends with its zygote."""
+        """Free the references; the worker ends with its fork server."""
         self._lose()
 
     def outputs(self, described: Sequence[Described]) -> list[torch.Tensor]:
@@ -144,32 +144,32 @@ class Baseline:
         return [self._outputs.read(item) for item in described]
 
     def again(self, reference: Reference, chosen: int, windows: Windows) -> Expected:
-        """What eager gives on windows of set `chosen`, as on a set of its own."""
+        """Eager's outputs on windows of set `chosen`, as on a set of its own."""
         request, timeout_s = run_request(reference, chosen, [windows], keep=True), self._config.timeout_s
         eager = self.outputs(self.ask(request, timeout_s).reply.returned.outputs)
         states: list[States] = []
         if reference.mutated:
-            asked = of_eager(worker_messages.States, reference, chosen, windows)
-            states = self._states(reference, chosen, windows, self.ask(asked, timeout_s).reply)
+            of_states = of_eager(worker_messages.States, reference, chosen, windows)
+            states = self._states(reference, chosen, windows, self.ask(of_states, timeout_s).reply)
         is_known = reference.expected[chosen].known
         exact, _ = self._float64(reference, chosen, windows) if is_known else (None, [])
         facts = reference.expected[chosen].facts
-        return Expected(eager + [one.after[-1] for one in states], facts, exact, states)
+        return Expected(eager + [state.after[-1] for state in states], facts, exact, states)
 
     def roundings(self, subgraph: Subgraph, dispatch: str) -> list[str]:
         """The operators of eager's whose rounding shows, on the first input set where one does.
 
         None where float64 does not tell, or where the reference is not kept any more.
         """
-        made = self._kept.get(_key(subgraph, dispatch))
-        if made is None or not made.expected[0].known:
+        held = self._kept.get(_key(subgraph, dispatch))
+        if held is None or not held.expected[0].known:
             return []
-        if made.roundings is None:
-            first = made.rotation.first()
-            requests = (of_eager(worker_messages.Rounding, made, chosen, first) for chosen in range(SETS))
-            answers = (self.ask(one, self._config.timeout_s) for one in requests)
-            made.roundings = next(filter(None, (one.reply.operators for one in answers)), [])
-        return made.roundings
+        if held.roundings is None:
+            first = held.rotation.first()
+            requests = (of_eager(worker_messages.Rounding, held, chosen, first) for chosen in range(SETS))
+            answers = (self.ask(request, self._config.timeout_s) for request in requests)
+            held.roundings = next(filter(None, (answer.reply.operators for answer in answers)), [])
+        return held.roundings
 
     def ask(self, request: Request[R], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer[R]:
         """A request about a subgraph at hand. Raises InfrastructureError: eager did answer before."""
@@ -189,9 +189,9 @@ class Baseline:
         values, narrowed = beyond.begin(subgraph, captured), list[str]()
         is_special = self._config.special_values
         while True:
-            known = captured if is_special else None
+            graph = captured if is_special else None
             try:
-                made = self._drawn(name, subgraph, values.subgraph, dispatch, known)
+                reference = self._drawn(name, subgraph, values.subgraph, dispatch, graph)
             except SpecialError:
                 is_special, narrowed = False, ["no special values: eager fails on them"]
                 if self._worker is not None and self._config.device != "cpu":  # an assertion ends its context
@@ -203,137 +203,144 @@ class Baseline:
                     raise
                 values = Wider(as_recorded(subgraph), ["every input: eager fails on other values"])
                 continue
-            closer = beyond.closer(values, made)
+            closer = beyond.closer(values, reference)
             if captured is None:  # now it is known
-                captured = captures.KeptGraph(made.nodes, made.order)
+                captured = captures.KeptGraph(reference.nodes, reference.order)
                 closer = values if is_recorded(values.subgraph) else beyond.begin(subgraph, captured)
-            if closer.subgraph == values.subgraph and (known is not None or not is_special):
-                made.narrowed = values.kept + narrowed
-                return made
+            if closer.subgraph == values.subgraph and (graph is not None or not is_special):
+                reference.narrowed = values.kept + narrowed
+                return reference
             values = closer
-            made.close()
+            reference.close()
             self.ask(worker_messages.Release(ids=[name]), self._config.timeout_s)
 
     def _drawn(
         self, name: str, subgraph: Subgraph, wider: Subgraph, dispatch: str, graph: captures.KeptGraph | None
     ) -> Reference:
-        """See draw_sets."""
+        """Draw the sets of a reference, as draw_sets does."""
         rotation = Rotation.of(wider)
         with self._lease.host():
             arena, sets = draw_sets(subgraph, wider, rotation, graph)
         drawn = (arena, [*sets.values()], [*sets])
         try:
             pace_ns = pace.kept_ns(subgraph, self._config.device, dispatch)
-            made = Reference(name, subgraph, dispatch, *drawn, rotation, [], [], pace_ns=pace_ns)
-            self._prepare(made)
+            reference = Reference(name, subgraph, dispatch, *drawn, rotation, [], [], pace_ns=pace_ns)
+            self._prepare(reference)
         except BaseException:
             arena.close()
             raise
-        return made
+        return reference
 
-    def _prepare(self, made: Reference) -> None:
+    def _prepare(self, reference: Reference) -> None:
         """Have the worker take the subgraph, run it on every set, and see what refreshing inputs costs."""
-        subgraph, device = made.subgraph, self._config.device
+        subgraph, device = reference.subgraph, self._config.device
         captured = self.begin(subgraph)
         assert self._outputs is not None
         begun = time.monotonic()
         if captured is not None:
-            made.nodes, made.order = captured.nodes, captured.order
-        request = made.request(self._outputs, nodes=captured is not None)
-        reply = self._run(request, subgraph, (made.arena.fd, self._outputs.fd))
+            reference.nodes, reference.order = captured.nodes, captured.order
+        request = reference.request(self._outputs, nodes=captured is not None)
+        reply = self._run(request, subgraph, (reference.arena.fd, self._outputs.fd))
         if captured is None:
             assert reply.nodes is not None
-            made.nodes, made.order = reply.nodes, reply.order
-            captures.keep(subgraph, device, captures.KeptGraph(made.nodes, made.order))
-        made.operators = reply.operators
-        made.dispatches, made.operator_ns = reply.dispatches, reply.operator_ns
-        made.moved_bytes = input_bytes(subgraph)
-        made.unread_bytes = unread_bytes(made.nodes, made.order, subgraph)
-        made.flops = count_flops(made.nodes, made.order, subgraph)
+            reference.nodes, reference.order = reply.nodes, reply.order
+            captures.keep(subgraph, device, captures.KeptGraph(reference.nodes, reference.order))
+        reference.operators = reply.operators
+        reference.dispatches, reference.operator_ns = reply.dispatches, reply.operator_ns
+        reference.moved_bytes = input_bytes(subgraph)
+        reference.unread_bytes = unread_bytes(reference.nodes, reference.order, subgraph)
+        reference.flops = count_flops(reference.nodes, reference.order, subgraph)
         chosen, is_small, is_slow = 0, keeping.is_small(subgraph), False
-        first, found = made.rotation.first(), list[tuple[list[torch.Tensor], list[Fact]]]()
+        first, drawn = reference.rotation.first(), list[tuple[list[torch.Tensor], list[Fact]]]()
         try:
-            for chosen, kind in enumerate(made.kinds):
+            for chosen, kind in enumerate(reference.kinds):
                 if (kind in FOR_SMALL and not is_small) or (kind in FOR_FAST and is_slow):
                     break
-                ran = self._run(run_request(made, chosen, [first], keep=True), subgraph)
-                kept, eager = ran.returned, self.outputs(ran.returned.outputs)
+                ran = self._run(run_request(reference, chosen, [first], keep=True), subgraph)
+                call, eager = ran.returned, self.outputs(ran.returned.outputs)
                 if chosen == 0:
-                    made.note_outputs(eager, kept.outputs)
+                    reference.note_outputs(eager, call.outputs)
                     count = sum(tensor.numel() for tensor in eager)
                     is_small, is_slow = is_small and count <= keeping.SMALL, count > _LARGE
-                shapes = [one.shape for one in eager]
-                if chosen in made.special and shapes != [one.shape for one in found[0][0]]:
+                shapes = [output.shape for output in eager]
+                if chosen in reference.special and shapes != [output.shape for output in drawn[0][0]]:
                     raise TaskError(f"{subgraph.path}: the shapes of eager's outputs depend on values")
                 is_slow = is_slow or (chosen == SETS and ran.samples[0] > _SLOW_NS)
-                made.mutated = sorted({*made.mutated, *kept.mutated})
-                found.append((eager, [Fact(item.contiguous, item.device, item.own) for item in kept.outputs]))
-            for chosen, (eager, facts) in enumerate(found):
-                made.expected.append(self._expected(made, chosen, eager, facts, is_small))
+                reference.mutated = sorted({*reference.mutated, *call.mutated})
+                drawn.append((eager, [Fact(item.contiguous, item.device, item.own) for item in call.outputs]))
+            for chosen, (eager, facts) in enumerate(drawn):
+                reference.expected.append(self._expected(reference, chosen, eager, facts, is_small))
         except TaskError as error:
-            raise (SpecialError(str(error)) if chosen in made.special else error) from error.__cause__
-        if made.dispatch == "graph" and device != "cpu":
-            made.repeats = hostless.repeats_of(made.moved_bytes, made.mutated)
-            self._run(made.request(self._outputs), subgraph, (made.arena.fd, self._outputs.fd))
-        made.often = self._affordable(made)
-        made.eager_s = time.monotonic() - begun
+            raise (SpecialError(str(error)) if chosen in reference.special else error) from error.__cause__
+        if reference.dispatch == "graph" and device != "cpu":
+            reference.repeats = hostless.repeats_of(reference.moved_bytes, reference.mutated)
+            self._run(reference.request(self._outputs), subgraph, (reference.arena.fd, self._outputs.fd))
+        reference.often = self._affordable(reference)
+        reference.eager_s = time.monotonic() - begun
 
     def _expected(
-        self, made: Reference, chosen: int, eager: list[torch.Tensor], facts: list[Fact], is_small: bool
+        self, reference: Reference, chosen: int, eager: list[torch.Tensor], facts: list[Fact], is_small: bool
     ) -> Expected:
-        first, states = made.rotation.first(), list[States]()
-        if made.mutated:
-            asked = of_eager(worker_messages.States, made, chosen, first)
-            states = self._states(made, chosen, first, self._run(asked, made.subgraph))
+        first, states = reference.rotation.first(), list[States]()
+        if reference.mutated:
+            request = of_eager(worker_messages.States, reference, chosen, first)
+            states = self._states(reference, chosen, first, self._run(request, reference.subgraph))
         exact, room = None, list[torch.Tensor]()
         if chosen >= SETS:
-            exact, room = self._float64(made, chosen, first, secrets.randbits(40), is_small)
+            exact, room = self._float64(reference, chosen, first, secrets.randbits(40), is_small)
         elif is_small:
-            exact, _ = self._float64(made, chosen, first)
-        return Expected(eager + [one.after[-1] for one in states], facts, exact, states, room)
+            exact, _ = self._float64(reference, chosen, first)
+        return Expected(eager + [state.after[-1] for state in states], facts, exact, states, room)
 
     def _float64(
-        self, made: Reference, chosen: int, windows: Windows, seed: int | None = None, is_small: bool = True
+        self,
+        reference: Reference,
+        chosen: int,
+        windows: Windows,
+        seed: int | None = None,
+        is_small: bool = True,
     ) -> tuple[list[torch.Tensor] | None, list[torch.Tensor]]:
         """The outputs, and with a `seed` how far eager's may be missed: see worker_messages.Float64."""
-        asked = of_eager(worker_messages.Float64, made, chosen, windows)
-        asked = asked.model_copy(update={"seed": seed, "is_small": is_small})
-        reply = self._run(asked, made.subgraph)
+        request = of_eager(worker_messages.Float64, reference, chosen, windows)
+        request = request.model_copy(update={"seed": seed, "is_small": is_small})
+        reply = self._run(request, reference.subgraph)
         exact = None if reply.outputs is None else self.outputs(reply.outputs)
         return exact, self.outputs(reply.room)
 
     def _states(
-        self, made: Reference, chosen: int, windows: Windows, reply: worker_messages.StatesReply
+        self, reference: Reference, chosen: int, windows: Windows, reply: worker_messages.StatesReply
     ) -> list[States]:
         assert self._outputs is not None
         return [
-            States(position, made.values(position, chosen, windows), self.outputs(after), due)
-            for position, after, due in zip(made.mutated, reply.states, reply.due, strict=True)
+            States(position, reference.values(position, chosen, windows), self.outputs(after), due)
+            for position, after, due in zip(reference.mutated, reply.states, reply.due, strict=True)
         ]
 
-    def _affordable(self, made: Reference) -> list[int]:
+    def _affordable(self, reference: Reference) -> list[int]:
         """Inputs that can be changed before every call: the largest are left out if it takes too long."""
-        windows = [made.rotation.first()] * 3
+        windows = [reference.rotation.first()] * 3
         often = sorted(
-            (i for i, meta in enumerate(made.subgraph.inputs) if not meta.is_python_scalar),
-            key=lambda i: made.subgraph.inputs[i].numel,
+            (i for i, meta in enumerate(reference.subgraph.inputs) if not meta.is_python_scalar),
+            key=lambda i: reference.subgraph.inputs[i].numel,
         )
-        needed = [i for i in often if i in made.mutated]
+        needed = [i for i in often if i in reference.mutated]
         while True:
-            made.often = often
+            reference.often = often
             # the best counts: a machine disturbs some
-            if len(often) <= max(1, len(needed)) or any(self._is_affordable(made, windows) for _ in range(3)):
+            if len(often) <= max(1, len(needed)) or any(
+                self._is_affordable(reference, windows) for _ in range(3)
+            ):
                 return sorted(often)
             droppable = [i for i in often if i not in needed]
             often = [i for i in often if i != droppable[-1]]
 
-    def _is_affordable(self, made: Reference, windows: list[Windows]) -> bool:
-        answer = self.ask(run_request(made, 0, windows, settle=windows[0]), self._config.timeout_s)
-        own = sum(answer.reply.samples)
-        made.call_s = min(answer.reply.samples) / 1e9 / max(1, made.repeats)
-        spent = (answer.clock_ns or 0) - own
-        floor_ns = _REFRESH_FLOOR_NS * max(1, made.repeats) * len(windows)
-        return spent <= max(_REFRESH_SHARE * own, floor_ns)
+    def _is_affordable(self, reference: Reference, windows: list[Windows]) -> bool:
+        answer = self.ask(run_request(reference, 0, windows, settle=windows[0]), self._config.timeout_s)
+        counted = sum(answer.reply.samples)
+        reference.call_s = min(answer.reply.samples) / 1e9 / max(1, reference.repeats)
+        spent = (answer.clock_ns or 0) - counted
+        floor_ns = _REFRESH_FLOOR_NS * max(1, reference.repeats) * len(windows)
+        return spent <= max(_REFRESH_SHARE * counted, floor_ns)
 
     def _run(self, request: Request[R], subgraph: Subgraph, fds: tuple[int, ...] = ()) -> R:
         assert self._worker is not None

@@ -16,15 +16,15 @@ _LOST = 0.01
 
 
 def begin(subgraph: Subgraph, captured: KeptGraph | None) -> Wider:
-    """What the graph allows; floats only where it is not known yet."""
+    """The wider values that the graph allows; floats only where it is not known yet."""
     if captured is None:
         return Wider(subgraph, [])
     return wider(subgraph, load_graph(captured.nodes), captured.order)
 
 
-def closer(values: Wider, made: Reference) -> Wider:
+def closer(values: Wider, reference: Reference) -> Wider:
     """One input less beyond the recorded where eager's results are not finite there; else the same."""
-    pairs = zip(made.expected[1].eager, made.expected[BEYOND_SET].eager, strict=True)
+    pairs = zip(reference.expected[1].eager, reference.expected[BEYOND_SET].eager, strict=True)
     is_lost = any(_lost(beyond) > _lost(ordinary) + _LOST for ordinary, beyond in pairs)
     return narrower(values) if is_lost else values
 

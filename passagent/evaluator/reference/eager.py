@@ -1,6 +1,6 @@
-"""What eager does on each subgraph of a task: its outputs, operators and time, for an author to plan with.
+"""Describe eager on each subgraph of a task: its outputs, operators and time, for an author to plan with.
 
-Measured when an author is first told of the task, and kept for a day in the user's own cache. No speedup is
+Measured when an author first sees the task, and kept for a day in the user's own cache. No speedup is
 computed from it.
 """
 
@@ -38,7 +38,7 @@ class EagerGraph:
     name: str
     outputs: tuple[Output, ...]
     operators: tuple[str, ...]
-    """Of the captured graph, in order: what a pass may match."""
+    """Operators of the captured graph, in order: a pass may match them."""
     eager_us: float
     """Median of a few calls, end to end, us."""
 
@@ -47,18 +47,18 @@ _GRAPHS = TypeAdapter(tuple[EagerGraph, ...])
 
 
 def read_graphs(data: list[dict[str, Any]]) -> tuple[EagerGraph, ...]:
-    """What `asdict` made of some. Raises ValueError for anything else."""
+    """Read graphs from their `asdict`. Raises ValueError for anything else."""
     return _GRAPHS.validate_python(data)
 
 
 def kept(task: Task, config: EvaluatorConfig, device: str) -> tuple[EagerGraph, ...]:
-    """What was measured of the task on this machine's `device` within a day; () if that is nothing."""
+    """The measurements of the task on this machine's `device` within a day; () without any."""
     return cache.kept(_path(task, config, device), read_graphs, KEPT_S) or ()
 
 
 def keep(task: Task, config: EvaluatorConfig, device: str, graphs: tuple[EagerGraph, ...]) -> None:
     """Keep it, if the disk can take it."""
-    cache.keep(_path(task, config, device), [asdict(one) for one in graphs])
+    cache.keep(_path(task, config, device), [asdict(graph) for graph in graphs])
 
 
 def _path(task: Task, config: EvaluatorConfig, device: str) -> Path:

@@ -25,14 +25,14 @@ def count_flops(nodes: list[dict[str, Any]], order: list[int], subgraph: Subgrap
     from torch.utils.flop_counter import FlopCounterMode
 
     with FakeTensorMode(allow_non_fake_inputs=True), FlopCounterMode(display=False) as counter:
-        given = [
+        inputs = [
             meta.data
             if meta.is_python_scalar
             else torch.empty(meta.shape, dtype=getattr(torch, meta.dtype.removeprefix("torch.")))
             for meta in (subgraph.inputs[position] for position in order)
         ]
         try:
-            load_graph(nodes)(*given)
+            load_graph(nodes)(*inputs)
         except (RuntimeError, TypeError, ValueError, NotImplementedError):  # sizes that depend on values
             return None
     return int(counter.get_total_flops())

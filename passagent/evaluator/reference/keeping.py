@@ -25,19 +25,19 @@ input sets of no more are drawn side by side."""
 
 
 def is_small(subgraph: Subgraph) -> bool:
-    """Whether a subgraph is, by its inputs."""
+    """Tell whether a subgraph is small, by its inputs."""
     return sum(meta.numel for meta in subgraph.inputs) <= SMALL
 
 
 def are_small(subgraphs: Sequence[Subgraph], sets: int) -> bool:
-    """Whether so many sets of the inputs of all of these fit in side by side for sure."""
-    inputs = [meta for one in subgraphs for meta in one.inputs if not meta.is_python_scalar]
+    """Tell whether so many input sets of all of these fit in together for sure."""
+    inputs = [meta for subgraph in subgraphs for meta in subgraph.inputs if not meta.is_python_scalar]
     nbytes = sum((meta.numel + max(MORE, meta.numel)) * itemsize(meta) for meta in inputs)
     return len(subgraphs) <= KEPT_GRAPHS and sets * nbytes <= KEPT_BYTES
 
 
 def are_too_many(sizes: Collection[int], device: str) -> bool:
-    """Whether references of these sizes, bytes, are more than a referee keeps, or one of its workers."""
+    """Tell whether references of these sizes, bytes, are more than a referee keeps, or one of its workers."""
     size = sum(sizes)
     most = max(KEPT_BYTES, device_memory_bytes(device) // _KEPT_SHARE)
     return len(sizes) > KEPT_GRAPHS or size > most

@@ -1,4 +1,4 @@
-"""What evaluators left on this machine: scratch directories of dead ones, kernels unused for long.
+"""Remove what evaluators left on this machine: scratch directories of dead ones, kernels unused for long.
 
 Other processes work in the same places: what is there at one look may be gone at the next.
 """
@@ -61,7 +61,7 @@ def _age_s(path: Path, state: os.stat_result) -> float:
 
 
 def _homes() -> set[str]:
-    """HOME of every process of this user: a zygote's is its scratch directory."""
+    """HOME of every process of this user: a fork server's is its scratch directory."""
     homes = set()
     for entry in Path("/proc").glob("[0-9]*/environ"):
         try:

@@ -24,17 +24,17 @@ def kept_ns(subgraph: Subgraph, device: str, dispatch: str) -> float | None:
     """
     if device == "cpu":
         return None
-    found = cache.kept(_path(subgraph, device, dispatch), lambda data: float(data["eager_ns"]))
-    return found if found is not None and found > 0 else None
+    ns = cache.kept(_path(subgraph, device, dispatch), lambda data: float(data["eager_ns"]))
+    return ns if ns is not None and ns > 0 else None
 
 
 def keep(subgraph: Subgraph, device: str, dispatch: str, eager_ns: float) -> float | None:
     """Keep this, if the disk can take it and there is none yet. What counts from now on."""
     if device == "cpu":
         return None
-    found = kept_ns(subgraph, device, dispatch)
-    if found is not None:
-        return found
+    ns = kept_ns(subgraph, device, dispatch)
+    if ns is not None:
+        return ns
     cache.keep(_path(subgraph, device, dispatch), {"eager_ns": eager_ns})
     return eager_ns
 

@@ -30,41 +30,41 @@ class Reference:
     described: list[list[Given]]
     """SETS sets that outputs are compared on, and those of large, of other and of special values."""
     kinds: list[str]
-    """Of each set what it holds (drawing.py)."""
+    """The kind of values in each set (drawing.py)."""
     rotation: Rotation
     nodes: list[dict[str, Any]]
     """The captured graph (tasks/graphio.py), and for each of its placeholders the position of its input."""
     order: list[int]
     expected: list[Expected] = field(default_factory=list)
-    """Of each set, but for the last ones where eager is slow or its outputs are large."""
+    """Expected values of each set, but for the last ones where eager is slow or its outputs are large."""
     mutated: list[int] = field(default_factory=list)
     """Inputs that eager writes into."""
     often: list[int] = field(default_factory=list)
     """Inputs that get fresh values before every call; the others, too large for that, once a block."""
     outputs: list[Output] = field(default_factory=list)
-    """What eager returns, as it lies in memory."""
+    """Eager's outputs, as they are laid out in memory."""
     narrowed: list[str] = field(default_factory=list)
     """Inputs that stay as recorded in all sets, and why."""
     operators: int = 0
     moved_bytes: int = 0
-    """Of all inputs and outputs."""
+    """Bytes of all inputs and outputs."""
     unread_bytes: int = 0
-    """Of the inputs."""
+    """Bytes of the inputs that are not read."""
     written_bytes: int = 0
-    """Of outputs with memory of their own, each element that is not repeated once: what a call must write."""
+    """Bytes of outputs with memory of their own, each element that is not repeated once."""
     flops: int | None = None
-    """See GraphResult."""
+    """The FLOPs of GraphResult."""
     pace_ns: float | None = None
-    """What eager took when it was first timed here (pace.py); None before that."""
+    """Eager's time when it was first timed here (pace.py); None before that."""
     repeats: int = 0
     """Calls of the CUDA graph that timed calls replay (hostless.py); 0: they call the subgraph itself."""
     dispatches: float = 0.0
     """Empty operators that eager's host takes as long as, where they do not count, and what one takes: """
     operator_ns: float = 0.0
     call_s: float = 0.0
-    """What a call of eager's took in the baseline's worker, s."""
+    """The time of a call of eager's in the baseline's worker, s."""
     eager_s: float = 0.0
-    """What eager's worker took for all sets and in float64: what a task is slow at is not its candidates'."""
+    """The time of eager's worker for all sets and in float64: a slow task is not its candidates' fault."""
     uses: int = 0
     roundings: list[str] | None = None
     """Operators whose rounding shows (eager_rounding.py); None: they were not looked for yet."""
@@ -72,15 +72,15 @@ class Reference:
     def note_outputs(self, eager: list[torch.Tensor], returned: list[worker_messages.Output]) -> None:
         """Note what eager's outputs are like, and the bytes that they take."""
         self.outputs = [
-            Output(tuple(one.shape), str(one.dtype).removeprefix("torch."), tuple(item.strides))
-            for one, item in zip(eager, returned, strict=True)
+            Output(tuple(output.shape), str(output.dtype).removeprefix("torch."), tuple(item.strides))
+            for output, item in zip(eager, returned, strict=True)
         ]
         for tensor, output, item in zip(eager, self.outputs, returned, strict=True):
             self.moved_bytes += tensor.nbytes if item.new else 0
             self.written_bytes += own_bytes(output) if item.new else 0
 
     def request(self, outputs: Arena, nodes: bool = True) -> TakeGraph:
-        """What has a worker take it; the arenas' descriptors go beside it."""
+        """The request to a worker to take it; the arenas' descriptors go with it."""
         rotation = self.rotation
         return TakeGraph(
             id=self.name,
@@ -97,7 +97,7 @@ class Reference:
         )
 
     def values(self, position: int, chosen: int, windows: Windows) -> torch.Tensor:
-        """Of input `position`, a tensor, on windows of set `chosen`."""
+        """Values of input `position`, a tensor, on windows of set `chosen`."""
         described = self.described[chosen][position]
         assert described.tensor is not None and described.shape is not None
         reservoir = self.arena.view(described.tensor)
@@ -105,7 +105,7 @@ class Reference:
         return window_of(reservoir, windows[position], count).reshape(described.shape)
 
     def host_ns(self, dispatches: float) -> int:
-        """Of a call's time what does not count, for a side that is worth so many empty operators."""
+        """The part of a call's time that does not count, for a side that is worth so many empty operators."""
         return round(dispatches * self.operator_ns)
 
     @property
@@ -116,14 +116,14 @@ class Reference:
     @property
     def size(self) -> int:
         """Bytes: the inputs, eager's outputs on them, these in float64, and what else was in the inputs."""
-        outputs = (tensor for one in self.expected for tensor in (*one.eager, *(one.float64 or ())))
-        between = [tensor for one in self.expected for states in one.states for tensor in states.after[:-1]]
-        between += (tensor for one in self.expected for tensor in one.room)
+        outputs = (tensor for e in self.expected for tensor in (*e.eager, *(e.float64 or ())))
+        between = [tensor for e in self.expected for states in e.states for tensor in states.after[:-1]]
+        between += (tensor for e in self.expected for tensor in e.room)
         return self.arena.size + sum(tensor.nbytes for tensor in (*outputs, *between))
 
     def room(self) -> int:
         """Bytes for the outputs of an audit, every set's at once, and for torch's copies in their places."""
-        return 2 * sum(Arena.room(one.eager) for one in self.expected)
+        return 2 * sum(Arena.room(expected.eager) for expected in self.expected)
 
     def handed(self) -> int:
         """Bytes that a subgraph takes in a worker: inputs, their copies and room for outputs."""
@@ -144,7 +144,7 @@ def load_request(
     compiler: str | None = None,
     plans: dict[str, Any] | None = None,
 ) -> Load:
-    """What has a worker load a candidate's files or plans, or neither for eager and compilers."""
+    """The request to a worker to load a candidate's files or plans, or neither for eager and compilers."""
     return Load(
         files=files,
         plans=plans,
@@ -166,8 +166,8 @@ def run_request(
     """A call on each of `windows` of input set `chosen`.
 
     `keep`: the worker hands back what the last call returned; it learns that when the call is over, so that
-    nothing in its memory tells before. `settle`: windows of calls that go before, and are not measured.
-    With a `core` the calls are made there, and begin when the worker is told that the clock here runs.
+    nothing in its memory shows it before. `settle`: windows of calls that go before, and are not measured.
+    With a `core` the calls are made there, and begin when the worker hears that the clock here runs.
     """
     return Run(
         id=reference.name,
@@ -208,11 +208,11 @@ def describe(values: list[Any], subgraph: Subgraph, arena: Arena) -> list[Given]
 
 
 def own_bytes(output: Output) -> int:
-    """Of the elements that lie at places of their own: fewer than all where it is expanded, or overlaps."""
+    """Bytes of the elements that have places of their own: fewer than all if expanded or overlapping."""
     if 0 in output.shape:
         return 0
     pairs = list(zip(output.shape, output.strides, strict=True))
-    apart = math.prod(size for size, stride in pairs if stride)
+    distinct = math.prod(size for size, stride in pairs if stride)
     reach = 1 + sum((size - 1) * stride for size, stride in pairs)
     itemsize: int = getattr(torch, output.dtype).itemsize
-    return min(apart, reach) * itemsize
+    return min(distinct, reach) * itemsize

@@ -28,7 +28,7 @@ Ask = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def warm_up(cuda: bool) -> None:
-    """In the zygote, once Triton is imported: learn what it starts programs or reads itself for.
+    """In the fork server, once Triton is imported: learn what it starts programs or reads itself for.
 
     CUDA is not touched.
     """

@@ -1,4 +1,4 @@
-"""What a shut-in worker may ask the referee to build for it (builds.py), as a schema with limits."""
+"""Requests of a shut-in worker to the referee to build for it (builds.py), as a schema with limits."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ _WARM_ENOUGH_NS = 50_000_000
 
 @dataclass
 class Kept:
-    """What a call returned: copies, what the originals were like, and the inputs that it changed."""
+    """The results of a call: copies, what the originals were like, and the inputs that it changed."""
 
     copies: list[torch.Tensor]
     facts: list[dict[str, Any]]
@@ -54,7 +54,7 @@ class Kept:
 
 @dataclass
 class Written:
-    """The same of a timed call, copied into the outputs' arena: outputs, then the inputs `written`."""
+    """The results of a timed call, copied into the outputs' arena: outputs, then the inputs `written`."""
 
     places: list[Placed]
     facts: list[dict[str, Any]]
@@ -76,9 +76,9 @@ class Graph:
     written: list[int]
     """Inputs that eager writes into: what a call leaves there is handed back."""
     memory: list[torch.Tensor] = field(default_factory=list)
-    """What `live` lies in, with the zones around."""
+    """The memory of `live`, with the zones around."""
     zoned: list[Zoned] = field(default_factory=list)
-    """The same, and what is in the zones."""
+    """The memory of `live` and the content of its zones."""
     refreshers: dict[tuple[int, tuple[int, ...]], Refresh] = field(default_factory=dict)
     slots: list[list[Any]] = field(default_factory=list)
     """The inputs of each of the calls that `call` makes (hostless.py); those of one, `slot`, are `live`.
@@ -102,9 +102,9 @@ class Graph:
         return [self.live[i] for i in self.order]
 
     def hold(self, *chosen: int) -> None:
-        """Of large input sets only these stay on the device; what is freed is there for other workers."""
+        """Keep only these of large input sets on the device; what is freed is there for other workers."""
         if self.sets.are_large and self.sets.keep(chosen):
-            self.refreshers = {key: one for key, one in self.refreshers.items() if key[0] in chosen}
+            self.refreshers = {key: fn for key, fn in self.refreshers.items() if key[0] in chosen}
             torch.cuda.empty_cache()
 
     def refresher(self, chosen: int, which: Sequence[int]) -> Refresh:
@@ -118,7 +118,7 @@ class Graph:
         if self.draw is None:
             return refresher(self.live, self.sets[chosen], which)
         draw, slots, count = self.draw, range(len(self.slots)), len(self.live)
-        values = [value for one in self.slots for value in one]
+        values = [value for slot in self.slots for value in slot]
         positions = [slot * count + i for slot in slots for i in which]
         refresh = refresher(values, self.sets[chosen] * len(slots), positions)
 
@@ -126,7 +126,7 @@ class Graph:
             self.slot = secrets.randbelow(len(slots))
             self.live = self.slots[self.slot]
             each = [windows if slot == self.slot else draw.next() for slot in slots]
-            refresh([window for one in each for window in one])
+            refresh([window for windows in each for window in windows])
 
         return refresh_slots
 
@@ -145,14 +145,14 @@ def settle(graph: Graph, chosen: int, windows: Windows, often: Sequence[int]) ->
     refresh = graph.refresher(chosen, often)
     if not graph.on_gpu:
         time.sleep(_SETTLE_S)
-    begun, made, args = _clock(), 0, graph.args
+    begun, count, args = _clock(), 0, graph.args
     while (spent := _clock() - begun) < _WARM_ENOUGH_NS and (
-        made < _WARM_CALLS or (not graph.on_gpu and spent < _WARM_NS)
+        count < _WARM_CALLS or (not graph.on_gpu and spent < _WARM_NS)
     ):
         refresh(windows)
         graph.call(*args)
         synchronize(graph)
-        made += 1
+        count += 1
     refresh(windows)
 
 
@@ -194,12 +194,12 @@ def timed(
             copying.append(max(1, now() - end))
     if not keep or window is None:
         return samples, copying, None
-    places = [Placed.of(one, at) for one, at in zip(returned(graph, out), offsets, strict=True)]
+    places = [Placed.of(value, at) for value, at in zip(returned(graph, out), offsets, strict=True)]
     return samples, copying, Written(places, facts(tensors(out), graph.live), changed(graph, chosen, window))
 
 
 def returned(graph: Graph, out: Any) -> list[torch.Tensor]:
-    """What is judged of a call's values: what it returned, and the inputs `written`."""
+    """The values of a call that are judged: its results, and the inputs `written`."""
     return tensors(out) + [graph.live[i] for i in graph.written]
 
 
@@ -219,7 +219,7 @@ def lockstep(
     call, args = graph.call, graph.args
     wait = torch.cuda.synchronize if graph.on_gpu else _nothing
     refreshers = [graph.refresher(group.set, often) for group in groups]  # no clock runs meanwhile
-    reports, kept = [], []
+    reports, kept_calls = [], []
     everywhere = os.sched_getaffinity(0)
     begun = _clock()
     taken = 1
@@ -245,7 +245,7 @@ def lockstep(
                     wait()
                     samples.append(_clock() - start)
                     if (place, position) == group.keep:
-                        kept.append(keep_call(graph, out, group.set, window))
+                        kept_calls.append(keep_call(graph, out, group.set, window))
                 out = None
                 held += _clock() - got
                 taken += 2
@@ -256,7 +256,7 @@ def lockstep(
             begun = ended
     finally:
         os.sched_setaffinity(0, everywhere)
-    return reports, kept
+    return reports, kept_calls
 
 
 def device_times(graph: Graph, chosen: int, windows: list[Windows], often: Sequence[int]) -> list[int]:
@@ -311,8 +311,8 @@ def keep_call(graph: Graph, out: Any, chosen: int, windows: Windows) -> Kept:
     """Everything about a call that is judged, taken right after it."""
     synchronize(graph)
     mutated = changed(graph, chosen, windows)
-    left = [graph.live[i].clone() if i in mutated else None for i in graph.written]
-    return Kept(copies(out), facts(tensors(out), graph.live), mutated, left)
+    after = [graph.live[i].clone() if i in mutated else None for i in graph.written]
+    return Kept(copies(out), facts(tensors(out), graph.live), mutated, after)
 
 
 def changed(graph: Graph, chosen: int, windows: Windows) -> list[int]:
@@ -325,21 +325,21 @@ def changed(graph: Graph, chosen: int, windows: Windows) -> list[int]:
 
 
 def facts(outputs: list[torch.Tensor], inputs: list[Any]) -> list[dict[str, Any]]:
-    """What each output is like beside its shape, dtype and values; `new`: it is no view of an input or of
+    """Facts of each output besides its shape, dtype and values; `new`: it is no view of an input or of
     an output before it; `own`: each of its elements has a place of its own, though it may be in their memory.
     """
-    given = [value for value in inputs if isinstance(value, torch.Tensor)]
-    known, spans = {_memory_of(value) for value in given}, [_span(value) for value in given]
-    found: list[dict[str, Any]] = []
+    tensors_in = [value for value in inputs if isinstance(value, torch.Tensor)]
+    memories, spans = {_memory_of(value) for value in tensors_in}, [_span(value) for value in tensors_in]
+    records: list[dict[str, Any]] = []
     for tensor in outputs:
-        is_new, span = _memory_of(tensor) not in known, _span(tensor)
-        apart = tensor.numel() == 0 or not any(span[0] < end and start < span[1] for start, end in spans)
-        known.add(_memory_of(tensor))
+        is_new, span = _memory_of(tensor) not in memories, _span(tensor)
+        is_apart = tensor.numel() == 0 or not any(span[0] < end and start < span[1] for start, end in spans)
+        memories.add(_memory_of(tensor))
         spans.append(span)
-        found.append({"contiguous": tensor.is_contiguous(), "strides": list(tensor.stride())})
-        found[-1] |= {"device": tensor.device.type}
-        found[-1] |= {"new": is_new, "own": apart and not _repeats(tensor)}
-    return found
+        records.append({"contiguous": tensor.is_contiguous(), "strides": list(tensor.stride())})
+        records[-1] |= {"device": tensor.device.type}
+        records[-1] |= {"new": is_new, "own": is_apart and not _repeats(tensor)}
+    return records
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:

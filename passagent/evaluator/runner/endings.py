@@ -15,19 +15,19 @@ from passagent.sandbox.sandbox import Limits
 from passagent.system.faults import NO_MEMORY, machine_fault
 
 LIMITS = Limits()
-"""Of every worker; its address space is limited beside."""
+"""The limits of every worker; its address space is limited separately."""
 _PF_EXITING = 0x4  # include/linux/sched.h
 
 
 class WorkerDied(Exception):
     """A worker ended by itself, or broke the protocol (`code` is None). `code` is negative for a signal.
 
-    `status` says whose fault it was, as far as that can be told. A sandboxed worker cannot send SIGKILL or
+    `status` says whose fault it was, as far as that can be known. A sandboxed worker cannot send SIGKILL or
     SIGTERM to itself, so one of these came from the kernel or from outside. It came from the kernel if the
     worker had used up its processor time (SIGXCPU comes first, and a worker may ignore it), or if the count
     of processes killed for want of memory rose while it lived: this control group's count, or where there is
-    none the machine's, which another process may have raised. Without seccomp a candidate can end
-    itself as if it were killed from outside, and is then not charged. `lost`: its zygote ended before it.
+    none the machine's, which another process may have raised. Without seccomp a candidate can end itself as
+    if it were killed from outside, and is then not charged. `lost`: its fork server ended before it.
     """
 
     def __init__(
@@ -82,14 +82,14 @@ class Ending:
 
 
 def lost(what: str, error: WorkerDied | WorkerTimeout) -> InfrastructureError:
-    """That a worker with none but trusted code has died, or is silent: the machine's fault."""
+    """The error for a worker with only trusted code that died, or is silent: the machine's fault."""
     if isinstance(error, WorkerDied) and error.status == "out_of_memory":
         return MachineFault(f"{what}: {NO_MEMORY}")
     return InfrastructureError(f"{what}: {error}")
 
 
 def failed(what: str, error: Error) -> InfrastructureError:
-    """That such a worker answered with an `error` (explain.py) where it did not fail before."""
+    """The error for such a worker that answered with an `error` (explain.py) where it did not fail before."""
     fault = named_by_worker(what, error)
     if fault is None and error.kind == "out_of_memory":
         fault = MachineFault(f"{what}: {NO_MEMORY}")
@@ -103,7 +103,7 @@ def named_by_worker(what: str, error: Error) -> MachineFault | None:
 
 
 def is_exiting(pid: int) -> bool:
-    """Whether the kernel is taking a process down: all that it had is closed, but it is not gone."""
+    """Tell whether the kernel is taking a process down: all that it had is closed, but it is not gone."""
     try:
         flags = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[6]
     except OSError:
@@ -117,8 +117,8 @@ def waited_ns(pid: int) -> int:
     Less what its other threads ran, so that they are not taken for others. 0 where the kernel does not say.
     """
     try:
-        found = {task.name: _ran_and_waited(task) for task in Path(f"/proc/{pid}/task").iterdir()}
-        return found[str(pid)][1] - sum(ran for name, (ran, _) in found.items() if name != str(pid))
+        times = {task.name: _ran_and_waited(task) for task in Path(f"/proc/{pid}/task").iterdir()}
+        return times[str(pid)][1] - sum(ran for name, (ran, _) in times.items() if name != str(pid))
     except (OSError, ValueError, KeyError):
         return 0
 

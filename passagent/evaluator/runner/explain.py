@@ -1,4 +1,4 @@
-"""What an exception in a worker means: the kind of failure, in words, with the candidate's own line."""
+"""Explain an exception in a worker: the kind of failure, in words, with the candidate's own line."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def explain(error: Exception, root: Path) -> Error:
     frames = [frame for link in chain for frame in traceback.extract_tb(link.__traceback__)]
     frames = [frame for frame in frames if str(root) in frame.filename]
     # where the error went no further up than to who asks, the candidate is on the stack
-    own = frames or [frame for frame in traceback.extract_stack() if str(root) in frame.filename]
-    file = Path(own[-1].filename).name if own else ""
-    line = (own[-1].lineno or 0) if own else 0
-    where = f" ({file}:{line})" if own else ""
+    own_frames = frames or [frame for frame in traceback.extract_stack() if str(root) in frame.filename]
+    file = Path(own_frames[-1].filename).name if own_frames else ""
+    line = (own_frames[-1].lineno or 0) if own_frames else 0
+    where = f" ({file}:{line})" if own_frames else ""
     root_error = chain[-1]
     text = (
         str(error)
@@ -51,7 +51,7 @@ def explain(error: Exception, root: Path) -> Error:
 
 
 def told(violation: Violation) -> ReportedViolation:
-    """A violation as a worker may tell of it: cut to what the referee takes."""
+    """A violation as a worker reports it: cut to what the referee takes."""
     return ReportedViolation(
         rule=violation.rule[:NAME],
         file=plain(violation.file)[:NAME],

@@ -25,12 +25,12 @@ from passagent.tasks.meta import TensorMeta
 from passagent.tasks.reader import Subgraph
 
 MAX_WINDOWS = 4096
-"""Of a reservoir, at most: more than calls are made."""
+"""The most windows of a reservoir: more than calls are made."""
 MORE = 1 << 18
 """Elements that a reservoir may hold beyond its tensor's, or as many as that one has."""
 
 MIX = 1 / 16
-"""Of a mixed window what is another one's: a power of two, so that every device rounds alike."""
+"""The share of a mixed window that comes from another one: a power of two, for equal rounding."""
 _MIXED = {"float16", "bfloat16", "float32", "float64"}
 _LARGEST = 1e30
 """Where values are so large they are not mixed: their differences overflow."""
@@ -90,10 +90,10 @@ class Draw:
         """The windows of one more call."""
         rotation, windows = self._rotation, []
         columns = zip(rotation.units, rotation.counts, rotation.mixed, self._left, strict=True)
-        for unit, count, mixed, left in columns:
-            if not left:
-                left.extend(self._random.permutation(count).tolist())
-            chosen = left.pop()
+        for unit, count, mixed, positions in columns:
+            if not positions:
+                positions.extend(self._random.permutation(count).tolist())
+            chosen = positions.pop()
             # Mirrored, so that the distance of the two is another one for each window.
             windows.append(chosen * unit + (_BESIDE * (count - chosen) if mixed and count > 1 else 0))
         return windows
@@ -112,22 +112,22 @@ def window_of(reservoir: torch.Tensor, where: int, count: int) -> torch.Tensor:
 
 
 def pieces_of(reservoir: torch.Tensor, where: int, count: int) -> Iterator[torch.Tensor]:
-    """The same PIECE by PIECE: mixed values of a large input take no memory that stays with the process."""
+    """Yield a window PIECE by PIECE: mixed values of a large input take no lasting memory."""
     first, other = _pair(reservoir, where, count)
     others = first.split(PIECE) if other is None else other.split(PIECE)
-    for one, two in zip(first.split(PIECE), others, strict=True):
-        yield one if other is None else torch.lerp(one, two, MIX)
+    for piece, other_piece in zip(first.split(PIECE), others, strict=True):
+        yield piece if other is None else torch.lerp(piece, other_piece, MIX)
 
 
 def _pair(reservoir: torch.Tensor, where: int, count: int) -> tuple[torch.Tensor, torch.Tensor | None]:
     """A window, and the one that is mixed in."""
-    beside, start = divmod(where, _BESIDE)
-    other = reservoir.narrow(0, beside - 1, count) if beside else None
+    partner, start = divmod(where, _BESIDE)
+    other = reservoir.narrow(0, partner - 1, count) if partner else None
     return reservoir.narrow(0, start, count), other
 
 
 def _as_integers(values: torch.Tensor) -> torch.Tensor:
-    """The same memory as integers: a GPU copies floats of 16 bits by way of float32, which rewrites NaN."""
+    """View the memory as integers: a GPU copies floats of 16 bits by way of float32, which rewrites NaN."""
     return values.view(_INTEGERS[values.itemsize]) if values.is_floating_point() else values
 
 
@@ -156,8 +156,8 @@ def refresher(live: list[Any], reservoirs: list[Any], which: Sequence[int]) -> R
 
     def refresh(windows: Sequence[int]) -> None:
         for i, filling in fillings.items():
-            beside, start = divmod(windows[i], _BESIDE)
-            filling.put(start, beside - 1 if beside else None)
+            partner, start = divmod(windows[i], _BESIDE)
+            filling.put(start, partner - 1 if partner else None)
         for members, into in plans:
             pairs = [_pair(reservoirs[i], windows[i], flat[i].numel()) for i in members]
             torch._foreach_copy_([bits[i] for i in members], [_as_integers(first) for first, _ in pairs])

@@ -61,8 +61,8 @@ def capture(graph: Graph, repeats: int, rotation: Rotation) -> None:
     graph.slots = [graph.live, *(list(map(_like, graph.live)) for _ in range(repeats - 1))]
     graph.draw = Draw(rotation)
     refresh_all(graph, 0, rotation.first())
-    call, given = graph.call, [[slot[i] for i in order] for slot in graph.slots]
-    captured, outputs = record(lambda: call(*graph.args), lambda: [call(*args) for args in given])
+    call, args_of_slots = graph.call, [[slot[i] for i in order] for slot in graph.slots]
+    captured, outputs = record(lambda: call(*graph.args), lambda: [call(*args) for args in args_of_slots])
 
     def replay(*_: Any) -> Any:
         captured.replay()
@@ -128,7 +128,7 @@ def compiled_dispatches(inputs: int) -> float:
 
 @functools.cache
 def operator_ns() -> float:
-    """What an operator takes on empty tensors."""
+    """The time of an operator on empty tensors, ns."""
     empty = torch.empty(0)
     return _fastest_ns(lambda: torch.add(empty, empty))
 
@@ -136,21 +136,21 @@ def operator_ns() -> float:
 @functools.cache
 def _replay_ns() -> float:
     nothing: dict[str, Any] = {"shape": (0,), "stride": (1,), "dtype": "float32", "device": "cpu"}
-    one, other, made = (ValueArg(value=number) for number in range(3))
+    first, second, result = (ValueArg(value=number) for number in range(3))
     plan = Plan(
-        inputs=(one, other),
+        inputs=(first, second),
         values=(InputValue(**nothing), InputValue(**nothing), MadeValue(**nothing)),
-        steps=(Alloc(value=made.value),),
-        result=made,
+        steps=(Alloc(value=result.value),),
+        result=result,
         kernels={},
         constants={},
     )
-    replay, given = Replay(plan, {}), [torch.empty(0), torch.empty(0)]
-    return _fastest_ns(lambda: replay.call(*given))
+    replay, inputs = Replay(plan, {}), [torch.empty(0), torch.empty(0)]
+    return _fastest_ns(lambda: replay.call(*inputs))
 
 
 def _fastest_ns(call: Callable[[], Any]) -> float:
-    """Of a call, the least of several means."""
+    """The least of several mean times of a call, ns."""
     call()
     times = []
     for _ in range(_TRIES):

@@ -32,6 +32,7 @@ from passagent.evaluator.runner.build_requests import (
 from passagent.kernels import build, build_cuda, launch, toolchain
 from passagent.kernels.source_errors import KernelBuildError, KernelRefused
 from passagent.sandbox import tools
+from passagent.sandbox.tools import Access
 from passagent.system import faults
 
 MAX_OBJECT = 11 << 20
@@ -161,7 +162,7 @@ def _triton_module(driver: ModuleType, name: str, source: str) -> bytes:
         command += [*(f"-L{place}" for place in library_dirs), *(f"-I{place}" for place in include_dirs)]
         read = [Path(place) for place in (*library_dirs, *include_dirs)]
         try:
-            toolchain.run(command, name, scratch, headers=include_dirs, read=read)
+            toolchain.run(command, name, scratch, access=Access(read), headers=include_dirs)
         except KernelBuildError as error:
             message = f"Triton's {name} does not compile; is a C compiler set up?"
             raise InfrastructureError(f"{message} {error}") from error

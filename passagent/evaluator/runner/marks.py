@@ -53,28 +53,28 @@ class Marks:
         return self._each * self._calls + self._gaps
 
     def times(self) -> tuple[list[int], list[int]]:
-        """What each call took, and what copying its outputs did where they are, ns.
+        """The time of each call, and of copying its outputs where they are, ns.
 
         Raises ValueError for other marks than those of so many calls.
         """
         stamps = []
         while True:
             try:
-                said, beside, _, _ = self._own.recvmsg(8, 64)
+                data, ancillary, _, _ = self._own.recvmsg(8, 64)
             except BlockingIOError:
                 break
-            if not said or not beside:
+            if not data or not ancillary:
                 raise ValueError("calls are not marked")
-            seconds, ns = _TIME.unpack(beside[0][2][: _TIME.size])
+            seconds, ns = _TIME.unpack(ancillary[0][2][: _TIME.size])
             stamps.append(seconds * 10**9 + ns)
         if len(stamps) != self._count:
             raise ValueError(f"{len(stamps)} marks of {self._calls} calls")
         wide = self._each + 1
         first, rest = stamps[: wide * self._gaps], stamps[wide * self._gaps :]
         rows = [first[k::wide] + rest[k - 1 :: self._each] for k in range(1, wide)]
-        own = round(median(start - before for before, start in zip(first[::wide], rows[0], strict=False)))
+        cost = round(median(start - before for before, start in zip(first[::wide], rows[0], strict=False)))
         took, *copying = (
-            [max(1, later - earlier - own) for earlier, later in zip(*both, strict=True)]
+            [max(1, later - earlier - cost) for earlier, later in zip(*both, strict=True)]
             for both in itertools.pairwise(rows)
         )
         return took, copying[0] if copying else []

@@ -29,10 +29,10 @@ from passagent.plan.model import Call, Copy, Plan, Recording
 from passagent.plan.recorded_pattern import pattern_graph
 from passagent.plan.replay import Replay, choices_of
 from passagent.plan.show import brief, folded
-from passagent.plan.table import taken
+from passagent.plan.table import Mode, taken
 
 _OF_DTYPE = re.compile(r"\bb?u?(?:float|int)\d+\b|[\d.]+ [KMG]?B\b")
-"""What differs between the texts of plans that differ in dtypes only: these and sizes in bytes."""
+"""The differences of the texts of plans that differ in dtypes only: these and sizes in bytes."""
 _DELEGATED = (
     "an output is a copy that torch made of an input and no kernel changed; read the input in a kernel and "
     "write the output there"
@@ -47,37 +47,37 @@ class Plans:
     built: dict[str, Built]
 
     def data(self) -> dict[str, Any]:
-        """As JSON, with the kernels' bytes and those of replay.c: a worker opens no file of the cache."""
+        """Return JSON with the kernels' bytes and those of replay.c: a worker opens no file of the cache."""
         return {
             "recording": self.recording.model_dump_json(),
-            "built": {key: _packed(one.path) | _facts(one) for key, one in self.built.items()},
+            "built": {key: _packed(built.path) | _facts(built) for key, built in self.built.items()},
             "extension": _packed(extension.build()),
         }
 
     def outline(self) -> list[str]:
         """Each plan in a few lines, under its pass and subgraphs; once where only dtypes differ."""
         alike: dict[tuple[str, str], tuple[str, list[str]]] = {}
-        for one in folded(self.recording):
-            text = brief(one.plan)
-            _, names = alike.setdefault((one.file, _OF_DTYPE.sub("", text)), (text, []))
-            names += [f"{name} x {n}" if n > 1 else name for name, n in Counter(one.subgraphs).items()]
-        found = [(file, text, names) for (file, _), (text, names) in alike.items() if names]
-        return [f"{file} on {', '.join(names)}\n{text}" for file, text, names in found]
+        for plan in folded(self.recording):
+            text = brief(plan.plan)
+            _, names = alike.setdefault((plan.file, _OF_DTYPE.sub("", text)), (text, []))
+            names += [f"{name} x {n}" if n > 1 else name for name, n in Counter(plan.subgraphs).items()]
+        plans = [(file, text, names) for (file, _), (text, names) in alike.items() if names]
+        return [f"{file} on {', '.join(names)}\n{text}" for file, text, names in plans]
 
     @staticmethod
     def read(data: dict[str, Any], folder: Path, builds: bool = False) -> Plans:
-        """What `data` gave, with the files written into `folder`; replay.c, too, unless this process `builds`
-        what it needs.
+        """Read the result of `data`, with the files written into `folder`; replay.c, too, unless this process
+        `builds` what it needs.
         """
         folder.mkdir(exist_ok=True)
         if not builds:
             replay_c = _unpacked(data["extension"], folder)
             extension._builder[0] = lambda: replay_c
         built = {}
-        for key, one in data["built"].items():
-            path = _unpacked(one, folder)
-            one["types"] = tuple(one["types"])
-            built[key] = Built(path, **one)
+        for key, entry in data["built"].items():
+            path = _unpacked(entry, folder)
+            entry["types"] = tuple(entry["types"])
+            built[key] = Built(path, **entry)
         return Plans(Recording.model_validate_json(data["recording"]), built)
 
 
@@ -87,14 +87,12 @@ class Planned:
     def __init__(self, plans: Plans, device: str, blocks: Blocks) -> None:
         self.device, self.blocks = device, blocks
         self.recording, self._built = plans.recording, plans.built
-        self.passes = [
-            PlannedPass(one.name, one.file, pattern_graph(one.pattern)) for one in self.recording.passes
-        ]
+        self.passes = [PlannedPass(p.name, p.file, pattern_graph(p.pattern)) for p in self.recording.passes]
 
     def of(self, subgraph: str) -> Calls:
         """The calls of one subgraph, by its name."""
-        own = next((one.calls for one in self.recording.subgraphs if one.name == subgraph), ())
-        return Calls([_PlannedCall(self, call) for call in own])
+        calls = next((graph.calls for graph in self.recording.subgraphs if graph.name == subgraph), ())
+        return Calls([_PlannedCall(self, call) for call in calls])
 
     def plan(self, call: Call) -> Plan:
         """The plan of a call."""
@@ -103,8 +101,8 @@ class Planned:
     def replay(self, plan: Plan, choices: list[int], audited: bool = False) -> Replay:
         """A plan ready to run; `audited`: every allocation is a block."""
         empty = self._empty if audited else None
-        run = interpret if is_interpreting() else None
-        return Replay(plan, self._built, self.device, choices, empty, run, fresh=audited)
+        mode = Mode(choices, interpret if is_interpreting() else None, fresh=audited)
+        return Replay(plan, self._built, self.device, mode, empty)
 
     def _empty(self, size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
         like = torch.empty_strided(size, stride, dtype=dtype, device="meta")
@@ -118,7 +116,7 @@ class _PlannedCall:
     planned: Planned
     call: Call
     choices: list[int] = field(default_factory=list)
-    """Of each Choice which alternative runs; empty before the first call."""
+    """The alternative of each Choice that runs; empty before the first call."""
     timed: Replay | None = None
 
     def run(self, *args: Any) -> Any:
@@ -129,7 +127,7 @@ class _PlannedCall:
         return self.timed.call(*args)
 
     def audit(self, *args: Any) -> Any:
-        """The same, audited."""
+        """Run the call, audited."""
         return self._audited(*args)
 
     @functools.cached_property
@@ -141,8 +139,8 @@ class _PlannedCall:
         copies = list(_copies(plan, self.choices))
 
         def call(*args: Any) -> Any:
-            given = dict(zip(inputs_of(plan), tensors(args), strict=True))
-            copied = {output: _view(plan, given, source).clone() for output, source in copies}
+            values = dict(zip(inputs_of(plan), tensors(args), strict=True))
+            copied = {output: _view(plan, values, source).clone() for output, source in copies}
             result = replay.call(*args)
             if planned.device.startswith("cuda"):
                 torch.cuda.synchronize()
@@ -178,24 +176,24 @@ class Calls:
         return self
 
     def next(self, bindings: dict[str, Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """What to call in place of the next match, and with what of its `bindings`.
+        """The function to call in place of the next match, and its arguments out of `bindings`.
 
         Raises RuntimeError if the recording has no further call.
         """
-        one = next(self._left, None)
-        if one is None:
+        planned = next(self._left, None)
+        if planned is None:
             raise RuntimeError("the passes match more often than when they were recorded")
-        args = tuple(bound_argument(argument, bindings) for argument in one.call.arguments)
-        return one.audit if self._are_audited else one.run, args
+        args = tuple(bound_argument(argument, bindings) for argument in planned.call.arguments)
+        return planned.audit if self._are_audited else planned.run, args
 
 
 def inputs_of(plan: Plan) -> list[int]:
     """The values that a call is given, in order; one twice where it is given twice."""
-    return [one.value for one in flattened(plan.inputs) if isinstance(one, ValueArg)]
+    return [argument.value for argument in flattened(plan.inputs) if isinstance(argument, ValueArg)]
 
 
 def _copies(plan: Plan, choices: list[int]) -> Iterator[tuple[int, int]]:
-    """Of results that torch copies an input to before a kernel writes there: the result, and the source."""
+    """Results that torch copies an input to before a kernel writes there: the result, and the source."""
     results = {leaf.value for leaf in leaves(plan.result) if isinstance(leaf, ValueArg)}
     inputs = set(inputs_of(plan))
     for step in taken(plan.steps, iter(choices)):
@@ -206,10 +204,10 @@ def _copies(plan: Plan, choices: list[int]) -> Iterator[tuple[int, int]]:
                     yield number, step.source
 
 
-def _view(plan: Plan, given: dict[int, torch.Tensor], number: int) -> torch.Tensor:
+def _view(plan: Plan, values: dict[int, torch.Tensor], number: int) -> torch.Tensor:
     """A view of an input, as a tensor."""
     value, (base, offset) = plan.values[number], memory.place(plan, number)
-    tensor = given[base].view(memory.dtype_of(value)) if offset or number != base else given[base]
+    tensor = values[base].view(memory.dtype_of(value)) if offset or number != base else values[base]
     return tensor.as_strided(value.shape, value.stride, tensor.storage_offset() + offset // tensor.itemsize)
 
 

@@ -48,12 +48,12 @@ _TAKE_S = 20.0
 
 @dataclass(frozen=True)
 class Answer(Generic[R]):
-    """What a worker said, and the referee's own clock between the worker's start and end marks, ns."""
+    """A worker's message, and the referee's own clock between the worker's start and end marks, ns."""
 
     said: R | Failure
     clock_ns: int | None
     waited_ns: int = 0
-    """Of a block that begins when it is told to: how long the worker waited for a core."""
+    """In a block that begins on a signal: the time that the worker waited for a core."""
 
     @property
     def error(self) -> Error | None:
@@ -62,7 +62,7 @@ class Answer(Generic[R]):
 
     @property
     def reply(self) -> R:
-        """What was asked for, where there is no error."""
+        """The reply that was asked for, where there is no error."""
         assert not isinstance(self.said, Failure)
         return self.said
 
@@ -159,10 +159,10 @@ class Zygote:
             if "errno" in reply:
                 raise OSError(reply["errno"], os.strerror(reply["errno"]))
             raise InfrastructureError(str(reply["error"]) + last_line(tail(scratch / "log")))
-        return Worker(self, int(reply["pid"]), Channel(ours), scratch, reply["protections"], self._lease)
+        return Worker(self, int(reply["pid"]), Channel(ours), scratch, reply["protections"])
 
     def ending(self, pid: int) -> Ending | None:
-        """How a worker ended; None if it does not begin to end within a second, or the zygote is lost."""
+        """How a worker ended; None if it does not begin to within a second, or its server is lost."""
         began = time.monotonic()
         try:
             while time.monotonic() < began + (EXIT_TIMEOUT_S if is_exiting(pid) else 1.0):
@@ -186,7 +186,7 @@ class Zygote:
             raise InfrastructureError(f"the evaluator's warm process is gone{why}") from error
 
     def close(self) -> None:
-        """End the zygote and with it every worker."""
+        """End the fork server and with it every worker."""
         self._channel.close()
         try:
             self._process.wait(timeout=5)
@@ -209,10 +209,9 @@ class Worker:
         channel: Channel,
         scratch: Path,
         protections: dict[str, str],
-        lease: DeviceLease | None,
     ) -> None:
         self.pid, self.scratch, self.protections = pid, scratch, protections
-        self._zygote, self._channel, self._lease = zygote, channel, lease
+        self._zygote, self._channel, self._lease = zygote, channel, zygote._lease
         self._parent = zygote._process
         self._memory_kills = memory_kills()
         self._is_reaped = self._is_closed = False
@@ -237,9 +236,9 @@ class Worker:
         try:
             marks = self._send(request, timeout_s, fds)
             while True:
-                said, _ = self._channel.receive(max(0.0, deadline - time.monotonic()))
+                message, _ = self._channel.receive(max(0.0, deadline - time.monotonic()))
                 now = time.perf_counter_ns()
-                reply = worker_messages.read(request, said)
+                reply = worker_messages.read(request, message)
                 if isinstance(reply, worker_messages.Reply):
                     clocked = None if started is None or ended is None else ended - started
                     if marks is not None and isinstance(reply, worker_messages.RunReply):
@@ -294,7 +293,7 @@ class Worker:
         return marks
 
     def _died(self, closed: bool) -> WorkerDied:
-        """What ended the worker, which is killed if it was not dead."""
+        """The end of the worker, which is killed if it was not dead."""
         ending = self._ending() if closed else None
         killed = memory_kills() > self._memory_kills
         log, self._is_reaped = self.log(), ending is not None
@@ -304,7 +303,7 @@ class Worker:
         return WorkerDied(ending.code, log, no_memory=killed, cpu_s=ending.cpu_s)
 
     def is_alive(self) -> bool:
-        """Whether it still runs, as far as a look at its process tells."""
+        """Tell whether it still runs, as far as a look at its process tells."""
         if self._is_closed or self._parent.poll() is not None:
             return False
         try:
@@ -323,7 +322,7 @@ class Worker:
         return tail(self.scratch / "log", limit)
 
     def interrupt(self) -> None:
-        """Kill the worker's processes; who waits for an answer is told that it died."""
+        """Kill the worker's processes; a pending `ask` raises WorkerDied."""
         if not self._is_closed:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)

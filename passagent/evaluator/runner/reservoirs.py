@@ -21,8 +21,8 @@ candidate's and eager's may hold all of them at a time."""
 
 
 def device_bytes(device: str) -> int:
-    """The memory of a GPU, all told. Its properties are no way to it here: torch counts devices before it
-    tells them, which fails now and then in a sandbox.
+    """The whole memory of a GPU. Its properties are no way to it here: torch counts devices before it
+    gives them, which fails now and then in a sandbox.
     """
     return int(torch.cuda.mem_get_info(device)[1])
 

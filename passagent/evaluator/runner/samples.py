@@ -1,4 +1,4 @@
-"""What a measurement is made of: the raw times of both sides, and the speedup that they tell."""
+"""The parts of a measurement: the raw times of both sides, and the speedup that follows from them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEAST = 10
 
 
 def counted(ns: int, calls: int, overhead_ns: int) -> int:
-    """What a call takes of the time that so many together took, less what is the host's."""
+    """The time of one call out of so many together, less the host's part."""
     return max(1, round(max(ns - overhead_ns, ns / LEAST) / calls))
 
 
@@ -27,9 +27,9 @@ class Samples:
     hidden: list[int] = field(default_factory=list)
     """For each block what another's clock (the referee's, eager's worker's) saw beyond the own times."""
     waited: list[int] = field(default_factory=list)
-    """How long a core was waited for meanwhile, in blocks that begin when the worker is told to."""
+    """The time that a core was waited for meanwhile, in blocks that begin on a signal."""
     copying: list[list[int]] = field(default_factory=list)
-    """What copying the outputs of each call took, where they were."""
+    """The time of copying each call's outputs, where they were."""
     device: list[int] = field(default_factory=list)
     calls: int = 1
     """Calls in each of the times, and what of a time is the host's (hostless.py): """
@@ -37,7 +37,7 @@ class Samples:
 
     @property
     def counted(self) -> list[list[int]]:
-        """What a call takes, block by block, as it counts for the speedup."""
+        """The time of a call, block by block, as it counts for the speedup."""
         return [[counted(n, self.calls, self.overhead_ns) for n in block] for block in self.blocks]
 
     @property
@@ -65,7 +65,7 @@ class Timing:
     speedup: float = math.nan
     """eager / compiled, end to end: see estimate.ratio; by PassBench's protocol that of the two medians."""
     eager_ns: float = math.nan
-    """What eager takes, end to end, where the speedup is that: compiled takes `eager_ns / speedup`."""
+    """Eager's time, end to end, where the speedup is that: compiled takes `eager_ns / speedup`."""
     is_paced: bool = False
     """The speedup goes with the pace of the machine: it is stated for the one at which eager takes that."""
     low: float = math.nan

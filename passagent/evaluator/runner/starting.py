@@ -26,7 +26,7 @@ _END_S = 10.0
 
 @dataclass(frozen=True)
 class Started:
-    """A zygote's process that is on its way, the socket on which it will say so, its private directory."""
+    """A fork server on its way: its process, the socket on which it will say so, its private directory."""
 
     process: subprocess.Popen[bytes]
     socket: socket.socket
@@ -70,8 +70,8 @@ def start_referee(
         log = tempfile.TemporaryFile()  # noqa: SIM115
     ours, theirs = socket.socketpair()
     with theirs:
-        own = config.model_copy(update={"device": device})
-        words = [own.model_dump_json(), json.dumps(cores), *([] if task_path is None else [str(task_path)])]
+        local = config.model_copy(update={"device": device})
+        words = [local.model_dump_json(), json.dumps(cores), *([] if task_path is None else [str(task_path)])]
         process = subprocess.Popen(
             [sys.executable, "-m", "passagent.evaluator.service.serve", *words],
             stdin=theirs.fileno(),
@@ -104,7 +104,7 @@ def owner_ahead(config: EvaluatorConfig, task_path: Path) -> Iterator[StartedRef
 
 
 def start_zygote(device: str, threads: int, interpreter: bool = False) -> Started:
-    """Start a zygote and do not wait for it. Raises InfrastructureError."""
+    """Start a fork server and do not wait for it. Raises InfrastructureError."""
     with named("the evaluator's worker did not start"):
         return _start_zygote(device, threads, interpreter)
 
@@ -128,6 +128,6 @@ def _start_zygote(device: str, threads: int, interpreter: bool) -> Started:
 
 
 def zygote_environment(scratch: Path, threads: int, device: str, interpreter: bool) -> dict[str, str]:
-    """The environment of a zygote and of its workers."""
+    """The environment of a fork server and of its workers."""
     extra = {"TRITON_INTERPRET": "1"} if interpreter else {}
     return worker_environment(scratch, threads, device) | extra

@@ -57,7 +57,7 @@ def take(
     loaded: Loaded | Planned | None,
     compiler: str | None,
 ) -> tuple[calls.Graph, GraphReply]:
-    """What a `graph` request names, ready to be called, and what is reported of it.
+    """Make the subgraph of a `graph` request ready to be called, with the report on it.
 
     Without a candidate or `compiler` it is eager. A graph that is not known yet is captured here.
     """
@@ -125,7 +125,7 @@ def take(
 def _dispatches(graph: calls.Graph, report: dict[str, Any], compiler: str | None) -> float:
     """How many empty operators the host's share of a call is worth."""
     if is_compiled(compiler):
-        return hostless.compiled_dispatches(sum(isinstance(one, torch.Tensor) for one in graph.live))
+        return hostless.compiled_dispatches(sum(isinstance(value, torch.Tensor) for value in graph.live))
     names = [operator_name(node["target"]) for node in _computing(graph.nodes)]
     operators = sum(name != "getitem" for name in report.get("left", names)) - report["matches"]
     return hostless.dispatches(operators, report["matches"])
@@ -153,7 +153,7 @@ def _rewritten(apply: Apply, nodes: Nodes) -> _Built:
 
 
 def _compiled(apply: Apply, module: torch.nn.Module) -> _Built:
-    """The same behind torch.compile's guards: Dynamo captures here, and the backend applies the passes."""
+    """Build the graph behind torch.compile's guards: Dynamo captures, the backend applies the passes."""
     built = _Built(module, None, {})
 
     def compiled(is_audited: bool) -> Callable[..., Any]:

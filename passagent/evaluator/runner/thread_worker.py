@@ -47,9 +47,9 @@ class InsideZygote:
     ) -> ThreadWorker:
         """A worker. Limits and places are this process's own, whatever is asked for."""
         with named("a worker cannot be started"):
-            made = ThreadWorker(Path(tempfile.mkdtemp(dir=self._scratch)), self._threads, self._lease)
-        self._workers = [one for one in self._workers if one.is_alive()] + [made]
-        return made
+            worker = ThreadWorker(Path(tempfile.mkdtemp(dir=self._scratch)), self._threads, self._lease)
+        self._workers = [known_worker for known_worker in self._workers if known_worker.is_alive()] + [worker]
+        return worker
 
     def load_dynamo(self, compiler: bool = False) -> None:
         """Import Dynamo. `compiler`: and TorchInductor."""
@@ -57,8 +57,8 @@ class InsideZygote:
 
     def close(self) -> None:
         """End every worker; this process has as many threads for torch as before."""
-        for one in self._workers:
-            one.kill()
+        for thread_worker in self._workers:
+            thread_worker.kill()
         torch.set_num_threads(self._before)
         shutil.rmtree(self._scratch, ignore_errors=True)
 
@@ -82,7 +82,7 @@ class ThreadWorker(Worker):
                 self._log = traceback.format_exc()
 
     def is_alive(self) -> bool:
-        """Whether its thread still serves."""
+        """Tell whether its thread still serves."""
         return not self._is_closed and self._thread.is_alive()
 
     def log(self, limit: int = 2000) -> str:
@@ -90,7 +90,7 @@ class ThreadWorker(Worker):
         return self._log[-limit:]
 
     def interrupt(self) -> None:
-        """Let it end as soon as it has answered; who waits for the answer is told that it died."""
+        """Let it end as soon as it has answered; a pending `ask` raises WorkerDied."""
         with suppress(OSError):
             self._channel.socket.shutdown(socket.SHUT_RDWR)
 

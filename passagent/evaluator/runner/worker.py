@@ -1,4 +1,4 @@
-"""What runs in a worker process: load a candidate (or none: the baseline), run a subgraph, report times.
+"""The program of a worker process: load a candidate (or none: the baseline), run a subgraph, report times.
 
 A worker compares nothing and judges nothing. The baseline's worker and a candidate's run the same code on the
 same graph, so that both sides cost the same but for the rewritten regions. What it can be asked for is in
@@ -41,7 +41,8 @@ from passagent.tasks.module import full_device
 
 
 def warm_up_dynamo(cuda: bool) -> None:
-    """In the zygote: import Dynamo and, on the CPU, capture something small: it prepares much at first use.
+    """In the fork server: import Dynamo and, on the CPU, capture a small graph: much is prepared at first
+    use.
 
     Where workers use CUDA it may not run here: it asks for the devices, and what has been asked for cannot be
     forked.
@@ -90,8 +91,8 @@ def serve(channel: Channel, protections: dict[str, str], folder: Path) -> None:
         except Exception as error:
             reply = messages.Failure(error=explain(error, state.root))
         if state.loaded is not None:
-            found = [told(one) for one in state.blocks.take()[: messages.VIOLATIONS]]
-            reply = reply.model_copy(update={"violations": found})
+            violations = [told(violation) for violation in state.blocks.take()[: messages.VIOLATIONS]]
+            reply = reply.model_copy(update={"violations": violations})
         channel.send(reply.model_dump(exclude_unset=True))
 
 
@@ -212,7 +213,7 @@ def _lockstep(state: _State, request: messages.Lockstep, fds: list[int]) -> mess
     turn = Turn(fds[0])
     try:
         with calls.no_collection():
-            groups, kept = calls.lockstep(graph, request.groups, request.often, request.side, turn)
+            groups, kept_calls = calls.lockstep(graph, request.groups, request.often, request.side, turn)
     except TurnLost:
         turn.abort()
         graph.outputs.reset()
@@ -223,7 +224,7 @@ def _lockstep(state: _State, request: messages.Lockstep, fds: list[int]) -> mess
     finally:
         turn.close()
     graph.outputs.reset()
-    return messages.LockstepReply(groups=groups, kept=[_kept(graph, one) for one in kept])
+    return messages.LockstepReply(groups=groups, kept=[_kept(graph, kept_call) for kept_call in kept_calls])
 
 
 def _audit(state: _State, request: messages.Audit) -> messages.AuditReply:
@@ -239,52 +240,52 @@ def _audit(state: _State, request: messages.Audit) -> messages.AuditReply:
     graph, audit = state.graphs[request.id], state.blocks
     assert graph.audited is not None
     results: list[torch.Tensor] = []
-    kept: list[messages.Kept] = []
+    kept_calls: list[messages.Kept] = []
     copies: list[list[messages.Tensor | None]] = []
     graph.outputs.reset()
     for number, chosen in enumerate([request.before, *request.sets]):
         audit.begin(results, poisoned=chosen >= SETS)
         graph.hold(chosen)
-        given = [_placed(audit, graph, chosen, i) for i in range(len(graph.live))]
+        inputs = [_placed(audit, graph, chosen, i) for i in range(len(graph.live))]
         if number and request.wrong is not None:
-            given[request.wrong[0]].view(-1)[request.wrong[1]] = request.wrong[2]
-        out = graph.audited(*[given[i] for i in graph.order])
-        seen = replace(graph, live=given, refreshers={})
-        one = calls.keep_call(seen, out, chosen, [0] * len(given))
+            inputs[request.wrong[0]].view(-1)[request.wrong[1]] = request.wrong[2]
+        out = graph.audited(*[inputs[i] for i in graph.order])
+        as_called = replace(graph, live=inputs, refreshers={})
+        call = calls.keep_call(as_called, out, chosen, [0] * len(inputs))
         if number:
             results += calls.tensors(out)
-            kept.append(_kept(graph, one))
+            kept_calls.append(_kept(graph, call))
             copied = map(audit.copy_of, calls.tensors(out))
             copies.append([tensor if tensor is None else _written(graph, tensor) for tensor in copied])
-        del one
+        del call
     audit.check_zones()
     if not graph.is_warm and audit.is_clean:
         graph.call(*graph.args)
         graph.is_warm = True
-    then = [output for one in kept for output in one.outputs]
+    then = [output for kept_call in kept_calls for output in kept_call.outputs]
     stable = all(_is_still(graph, *pair) for pair in zip(results, then, strict=True))
     results.clear()
     audit.close()
     graph.hold()
-    return messages.AuditReply(kept=kept, stable=stable, copies=copies)
+    return messages.AuditReply(kept=kept_calls, stable=stable, copies=copies)
 
 
 def _is_still(graph: calls.Graph, now: torch.Tensor, then: messages.Output) -> bool:
-    """Whether an output is what was written of it; read without mapping the arena, where kernels are."""
+    """Tell whether an output is still what was written of it; read without mapping the arena."""
     return calls.same_bytes(now, graph.outputs.unmapped(then)[:].to(now.device))
 
 
 def _float64(state: _State, request: messages.Float64) -> messages.Float64Reply:
-    """See messages.Float64."""
+    """Answer messages.Float64."""
     graph, order = _holding(state, request.id, request.set), request.order
     values = _values(graph, request.set, request.windows)
     written = [order.index(i) for i in request.inputs]
-    given = [values[i] for i in order]
+    inputs = [values[i] for i in order]
     room: list[torch.Tensor] = []
     if request.seed is None:
-        outputs = in_float64(graph.plain, given, written)
+        outputs = in_float64(graph.plain, inputs, written)
     else:
-        outputs, room = settle(graph.plain, given, written, request.seed, request.is_small)
+        outputs, room = settle(graph.plain, inputs, written, request.seed, request.is_small)
     graph.outputs.reset()
     described = None if outputs is None else [_written(graph, tensor) for tensor in outputs]
     return messages.Float64Reply(outputs=described, room=[_written(graph, tensor) for tensor in room])
@@ -299,13 +300,13 @@ def _rounding(state: _State, request: messages.Rounding) -> messages.RoundingRep
 
 
 def _states(state: _State, request: messages.States) -> messages.StatesReply:
-    """What each operator of the graph writes into the inputs `inputs`, on `windows` of set `set`."""
+    """Answer messages.States: what each operator writes into `inputs`, on `windows` of set `set`."""
     graph = _holding(state, request.id, request.set)
     values = _values(graph, request.set, request.windows)
     inputs = [values[i] for i in request.inputs]
-    found, due = states_of(graph.plain, [values[i] for i in request.order], inputs)
+    of_operators, due = states_of(graph.plain, [values[i] for i in request.order], inputs)
     graph.outputs.reset()
-    states = [[_written(graph, tensor) for tensor in one] for one in found]
+    states = [[_written(graph, tensor) for tensor in tensors] for tensors in of_operators]
     return messages.StatesReply(states=states, due=due)
 
 
@@ -337,25 +338,25 @@ def _placed(audit: Blocks, graph: calls.Graph, chosen: int, position: int) -> An
 
 
 def _told(last: calls.Written) -> messages.Kept:
-    """What the referee reads of a timed call."""
+    """A timed call as the referee reads it."""
     returned = zip(last.places, last.facts, strict=False)
     outputs = [messages.Output(**vars(place), **facts) for place, facts in returned]
-    left: list[messages.Tensor | None] = []
-    left += [messages.Tensor(**vars(place)) for place in last.places[len(last.facts) :]]
-    return messages.Kept(outputs=outputs, mutated=last.mutated, left=left)
+    after: list[messages.Tensor | None] = []
+    after += [messages.Tensor(**vars(place)) for place in last.places[len(last.facts) :]]
+    return messages.Kept(outputs=outputs, mutated=last.mutated, left=after)
 
 
-def _kept(graph: calls.Graph, kept: calls.Kept) -> messages.Kept:
-    """What the referee reads of a call: outputs described in the arena, and inputs that changed.
+def _kept(graph: calls.Graph, kept_call: calls.Kept) -> messages.Kept:
+    """A call as the referee reads it: outputs described in the arena, and inputs that changed.
 
     `left`: what it left in the inputs that eager writes into, none where that is what was there.
     """
     outputs = [
         messages.Output(**vars(graph.outputs.write(tensor)), **facts)
-        for tensor, facts in zip(kept.copies, kept.facts, strict=True)
+        for tensor, facts in zip(kept_call.copies, kept_call.facts, strict=True)
     ]
-    left = [one if one is None else _written(graph, one) for one in kept.left]
-    return messages.Kept(outputs=outputs, mutated=kept.mutated, left=left)
+    after = [tensor if tensor is None else _written(graph, tensor) for tensor in kept_call.left]
+    return messages.Kept(outputs=outputs, mutated=kept_call.mutated, left=after)
 
 
 def _written(graph: calls.Graph, tensor: torch.Tensor) -> messages.Tensor:

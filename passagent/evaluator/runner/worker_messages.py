@@ -1,4 +1,4 @@
-"""What the referee and its workers say to each other: requests, and replies as a schema with limits.
+"""Messages between the referee and its workers: requests, and replies as a schema with limits.
 
 A worker runs a candidate's code, which can send what it likes. Each of its messages is a mark, a request for
 a build (build_requests.py), or the reply to the request at hand. It is held against the schema before
@@ -17,7 +17,7 @@ from passagent.plan.arguments import Dtype
 from passagent.sandbox.channel import Placed
 
 VERSION: Literal[2] = 2
-"""Of these messages: a worker of another version takes none."""
+"""The version of these messages: a worker of another version takes none."""
 TEXT = 1 << 14
 """Characters of an error, or of a node that is printed."""
 VIOLATIONS = 1000
@@ -111,7 +111,7 @@ class GraphReply(Reply):
     """How many empty operators the host's share of a call is worth, and what one of them takes, ns."""
     operator_ns: _Figure = 0.0
     nodes: list[dict[str, Any]] | None = None
-    """Of a graph that the worker had to capture, which none does that runs a candidate's code."""
+    """The nodes of a graph that the worker had to capture, which none does that runs a candidate's code."""
     order: list[_Count] = []
 
 
@@ -124,7 +124,7 @@ class RunReply(Reply):
 
     @property
     def returned(self) -> Kept:
-        """What was kept, of a call that was to be."""
+        """The kept call, where one was to be kept."""
         assert self.kept is not None
         return self.kept
 
@@ -178,14 +178,14 @@ Windows = list[int]
 
 
 class Request(BaseModel, Generic[R]):
-    """What a worker is asked for, and with a reply of which kind it answers. The referee is believed."""
+    """A request to a worker, and the kind of its reply. The referee is believed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     op: str
 
     def fits(self, reply: R) -> bool:
-        """Whether the reply holds as many parts as were asked for."""
+        """Tell whether the reply holds as many parts as were asked for."""
         return True
 
 
@@ -239,14 +239,14 @@ class TakeGraph(Request[GraphReply]):
     output_bytes: int
 
     def fits(self, reply: GraphReply) -> bool:
-        """Only a graph that was not known is told."""
+        """Check that nodes are reported only of a graph that was not known."""
         return (reply.nodes is None) == (self.nodes is not None)
 
 
 class Run(Request[RunReply]):
     """A timed call on each of `windows` of a set. See reference.run_request.
 
-    A worker is not told how many there are (Worker.ask): they lie in a file that goes beside.
+    A worker does not know how many there are (Worker.ask): they are in a file that goes with the request.
     """
 
     op: Literal["run"] = "run"
@@ -273,7 +273,7 @@ class Turns(BaseModel):
     set: int
     turns: list[list[Windows]]
     skips: list[int]
-    """Of each turn so many calls are not measured."""
+    """Calls of each turn that are not measured."""
     keep: tuple[int, int] | None
     """Turn and call of which the outputs are handed back."""
     core: int = 0
@@ -293,8 +293,8 @@ class Lockstep(Request[LockstepReply]):
         if reply.ended_early:
             return not (reply.groups or reply.kept)
         counts = [sum(map(len, group.turns)) for group in self.groups]
-        kept = sum(group.keep is not None for group in self.groups)
-        return [len(group.samples) for group in reply.groups] == counts and len(reply.kept) == kept
+        count = sum(group.keep is not None for group in self.groups)
+        return [len(group.samples) for group in reply.groups] == counts and len(reply.kept) == count
 
 
 class DeviceTimes(Request[DeviceReply]):
@@ -322,10 +322,10 @@ class Audit(Request[AuditReply]):
     """An input, an element of it and the value that it has on `sets`."""
 
     def fits(self, reply: AuditReply) -> bool:
-        """What each call returned, and what torch copied for each of its outputs."""
+        """Check for each call that it returned, and that torch's copies fit its outputs."""
         rows = zip(reply.kept, reply.copies, strict=False)
         fits = len(reply.kept) == len(reply.copies) == len(self.sets)
-        return fits and all(len(kept.outputs) == len(copies) for kept, copies in rows)
+        return fits and all(len(kept_call.outputs) == len(copies) for kept_call, copies in rows)
 
 
 class _OfEager(Request[R], Generic[R]):
@@ -356,7 +356,7 @@ class Rounding(_OfEager[RoundingReply]):
 
 
 class States(_OfEager[StatesReply]):
-    """What each operator writes into the inputs."""
+    """Request what each operator writes into the inputs."""
 
     op: Literal["states"] = "states"
 
@@ -385,7 +385,7 @@ def request(message: dict[str, Any]) -> Request[Any]:
     return _BY_NAME[message["op"]].model_validate(message)
 
 
-def read(asked: Request[R], message: dict[str, Any]) -> Mark | BuildRequest | Failure | R:
+def read(request: Request[R], message: dict[str, Any]) -> Mark | BuildRequest | Failure | R:
     """Read what a worker says: a mark, a request for a build, a failure, its reply. Else raise ValueError."""
     if "mark" in message:
         return Mark.model_validate(message)
@@ -393,7 +393,7 @@ def read(asked: Request[R], message: dict[str, Any]) -> Mark | BuildRequest | Fa
         return build_request(message)
     if "error" in message:
         return Failure.model_validate(message)
-    reply: R = _KINDS[type(asked)].model_validate(message)  # type: ignore[assignment]
-    if asked.fits(reply):
+    reply: R = _KINDS[type(request)].model_validate(message)  # type: ignore[assignment]
+    if request.fits(reply):
         return reply
-    raise ValueError(f"a reply to {asked.op} that does not fit it")
+    raise ValueError(f"a reply to {request.op} that does not fit it")

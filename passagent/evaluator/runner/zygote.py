@@ -152,7 +152,7 @@ def _become_worker(report: Channel, message: dict[str, Any], fds: list[int], cud
         os.dup2(null, 0)
         os.environ.clear()
         os.environ.update(message["env"])
-        tempfile.tempdir = None  # what was looked up in the zygote's environment
+        tempfile.tempdir = None  # what was looked up in the fork server's environment
         scratch, limits = Path(message["env"]["HOME"]), sandbox.Limits(**message["limits"])
         needed = {worker_fd, report.socket.fileno()}
         sandbox.limit(limits)

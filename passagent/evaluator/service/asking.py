@@ -1,4 +1,4 @@
-"""What a referee is asked for, as plain data, and its answer; whoever carries them."""
+"""Requests to a referee, as plain data, and its answers; whoever carries them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def answer(referee: Referee, request: dict[str, Any]) -> Any:
     """
     task = load_task(request["task"])
     if "describe_s" in request:
-        return [asdict(one) for one in referee.describe(task, request["describe_s"])]
+        return [asdict(graph) for graph in referee.describe(task, request["describe_s"])]
     subject = Candidate(request["files"]) if "files" in request else request["compiler"]
     if request.get("outline"):
-        found = referee.outline(task, subject)
-        return found if isinstance(found, list) else found.model_dump()
-    made = referee.evaluate(task, subject, request.get("bar"))
-    return made.model_dump() | {"plan_files": made.plan_files}
+        outline = referee.outline(task, subject)
+        return outline if isinstance(outline, list) else outline.model_dump()
+    evaluation = referee.evaluate(task, subject, request.get("bar"))
+    return evaluation.model_dump() | {"plan_files": evaluation.plan_files}

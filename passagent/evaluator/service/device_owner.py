@@ -1,4 +1,4 @@
-"""Who alone measures on a device, wherever that is: what the pool asks, and how it hears of losses."""
+"""The only one that measures on a device, wherever that is: its requests, and how losses are reported."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class DeviceOwner(Protocol):
         ...
 
     async def check(self, quick: bool = False) -> str | None:
-        """What is wrong with the device, in a line; None if it is healthy. `quick` launches no kernel."""
+        """Name the fault of the device, in a line; None if it is healthy. `quick` launches no kernel."""
         ...
 
     async def stop(self) -> None:
@@ -56,7 +56,7 @@ class Fleet(Protocol):
 
     @property
     def owners(self) -> Sequence[DeviceOwner]:
-        """Those that are there at the beginning."""
+        """The owners that are there at the beginning."""
         ...
 
     async def attend(self, add: Callable[[DeviceOwner], None]) -> None:

@@ -1,4 +1,4 @@
-"""What is known need not be measured again: an equal subject on an equal task under equal conditions.
+"""Reuse evaluations: an equal subject on an equal task under equal conditions.
 
 Equal task: by the content of all its files. Equal conditions: the evaluator's own version and all that
 `environment_key` names. A measurement that the machine failed is not known, nor is a refusal that rests on a
@@ -48,41 +48,42 @@ class Known:
     from_store: bool = True
 
 
+@dataclass(frozen=True)
+class Case:
+    """A subject on a task, and the conditions of its measurement."""
+
+    task: Task
+    subject: Subject
+    environment: str
+    """The words of `environment_key`."""
+
+
 Judge = Callable[[Path, Subject], Awaitable[Evaluation]]
 """EvaluatorPool.evaluate."""
 
 
-async def evaluate(
-    judge: Judge,
-    store: Store,
-    task: Task,
-    subject: Subject,
-    environment: str,
-    fresh: bool = False,
-) -> Known:
+async def evaluate(judge: Judge, store: Store, case: Case, fresh: bool = False) -> Known:
     """The evaluation, from the store (unless `fresh`) or measured and stored. Raises what `judge` raises."""
-    known = None if fresh else recall(store, task, subject, environment)
-    if known is not None:
-        return known
-    evaluation = await judge(task.path, subject)
-    return Known(keep(store, task, subject, environment, evaluation), evaluation, now(), from_store=False)
+    stored = None if fresh else recall(store, case)
+    if stored is not None:
+        return stored
+    evaluation = await judge(case.task.path, case.subject)
+    return Known(keep(store, case, evaluation), evaluation, now(), from_store=False)
 
 
 def no_opinion(validator: dict[str, Any] | None) -> bool:
-    """Whether an evaluation is as it was measured, with no validator's opinion."""
+    """Tell whether an evaluation is as it was measured, with no validator's opinion."""
     return validator is None
 
 
 def recall(
     store: Store,
-    task: Task,
-    subject: Subject,
-    environment: str,
+    case: Case,
     fits: Callable[[dict[str, Any] | None], bool] = no_opinion,
     unstable: bool = False,
     bar: float | None = None,
 ) -> Known | None:
-    """The newest evaluation of an equal subject under `environment`, if there is one that stands.
+    """The newest evaluation of an equal case, if there is one that stands.
 
     `fits` says of its `validator` whether it may be used, and `unstable` whether its timing may have been so.
     Under a `bar`, an AS, one will do that was measured under another, if it was not cut short or is below.
@@ -93,12 +94,12 @@ def recall(
             return True
         return bar is not None and (not result.get("stopped_early") or result["as_high"] < bar)
 
-    found = evaluations.find_evaluation(
+    stored = evaluations.find_evaluation(
         store,
-        candidate_key=_key(subject),
-        task_key=task.key,
+        candidate_key=_key(case.subject),
+        task_key=case.task.key,
         evaluator_version=evaluator_version(),
-        environment=environment,
+        environment=case.environment,
         stands=lambda result: (
             fits(result.get("validator"))
             and (unstable or not evaluations.is_unstable(result))
@@ -106,22 +107,22 @@ def recall(
             and precise(result)
         ),
     )
-    if found is None:
+    if stored is None:
         return None
     # the equal task may have had another name
-    return Known(found.id, Evaluation.model_validate(found.result | {"task": task.name}), found.measured_at)
+    return Known(
+        stored.id, Evaluation.model_validate(stored.result | {"task": case.task.name}), stored.measured_at
+    )
 
 
 def keep(
     store: Store,
-    task: Task,
-    subject: Subject,
-    environment: str,
+    case: Case,
     evaluation: Evaluation,
     run_id: str | None = None,
     packed: evaluations.Packed | None = None,
 ) -> int:
-    """Store an evaluation made under `environment`, charged to a run if there is one; its id.
+    """Store the evaluation of `case`, charged to a run if there is one; its id.
 
     `packed`: of evaluations.pack, for a transaction to be short.
     """
@@ -130,9 +131,9 @@ def keep(
     return evaluations.add_evaluation(
         store,
         run_id,
-        task_key=task.key,
-        environment=environment,
-        candidate_key=_key(subject),
+        task_key=case.task.key,
+        environment=case.environment,
+        candidate_key=_key(case.subject),
         packed=packed or evaluations.pack(evaluation.model_dump(mode="json")),
     )
 
@@ -155,7 +156,7 @@ def _machine(device: str) -> str:
 
 
 def machine_words(device: str) -> str:
-    """What measurements on a device of this machine depend on, whatever the machine is called."""
+    """Describe what measurements on a device of this machine depend on, whatever the machine is called."""
     parts = [device_name("cpu")]
     if device != "cpu":
         parts += [find_devices(device)[0].model, f"driver {nvml.driver_version()}"]

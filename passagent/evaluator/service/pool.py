@@ -57,7 +57,7 @@ _pinned: ContextVar[list[str] | None] = ContextVar("pinned", default=None)
 
 @contextmanager
 def on_one_device() -> Iterator[None]:
-    """What is evaluated meanwhile is evaluated on one device, as long as that is fit."""
+    """Evaluate on one device meanwhile, as long as that is fit."""
     token = _pinned.set([])
     try:
         yield
@@ -86,7 +86,7 @@ class DeviceSlot:
         self.device, self.owner, self._cores = owner.device, owner, cores
         self.is_busy = False
         self.foresees = False
-        """It was told of a candidate that is next."""
+        """True once the next candidate was announced."""
         self.evaluations, self.faults, self.busy_s = 0, 0, 0.0
         self.failed_starts = 0
         self.quarantine: Quarantine | None = None
@@ -126,11 +126,11 @@ class EvaluatorPool:
         self._fleet = fleet
         self._attending: asyncio.Task[None] | None = None
         if fleet is None:
-            found = devices or find_devices(config.device) * cpu_sets(config)
-            shares = core_shares(len(found))
+            all_devices = devices or find_devices(config.device) * cpu_sets(config)
+            shares = core_shares(len(all_devices))
             self._slots = [
                 DeviceSlot(_owner(device, config, cores, None if number else ahead, tell), cores)
-                for number, (device, cores) in enumerate(zip(found, shares, strict=True))
+                for number, (device, cores) in enumerate(zip(all_devices, shares, strict=True))
             ]
         else:
             self._slots = [DeviceSlot(owner) for owner in fleet.owners]
@@ -210,8 +210,8 @@ class EvaluatorPool:
         Raises as `describe` does.
         """
         request = {"task": str(task_path), "files": candidate.files, "outline": True}
-        found = await self._ask(request)
-        return found if isinstance(found, list) else Evaluation.model_validate(found)
+        answer = await self._ask(request)
+        return answer if isinstance(answer, list) else Evaluation.model_validate(answer)
 
     async def _ask(self, request: dict[str, Any]) -> Any:
         """The answer to what measures nothing that counts."""
@@ -226,7 +226,7 @@ class EvaluatorPool:
                 raise
 
     async def _measure(self, slot: DeviceSlot, request: dict[str, Any]) -> Evaluation:
-        """One attempt. A failure that a sick device may be behind counts only if the device is healthy."""
+        """One attempt. A failure that a faulty device may cause counts only if the device is healthy."""
         begun, slot.foresees = time.monotonic(), False
         try:
             evaluation = Evaluation.model_validate(await slot.owner.ask(request))
@@ -256,7 +256,7 @@ class EvaluatorPool:
         return evaluation
 
     async def _clear(self, slot: DeviceSlot, quick: bool) -> None:
-        """Raise Lost if the device is sick."""
+        """Raise Lost if the device is faulty."""
         problem = await slot.owner.check(quick)
         if problem is not None:
             raise Lost(problem)
@@ -331,7 +331,7 @@ class EvaluatorPool:
                         await self._changed.wait()
 
     def _reasons(self) -> str:
-        """Of each quarantined device: since when, why, and when it is tried again."""
+        """For each quarantined device: since when, why, and when it is tried again."""
         return "; ".join(
             f"{slot.device.name} is quarantined since {q.since} ({q.reason}), "
             f"tried again in {max(0.0, q.until - time.monotonic()):.0f} s"
@@ -358,7 +358,7 @@ class EvaluatorPool:
         self._changed.set()
 
     def figures(self) -> list[dict[str, Any]]:
-        """Of each device, as plain data: what it is and does, and the share of the time that it was busy."""
+        """Figures of each device, as plain data: its state, and the share of the time that it was busy."""
         up_s = time.monotonic() - self._begun
         return [
             {

@@ -23,16 +23,16 @@ class RefereeInside:
 
     pid = None
 
-    def __init__(self, device: Device, config: EvaluatorConfig, tell: Callable[[str], None]) -> None:
+    def __init__(self, device: Device, config: EvaluatorConfig, notify: Callable[[str], None]) -> None:
         """`tell` gets lines for people, on the event loop."""
         self.device = device
         self._config = config.model_copy(update={"device": device.name})
-        self._tell = tell
+        self._tell = notify
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="referee")
         self._referee: Referee | None = None
 
     async def ask(self, request: dict[str, Any]) -> Any:
-        """See DeviceOwner."""
+        """Ask the referee, as DeviceOwner.ask says."""
         loop = asyncio.get_running_loop()
 
         def tell(text: str) -> None:
@@ -41,14 +41,14 @@ class RefereeInside:
         return await loop.run_in_executor(self._thread, self._ask, request, tell)
 
     async def foresee(self, request: dict[str, Any]) -> None:
-        """See DeviceOwner: nothing is begun beside what its thread does."""
+        """Do nothing: its one thread begins nothing ahead."""
 
-    def _ask(self, request: dict[str, Any], tell: Callable[[str], None]) -> Any:
+    def _ask(self, request: dict[str, Any], notify: Callable[[str], None]) -> Any:
         is_new = self._referee is None
         try:
             with named("the evaluator"):
                 if self._referee is None:
-                    self._referee = Referee(self._config, lease=DeviceLease(self.device, tell=tell))
+                    self._referee = Referee(self._config, lease=DeviceLease(self.device, tell=notify))
                 return answer(self._referee, request)
         except MachineFault:
             raise
@@ -60,7 +60,7 @@ class RefereeInside:
             raise Lost(f"{type(error).__name__}: {error}") from error
 
     async def check(self, quick: bool = False) -> str | None:
-        """See DeviceOwner."""
+        """Check the device, as DeviceOwner.check says."""
         return await health.check(self.device, quick)
 
     async def stop(self) -> None:

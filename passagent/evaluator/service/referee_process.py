@@ -32,7 +32,7 @@ KINDS: dict[str, type[PassagentError]] = {
     "failed": PassagentError,
     "machine": MachineFault,
 }
-"""What a referee raises, by its name in plain data; anything else is Lost."""
+"""Errors of a referee, by their names in plain data; anything else is Lost."""
 
 
 Connection = tuple[StartedReferee, asyncio.StreamReader, asyncio.StreamWriter]
@@ -47,11 +47,11 @@ class RefereeProcess:
         config: EvaluatorConfig,
         cores: list[int],
         ahead: StartedReferee | None = None,
-        tell: Callable[[str], None] = log.warning,
+        notify: Callable[[str], None] = log.warning,
     ) -> None:
         """`tell` gets the lines for people that come before an answer."""
         self.device, self._config, self._cores, self._ahead = device, config, cores, ahead
-        self._tell = tell
+        self._tell = notify
         self._started: StartedReferee | None = None
         self._connection: Connection | None = None
         self._memory_kills = memory_kills()
@@ -63,13 +63,13 @@ class RefereeProcess:
         return started.process.pid if started else None
 
     async def ask(self, request: dict[str, Any]) -> Any:
-        """See DeviceOwner."""
+        """Ask the referee, as DeviceOwner.ask says."""
         connection = self._connection or await self._start()
         answer = self._unwrap(await self._exchange(*connection, request))
         return answer["result"]
 
     async def foresee(self, request: dict[str, Any]) -> None:
-        """See DeviceOwner."""
+        """Announce the next request, as DeviceOwner.foresee says."""
         if self._connection is not None:
             self._connection[2].write(json.dumps({"next": request}).encode() + b"\n")
 
@@ -104,10 +104,10 @@ class RefereeProcess:
                 writer.write(json.dumps(request).encode() + b"\n")
                 await writer.drain()
             while line := await reader.readline():
-                said: dict[str, Any] = json.loads(line)
-                if "told" not in said:
-                    return said
-                self._tell(said["told"])
+                message: dict[str, Any] = json.loads(line)
+                if "note" not in message:
+                    return message
+                self._tell(message["note"])
         except (ConnectionError, asyncio.IncompleteReadError, ValueError) as error:
             log.info("%s: %s", self.device.name, error)
         ended = await _end_of(started.process)
@@ -136,7 +136,7 @@ class RefereeProcess:
         return f": {text.splitlines()[-1][:300]}" if text else ""
 
     async def check(self, quick: bool = False) -> str | None:
-        """See DeviceOwner."""
+        """Check the device, as DeviceOwner.check says."""
         return await health.check(self.device, quick)
 
     async def stop(self) -> None:

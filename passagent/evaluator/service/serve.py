@@ -1,8 +1,8 @@
 """A referee as a process: a request a line on stdin, an answer a line on stdout; it ends with its parent.
 
 The first answer says that it is ready, before any request. Until there is one it prepares for the task that
-it was told of. Before an answer there may be lines for people: `{"told": TEXT}`. `{"next": REQUEST}` has no
-answer: it is begun beside the request before it.
+it was started with. Before an answer there may be lines for people: `{"note": TEXT}`. `{"next": REQUEST}` has
+no answer: it is begun beside the request before it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def main() -> None:
         say(_outcome(work))
 
     def tell(text: str) -> None:
-        say({"told": text})
+        say({"note": text})
 
     def is_heard() -> bool:
         return is_working.is_set() or not requests.empty()
@@ -112,7 +112,7 @@ def _foresee(referee: Referee, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _outcome(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What the work gives, or its error as plain data."""
+    """The result of the work, or its error as plain data."""
     try:
         with named("the evaluator"):
             return work()
@@ -131,7 +131,7 @@ def _read(requests: queue.Queue[dict[str, Any]], referees: list[Referee]) -> Non
                 requests.put(request)
             elif referees:
                 _outcome(partial(_foresee, referees[0], request["next"]))  # what fails, its evaluation tells
-    os._exit(0)  # the parent is gone; the zygote notices and kills the workers
+    os._exit(0)  # the parent is gone; the fork server notices and kills the workers
 
 
 if __name__ == "__main__":

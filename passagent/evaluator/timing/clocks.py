@@ -19,12 +19,12 @@ from passagent.evaluator.result import Measured, Violation
 from passagent.evaluator.runner.samples import Samples
 
 BLOCK_S = 0.002
-"""What eager's calls of such a block take, about, s: less than other processes leave a core for, also on a
+"""About the time of eager's calls of such a block, s: less than other processes leave a core for, also on a
 busy machine, and more than waking up a worker takes, a tenth of a millisecond to four."""
 _MOST_CALLS = 64
-"""Of such a block: a candidate that gets slower from call to call is not asked for thousands."""
+"""The most calls of such a block: a candidate may get slower from call to call."""
 _HIDES = 0.75
-"""Of the pairs of blocks that tell, those in which a candidate that hides time shows it, at least, while a
+"""The least share of the telling pairs of blocks in which a candidate that hides time shows it, while a
 machine disturbs others; where it hides nothing either side shows as much."""
 _NAMED, _CLEARED = 4e-5, 0.02
 """Chances of naming one that hides nothing, and of clearing one that does: they say how many pairs are made
@@ -34,7 +34,7 @@ MOST_PAIRS = 160
 _SHARE = 0.1
 _NS_PER_CALL = 5_000
 _FLOOR_NS = 20_000
-"""What the clocks may differ by: a share of the time, ns a call, and ns a block for its two messages."""
+"""The allowed difference of the clocks: a share of the time, ns a call, and ns a block."""
 _REFRESH, _OWN = 0.5, 0.25
 """Where eager works in place: this share of the harness's time, or of eager's own. What is written before
 a call is still in its caches then, and not in those of a candidate that writes elsewhere."""
@@ -47,18 +47,18 @@ def block_length(eager: Samples) -> int:
 
 
 def suspicious(eager: Samples, compiled: Samples, in_place: bool = False) -> bool:
-    """Whether time is hidden in most blocks, of those of which the other clock saw the whole.
+    """Tell whether time is hidden in most blocks, of those of which the other clock saw the whole.
 
     `in_place`: eager writes into its inputs.
     """
-    found = [
-        mine - max(theirs, 0) > _slack(theirs, own, block, in_place)
-        for theirs, mine, own, block in zip(
+    verdicts = [
+        mine - max(theirs, 0) > _slack(theirs, eager_block, block, in_place)
+        for theirs, mine, eager_block, block in zip(
             eager.hidden, compiled.hidden, eager.blocks, compiled.blocks, strict=True
         )
         if min(theirs, mine) >= 0
     ]
-    return not found or 2 * sum(found) > len(found)
+    return not verdicts or 2 * sum(verdicts) > len(verdicts)
 
 
 def hides_time(pair: Callable[[Samples, Samples], None], in_place: bool = False) -> Measured | None:
@@ -68,17 +68,17 @@ def hides_time(pair: Callable[[Samples, Samples], None], in_place: bool = False)
     the pairs that show hidden time.
     """
     eager, compiled = Samples(), Samples()
-    evidence, shown = 0.0, []
+    evidence, pairs = 0.0, []
     for _ in range(MOST_PAIRS):
         pair(eager, compiled)
         shows = _shows(eager, compiled, in_place)
         if shows is not None:
             evidence += math.log((_HIDES if shows else 1 - _HIDES) / 0.5)
         if shows:
-            shown.append(_figures(eager, compiled, in_place))
+            pairs.append(_figures(eager, compiled, in_place))
         if evidence >= -math.log(_NAMED):
-            claimed, seen, bound = (median(figures) for figures in zip(*shown, strict=True))
-            return Measured(claimed=claimed, seen=seen, bound=bound, unit="us a call")
+            claimed, observed, bound = (median(figures) for figures in zip(*pairs, strict=True))
+            return Measured(claimed=claimed, seen=observed, bound=bound, unit="us a call")
         if evidence <= math.log(_CLEARED):
             return None
     return None
@@ -95,20 +95,20 @@ def refusal(hidden: Measured) -> Violation:
 
 
 def _shows(eager: Samples, compiled: Samples, in_place: bool) -> bool | None:
-    """Whether the last pair shows hidden time; None if it does not tell."""
-    theirs, mine, its, own = eager.hidden[-1], compiled.hidden[-1], eager.waited[-1], compiled.waited[-1]
+    """Tell whether the last pair shows hidden time; None if that is not clear."""
+    theirs, mine, its, own_wait = eager.hidden[-1], compiled.hidden[-1], eager.waited[-1], compiled.waited[-1]
     slack = _slack(theirs, eager.blocks[-1], compiled.blocks[-1], in_place)
     # As if all the waiting had been between its calls, it still leaves time over.
-    if mine - max(theirs, 0) - own > slack:
+    if mine - max(theirs, 0) - own_wait > slack:
         return True
     # So does eager's, which hides nothing; or neither does, and little was waited for.
-    if theirs - max(mine, 0) - its > slack or 2 * max(its, own) < slack:
+    if theirs - max(mine, 0) - its > slack or 2 * max(its, own_wait) < slack:
         return False
     return None
 
 
 def _figures(eager: Samples, compiled: Samples, in_place: bool) -> tuple[float, float, float]:
-    """Of the last pair, us a call: what the candidate says, what the other clock saw, the most it may see.
+    """Figures of the last pair, us a call: the candidate's, the other clock's, the most it may see.
 
     What the harness takes beside eager's block, and what the worker waited for its core, is left out.
     """
@@ -118,11 +118,11 @@ def _figures(eager: Samples, compiled: Samples, in_place: bool) -> tuple[float, 
     return tuple((sum(block) + more) / 1e3 / len(block) for more in (0, beyond, slack))  # type: ignore[return-value]
 
 
-def _slack(theirs: int, own: list[int], block: list[int], in_place: bool) -> float:
-    """What the harness may take longer beside the candidate's `block` than beside eager's `own`, ns.
+def _slack(theirs: int, eager_block: list[int], block: list[int], in_place: bool) -> float:
+    """The time that the harness may take longer with the candidate's `block` than with `eager_block`, ns.
 
     `theirs`: what it took there.
     """
     harness = max(theirs, 0)
-    caches = min(_REFRESH * harness, _OWN * sum(own)) if in_place else 0.0
+    caches = min(_REFRESH * harness, _OWN * sum(eager_block)) if in_place else 0.0
     return _SHARE * (sum(block) + harness) + caches + _NS_PER_CALL * len(block) + _FLOOR_NS

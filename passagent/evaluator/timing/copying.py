@@ -1,4 +1,4 @@
-"""What is done while a call's outputs are copied, after its clock has stopped, counts as the call's time.
+"""Charge a call with work that is done while its outputs are copied, after its clock has stopped.
 
 Native code of a candidate may leave its work to that moment: whatever a worker calls there can be made to
 compute. No check finds all of it. But copying eager's outputs, which are the same, tells what copying takes.
@@ -27,14 +27,14 @@ def charge(eager: Samples, compiled: Samples) -> None:
     Surely: that is so in a larger share of the candidate's calls than of eager's. So one that leaves work
     undone in a part of its calls shows, too.
     """
-    theirs, own = (np.array(list(chain(*side.copying))) for side in (eager, compiled))
-    if not theirs.size or not own.size:
+    theirs, candidate_times = (np.array(list(chain(*side.copying))) for side in (eager, compiled))
+    if not theirs.size or not candidate_times.size:
         return
     usual = round(float(np.median(theirs)))
     allowed = max(float(np.quantile(theirs, _USUAL)), 2 * usual - _SMALL_NS)
-    longer = (own > allowed, theirs > allowed)
+    longer = (candidate_times > allowed, theirs > allowed)
     share = float(np.concatenate(longer).mean())
-    spread = math.sqrt(share * (1 - share) * (1 / own.size + 1 / theirs.size))
+    spread = math.sqrt(share * (1 - share) * (1 / candidate_times.size + 1 / theirs.size))
     if longer[0].mean() - longer[1].mean() <= _SURELY * spread:
         return
     for number, copying in enumerate(compiled.copying):

@@ -14,12 +14,12 @@ NAME = (
     "speedup: midmean over blocks of the median ratio of their calls, eager / compiled; "
     "eager ms: median of the blocks' medians; compiled ms: eager ms / speedup"
 )
-"""Of the estimator, for people: printed times follow from the speedup, so that they do not contradict it."""
+"""The estimator, for people: printed times follow from the speedup, so they do not contradict it."""
 _RESAMPLES = 400
 _FEWEST = 8
 """Blocks that tell whether the ratio goes with the machine's pace, at least."""
 _SLOPES = (-1 / 3, 1.0)
-"""Of a Line: from a candidate whose time goes twice as much with the pace as eager's to one that does not."""
+"""A Line's slopes: from a candidate whose time goes twice as much with the pace as eager's to none."""
 _INNER = (0.1, 0.9)
 """Quantiles of the blocks between which a Line is trusted."""
 _STEP = 1e-3
@@ -61,7 +61,7 @@ def line(
     """The line on which the speedup is stated for the pace at which eager takes `eager_ns`.
 
     None if no pace is asked for, or if the ratio does not go with the pace (rank correlation, p > 0.01):
-    then the blocks are told apart by nothing.
+    then nothing distinguishes the blocks.
     """
     if eager_ns is None or len(logs) < _FEWEST:
         return None
@@ -75,7 +75,7 @@ def line(
 
 
 def typical_ns(eager: Sequence[list[int]]) -> float:
-    """What a call of eager's takes: the median over the blocks."""
+    """The time of a call of eager's, ns: the median over the blocks."""
     return float(np.exp(np.median([np.median(_logs(block)) for block in eager])))
 
 
@@ -114,13 +114,13 @@ def _slope(paces: Array, logs: Array) -> Array:
     return np.clip(np.nanmedian(slopes, axis=-1), *_SLOPES)
 
 
-def _rank_t(one: Array, other: Array) -> float:
+def _rank_t(xs: Array, ys: Array) -> float:
     """Student's t of the rank correlation of two series; 0 if one is constant."""
-    first, second = (np.unique(series.round(9), return_inverse=True)[1] for series in (one, other))
+    first, second = (np.unique(series.round(9), return_inverse=True)[1] for series in (xs, ys))
     if not first.any() or not second.any():
         return 0.0
     r = float(np.corrcoef(first, second)[0, 1])
-    return r * math.sqrt((len(one) - 2) / max(1 - r * r, 1e-12))
+    return r * math.sqrt((len(xs) - 2) / max(1 - r * r, 1e-12))
 
 
 def _logs(block: Sequence[int]) -> Array:

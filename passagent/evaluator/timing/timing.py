@@ -16,6 +16,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -36,6 +37,7 @@ from passagent.evaluator.runner.worker_messages import (
     LockstepReply,
     R,
     Request,
+    Run,
     RunReply,
     Turns,
 )
@@ -46,7 +48,7 @@ MIN_PAIRS = 6
 SLOW_S = 0.5
 """From here on a call is slow: either side makes six at most in both pairs of workers of an evaluation."""
 SLOW_PAIRS = 3
-"""MIN_PAIRS of slow calls; one less where calls that are not counted told that they are slow."""
+"""MIN_PAIRS of slow calls; one less where calls that are not counted were slow already."""
 BLOCK = 10
 """Calls of a block, on average; slow calls come in shorter blocks."""
 PATIENCE = 2
@@ -61,7 +63,7 @@ any case, as there are no more where calls are slow."""
 _AUDITED = 0.1
 """Share of the blocks after which the candidate is audited."""
 _AUDITED_SERIES = 4
-"""Of so many series of groups one is followed by an audit."""
+"""One in so many series of groups is followed by an audit."""
 _GRACE_S = 10.0
 """How long eager's worker may take to notice that its partner is gone, s."""
 _ENDED_EARLY = Error(kind="runtime_error", message="timed calls ended early, without an answer")
@@ -75,7 +77,7 @@ class Side(Protocol):
     """A worker that holds the subgraph."""
 
     overhead_ns: int
-    """Of each of its times what is the host's and does not count."""
+    """The host's part of each of its times, which does not count."""
 
     def ask(self, request: Request[R], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer[R]:
         """Send a request, and descriptors beside, and wait for its reply."""
@@ -98,38 +100,44 @@ class TimedCallError(Exception):
         self.error = error
 
 
-def measure(
-    candidate: Side,
-    baseline: Side,
-    reference: Reference,
-    verify: Verify,
-    surprise: Surprise,
-    config: EvaluatorConfig,
-    patience: int = PATIENCE,
-    share: Share = lambda: 0.0,
-) -> Timing:
-    """Time both workers on the subgraph of `reference`, which they hold; on a GPU for `patience` budgets.
+@dataclass(frozen=True)
+class TimedPair:
+    """Two workers that hold the subgraph of `reference`, and the checks and limits of their timing."""
 
-    The time of others, of which `share` tells, is in no budget. Raises WorkerDied and WorkerTimeout of the
-    candidate, TimedCallError, what `verify` and `surprise` raise.
+    candidate: Side
+    baseline: Side
+    reference: Reference
+    verify: Verify
+    surprise: Surprise
+    config: EvaluatorConfig
+    patience: int = PATIENCE
+    """Budgets that the timing may take on a GPU."""
+    share: Share = lambda: 0.0
+    """Lets others time meanwhile, which is in no budget."""
+
+
+def measure(pair: TimedPair) -> Timing:
+    """Time both workers of the pair.
+
+    Raises WorkerDied and WorkerTimeout of the candidate, TimedCallError, and what `verify` and `surprise` do.
     """
+    candidate, baseline, reference, config = pair.candidate, pair.baseline, pair.reference, pair.config
     draw = Draw(reference.rotation)
     per_call_s = reference.call_s
     for side, calls in ((baseline, _PROBE_CALLS), (candidate, 1)) if per_call_s < SLOW_S else ():
         first, *probed = [draw.next() for _ in range(1 + calls)]
-        probe = _block(side, reference, 1, probed, config, settle=first)
+        probe = _block(side, run_request(reference, 1, probed, settle=first), config)
         took_s = max(float(np.median(probe.reply.samples)) / 1e9, 1e-7)
         per_call_s = took_s if side is baseline else max(per_call_s, took_s)
     warmups = int(min(config.warmups, max(2, config.budget_s / 4 / per_call_s)))
     if config.warmups and per_call_s < SLOW_S:
         for side in (candidate, baseline):
             first, *warming = [draw.next() for _ in range(1 + warmups)]
-            _block(side, reference, 1, warming, config, settle=first)
-    pairs = _blocks if config.device == "cpu" else _groups
-    patience = 1 if config.device == "cpu" else patience
-    timing = pairs(
-        candidate, baseline, reference, verify, surprise, draw, per_call_s, config, patience, share
-    )
+            _block(side, run_request(reference, 1, warming, settle=first), config)
+    if config.device == "cpu":
+        timing = _blocks(replace(pair, patience=1), draw, per_call_s)
+    else:
+        timing = _groups(pair, draw, per_call_s)
     timing.is_slow = per_call_s >= SLOW_S
     copying.charge(timing.eager, timing.compiled)
     logs, line = _estimated(timing, reference.pace_ns)
@@ -139,66 +147,58 @@ def measure(
     if clocks.suspicious(timing.eager, timing.compiled, in_place):
         calls = clocks.block_length(timing.eager)
 
-        def pair(eager: Samples, compiled: Samples) -> None:
+        def clocked_pair(eager: Samples, compiled: Samples) -> None:
             chosen = 1 + secrets.randbelow(SETS - 1)
             values = turns.windows(draw, reference, calls)
             core = secrets.choice(sorted(os.sched_getaffinity(0)))  # one may be slower than another
             sides = [(candidate, compiled), (baseline, eager)]
             for side, samples in sides[:: secrets.choice((1, -1))]:
-                samples.add(_block(side, reference, chosen, values, config, core=core))
-            share()
+                samples.add(_block(side, run_request(reference, chosen, values, core=core), config))
+            pair.share()
 
-        timing.hidden = clocks.hides_time(pair, in_place)
+        timing.hidden = clocks.hides_time(clocked_pair, in_place)
     if config.device != "cpu" and not timing.is_slow:
-        _device_times(candidate, baseline, reference, timing, draw, config, share)
+        _device_times(pair, timing, draw)
     return timing
 
 
-def _begin(candidate: Side, baseline: Side, reference: Reference) -> Timing:
-    calls = max(1, reference.repeats)
-    eager, compiled = (Samples(calls=calls, overhead_ns=one.overhead_ns) for one in (baseline, candidate))
+def _begin(pair: TimedPair) -> Timing:
+    calls, sides = max(1, pair.reference.repeats), (pair.baseline, pair.candidate)
+    eager, compiled = (Samples(calls=calls, overhead_ns=side.overhead_ns) for side in sides)
     return Timing(eager, compiled)
 
 
-def _blocks(
-    candidate: Side,
-    baseline: Side,
-    reference: Reference,
-    verify: Verify,
-    surprise: Surprise,
-    draw: Draw,
-    per_call_s: float,
-    config: EvaluatorConfig,
-    patience: int,
-    share: Share,
-) -> Timing:
-    timing = _begin(candidate, baseline, reference)
+def _blocks(pair: TimedPair, draw: Draw, per_call_s: float) -> Timing:
+    candidate, baseline, reference, config = pair.candidate, pair.baseline, pair.reference, pair.config
+    timing = _begin(pair)
     begun, fewest, is_slow = time.monotonic(), _fewest(per_call_s, reference), per_call_s >= SLOW_S
     surely = secrets.randbelow(fewest)
     while True:
-        pair = len(timing.eager.blocks)
+        number = len(timing.eager.blocks)
         calls = _block_length(per_call_s)
         chosen = 1 + secrets.randbelow(SETS - 1)
         # No timed call has values that an unmeasured one had.
         before, *windows = turns.windows(draw, reference, 1 + calls)
         settle = before if per_call_s < turns.BLOCK_S else None  # beside longer calls caches do not matter
-        verified = pair == surely or secrets.randbelow(1000) < 1000 * _VERIFIED
+        verified = number == surely or secrets.randbelow(1000) < 1000 * _VERIFIED
         if verified:  # the block ends with that call: what comes after it may know that nobody looks any more
             windows = windows[: 1 + secrets.randbelow(len(windows))]
-        for side in (candidate, baseline) if pair % 2 == 0 else (baseline, candidate):
-            answer = _block(side, reference, chosen, windows, config, keep=True, settle=settle)
+        for side in (candidate, baseline) if number % 2 == 0 else (baseline, candidate):
+            request = run_request(reference, chosen, windows, keep=True, settle=settle)
+            answer = _block(side, request, config)
             (timing.eager if side is baseline else timing.compiled).add(answer)
             if side is candidate:
                 returned = answer.reply.returned
         if verified:
-            verify(chosen, windows[-1], returned)
+            pair.verify(chosen, windows[-1], returned)
         if secrets.randbelow(1000) < 1000 * _AUDITED:
-            surprise()
-        if pair + 1 >= fewest and (is_slow or _enough(timing, reference, begun, config, patience)):
+            pair.surprise()
+        if number + 1 >= fewest and (is_slow or _enough(timing, pair, begun)):
             return timing
-        if shared := share():
+        if shared := pair.share():
             for side in () if is_slow else (candidate, baseline):  # others have used the caches
-                _block(side, reference, chosen, [draw.next() for _ in range(min(calls, _AGAIN))], config)
+                again = [draw.next() for _ in range(min(calls, _AGAIN))]
+                _block(side, run_request(reference, chosen, again), config)
             begun += shared
 
 
@@ -213,20 +213,10 @@ def _block_length(per_call_s: float) -> int:
     return max(1, length + secrets.randbelow(2 * (length // 3) + 1) - length // 3)
 
 
-def _groups(
-    candidate: Side,
-    baseline: Side,
-    reference: Reference,
-    verify: Verify,
-    surprise: Surprise,
-    draw: Draw,
-    per_call_s: float,
-    config: EvaluatorConfig,
-    patience: int,
-    share: Share,
-) -> Timing:
+def _groups(pair: TimedPair, draw: Draw, per_call_s: float) -> Timing:
+    reference, config = pair.reference, pair.config
     # Young processes are slower at first, and after others: where calls are short, a short series warms up.
-    timing, begun = _begin(candidate, baseline, reference), time.monotonic()
+    timing, begun = _begin(pair), time.monotonic()
     is_warm = per_call_s >= turns.LONG_CALL_S
     is_slow, in_budget = per_call_s >= SLOW_S, turns.groups_in(config.budget_s / 2, per_call_s)
     most = _fewest(per_call_s, reference) if is_slow else in_budget
@@ -244,44 +234,38 @@ def _groups(
                 secrets.SystemRandom().shuffle(cores)
             is_verified = number in verified
             groups.append(turns.group(draw, reference, per_call_s, cores.pop(), is_verified))
-        answer = _in_turn(candidate, baseline, reference, groups, timing if is_warm else Timing(), config)
+        answer = _in_turn(pair, groups, timing if is_warm else Timing())
         checked = [(group, group.keep) for group in groups if group.keep is not None]
-        for (group, (place, position)), kept in zip(checked, answer.reply.kept, strict=True):
-            verify(group.set, group.turns[place][position], kept)
+        for (group, (place, position)), kept_call in zip(checked, answer.reply.kept, strict=True):
+            pair.verify(group.set, group.turns[place][position], kept_call)
         if secrets.randbelow(_AUDITED_SERIES) == 0:
-            surprise()
+            pair.surprise()
         if not is_warm:  # what is timed now may follow at once
             is_warm, begun = True, begun + time.monotonic() - series
             continue
-        if is_slow or _enough(timing, reference, begun, config, patience):
+        if is_slow or _enough(timing, pair, begun):
             return timing
-        if shared := share():
+        if shared := pair.share():
             is_warm, begun = per_call_s >= turns.LONG_CALL_S, begun + shared
 
 
-def _in_turn(
-    candidate: Side,
-    baseline: Side,
-    reference: Reference,
-    groups: list[Turns],
-    timing: Timing,
-    config: EvaluatorConfig,
-) -> Answer[LockstepReply]:
+def _in_turn(pair: TimedPair, groups: list[Turns], timing: Timing) -> Answer[LockstepReply]:
     """Have both workers make the calls of `groups` in turn; adds the times. The candidate's answer."""
+    config, reference = pair.config, pair.reference
     mine = Lockstep(id=reference.name, groups=groups, often=reference.often, side=1)
     unkept = [group.model_copy(update={"keep": None}) for group in groups]
     theirs = mine.model_copy(update={"groups": unkept, "side": 0})
     fd = Turn.create()
     turn = Turn(os.dup(fd))
     try:
-        with ThreadPoolExecutor(1) as beside:
+        with ThreadPoolExecutor(1) as thread:
             # It gets longer: it ends when the candidate does not come any more, and is not lost for that.
             patience_s = config.timeout_s + _GRACE_S
-            waiting = beside.submit(baseline.ask, theirs, patience_s, (fd,))
+            waiting = thread.submit(pair.baseline.ask, theirs, patience_s, (fd,))
             # A side need not wait for one that does not come any more.
             waiting.add_done_callback(lambda done: turn.abort() if done.exception() else None)
             try:
-                answer = candidate.ask(mine, config.timeout_s, (fd,))
+                answer = pair.candidate.ask(mine, config.timeout_s, (fd,))
                 if answer.error is not None or answer.reply.ended_early:
                     raise TimedCallError(answer.error or _ENDED_EARLY)
             except BaseException:
@@ -296,27 +280,27 @@ def _in_turn(
         os.close(fd)
     if eager.ended_early:
         raise TimedCallError(_ENDED_EARLY)
-    for group, other, own in zip(groups, eager.groups, answer.reply.groups, strict=True):
-        for side, times, seen in (
+    for group, other, group_reply in zip(groups, eager.groups, answer.reply.groups, strict=True):
+        for side, times, clock in (
             (timing.eager, other.samples, other.held),
-            (timing.compiled, own.samples, other.without),
+            (timing.compiled, group_reply.samples, other.without),
         ):
             side.blocks.append(turns.measured(times, group))
-            side.hidden.append(seen - sum(times))
+            side.hidden.append(clock - sum(times))
     return answer
 
 
-def _enough(
-    timing: Timing, reference: Reference, begun: float, config: EvaluatorConfig, patience: int
-) -> bool:
-    """Whether the interval is narrow; past the budget it may be wider, past `patience` budgets as it is."""
+def _enough(timing: Timing, pair: TimedPair, begun: float) -> bool:
+    """Tell whether the interval is narrow; past the budget it may be wider, past `patience` budgets as it
+    is."""
+    config, patience = pair.config, pair.patience
     trials = sum(map(len, timing.compiled.blocks))
     budgets = (time.monotonic() - begun) / config.budget_s
     if trials >= config.max_trials or budgets > patience:
         return True
     if budgets <= 1 and trials < config.trials:
         return False
-    low, high = estimate.interval(*_estimated(timing, reference.pace_ns))
+    low, high = estimate.interval(*_estimated(timing, pair.reference.pace_ns))
     return math.log(high / low) / 2 <= config.interval * (1 if budgets <= 1 else WIDE)
 
 
@@ -362,38 +346,21 @@ def together(timings: Sequence[Timing], config: EvaluatorConfig, pace_ns: float 
     return whole
 
 
-def _device_times(
-    candidate: Side,
-    baseline: Side,
-    reference: Reference,
-    timing: Timing,
-    draw: Draw,
-    config: EvaluatorConfig,
-    share: Share,
-) -> None:
-    """Time between events, without the host's share: kept beside the end-to-end times."""
+def _device_times(pair: TimedPair, timing: Timing, draw: Draw) -> None:
+    """Time between events, without the host's share: kept with the end-to-end times."""
+    reference = pair.reference
     for _ in range(2):
         windows = [draw.next() for _ in range(_DEVICE_CALLS)]
         request = DeviceTimes(id=reference.name, set=1, windows=windows, often=reference.often)
-        for side, samples in ((candidate, timing.compiled), (baseline, timing.eager)):
-            answer = side.ask(request, config.timeout_s)
+        for side, samples in ((pair.candidate, timing.compiled), (pair.baseline, timing.eager)):
+            answer = side.ask(request, pair.config.timeout_s)
             if answer.error is not None:
                 raise TimedCallError(answer.error)
             samples.device += answer.reply.samples
-            share()
+            pair.share()
 
 
-def _block(
-    side: Side,
-    reference: Reference,
-    chosen: int,
-    windows: list[Windows],
-    config: EvaluatorConfig,
-    keep: bool = False,
-    settle: Windows | None = None,
-    core: int | None = None,
-) -> Answer[RunReply]:
-    request = run_request(reference, chosen, windows, keep=keep, settle=settle, core=core)
+def _block(side: Side, request: Run, config: EvaluatorConfig) -> Answer[RunReply]:
     answer = side.ask(request, config.timeout_s)
     if answer.error is not None:
         raise TimedCallError(answer.error)

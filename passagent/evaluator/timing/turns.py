@@ -1,4 +1,4 @@
-"""Which calls both sides make in turn on a GPU: turns of a few calls, groups of turns on a core, series."""
+"""Plan the calls that both sides make in turn on a GPU: turns of calls, groups of turns on a core, series."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MEASURED = 6
 COLD = 1
 """Calls of a turn that are not: the first finds the caches as the other side left them."""
 COLDER = 3
-"""The same of the first turn on a core."""
+"""The unmeasured calls of the first turn on a core."""
 LONG_CALL_S = 0.001
 """From here on caches do not matter, and a turn is one call."""
 SERIES = 16
@@ -24,13 +24,13 @@ SERIES = 16
 WARMING = 6
 """Groups of the first series, whose times do not count."""
 FEWEST = 3
-"""Of a series, at least."""
+"""The fewest groups of a series."""
 KEPT = 2
-"""Of so many groups of a series one call is verified; the outputs' arena has room for SETS calls."""
+"""One call in so many groups of a series is verified; the outputs' arena has room for SETS calls."""
 BLOCK_S = 0.05
-"""What a side's calls of a block or group may take, s."""
+"""The time that a side's calls of a block or group may take, s."""
 REFRESH_S = 0.0001
-"""What giving the inputs new values takes beside a call, about, s."""
+"""About the time of giving the inputs new values before a call, s."""
 
 
 def groups_in(seconds: float, per_call_s: float) -> int:
@@ -41,7 +41,7 @@ def groups_in(seconds: float, per_call_s: float) -> int:
 
 
 def lengths(per_call_s: float) -> tuple[list[int], list[int]]:
-    """Of a side's turns on one core the calls, and how many of them go unmeasured."""
+    """The calls of a side's turns on one core, and how many of them go unmeasured."""
     if per_call_s < LONG_CALL_S:
         skips = [COLDER] + [COLD] * (TURNS - 1)
         return [skip + MEASURED for skip in skips], skips
@@ -66,8 +66,8 @@ def group(draw: Draw, reference: Reference, per_call_s: float, core: int, is_ver
 
 def measured(times: list[int], group: Turns) -> list[int]:
     """The times without those of each turn's first calls."""
-    left = iter(times)
-    turns = [[next(left) for _ in turn] for turn in group.turns]
+    remaining = iter(times)
+    turns = [[next(remaining) for _ in turn] for turn in group.turns]
     return [n for turn, skip in zip(turns, group.skips, strict=True) for n in turn[skip:]]
 
 
@@ -75,4 +75,4 @@ def windows(draw: Draw, reference: Reference, calls: int) -> list[Windows]:
     """Windows for a block's calls; those of inputs that are refreshed once a block stay."""
     first = draw.next()
     later = [draw.next() for _ in range(calls - 1)]
-    return [first, *([w if i in reference.often else first[i] for i, w in enumerate(one)] for one in later)]
+    return [first, *([w if i in reference.often else first[i] for i, w in enumerate(turn)] for turn in later)]

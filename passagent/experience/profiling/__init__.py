@@ -1,1 +1,1 @@
-"""What limits a pass: figures of three tiers in one record, and a diagnosis from them."""
+"""Profile a pass: figures of three tiers in one record, and a diagnosis from them."""

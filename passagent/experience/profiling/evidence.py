@@ -16,25 +16,25 @@ from passagent.experience.diagnosis import PLAUSIBLE, SHARE
 from passagent.experience.profiling.profile_record import GraphProfile, KernelProfile, Profile
 
 VERSION = 1
-"""Of the thresholds below."""
+"""The version of the thresholds below."""
 MOST_LINES = 12
-"""Of a diagnosis, as a model is given it."""
+"""The most lines of a diagnosis that a model gets."""
 
 Limit = Literal[
     "memory", "compute", "tensor", "latency", "occupancy", "spill", "divergence", "at_the_roofline", "inexact"
 ]
 
 LAUNCH_SHARE = 0.5
-"""Of a call's time outside kernels, from which launches limit it."""
+"""The share of a call's time outside kernels from which launches limit it."""
 TINY_US, TINY_LAUNCHES = 5.0, 8
 """So many kernels of less than this: each is over before the next is launched."""
 SPILL_SHARE = 0.05
-"""Of all sectors of memory traffic those to local memory."""
+"""The share of all sectors of memory traffic that go to local memory."""
 EMPTY_SHARE = 0.5
 """Blocks for each multiprocessor: below that some stand idle."""
 OCCUPANCY_PERCENT = 25.0
 BUSY_PERCENT = 60.0
-"""Of its peak, from which a unit is what limits a kernel (Nsight Compute's own)."""
+"""The percentage of its peak from which a unit limits a kernel (Nsight Compute's own)."""
 TENSOR_PERCENT = 50.0
 ROOFLINE_PERCENT = 90.0
 ROOFLINE = 1.1
@@ -44,7 +44,7 @@ _SURE, _LIKELY = 2.0, 0.3
 SECTORS = 20.0
 """32-byte sectors of a warp's request: 16 where each thread moves 16 bytes side by side, 32 all apart."""
 THREADS = 24.0
-"""Of a warp's 32 that take part in an instruction."""
+"""The number of a warp's 32 threads that should take part in an instruction."""
 
 _ADVICE: dict[Limit, str] = {
     "memory": "only fewer bytes help: fuse, read each input once, keep the dtype small",
@@ -86,7 +86,7 @@ class Finding(BaseModel):
 
 
 class Evidence(BaseModel):
-    """What a profile shows. `limits` is empty where it shows nothing; then `missing` may say why."""
+    """The evidence of a profile. `limits` is empty where it shows nothing; then `missing` may say why."""
 
     version: int = VERSION
     limits: list[Finding]

@@ -31,9 +31,9 @@ class KernelProfile(_Record):
     launches: int = 1
     """In one call of the subgraph."""
     duration_us: float | None = None
-    """Of one launch, by a tracer or by counters. A one_kernel time is no measurement of speed."""
+    """The time of one launch, by a tracer or by counters. A one_kernel time is no measurement of speed."""
     registers: int | None = None
-    """Of a thread, from the compiler."""
+    """The registers of a thread, from the compiler."""
     stack_bytes: int | None = None
     """Local memory of a thread, from the compiler: spilled registers, and arrays that are indexed."""
     shared_bytes: int | None = None
@@ -53,17 +53,17 @@ class GraphProfile(_Record):
     name: str
     dtype: str = ""
     moved_bytes: int = 0
-    """Of inputs and outputs, each once."""
+    """The bytes of inputs and outputs, each once."""
     plan_bytes: int | None = None
-    """What the plan's kernels, copies and fills move at most."""
+    """The most bytes that the plan's kernels, copies and fills move."""
     flops: int = 0
-    """Of matrix products, convolutions and attention; other operators count nothing."""
+    """FLOPs of matrix products, convolutions and attention; other operators count nothing."""
     measured_us: float | None = None
     """A call, as the evaluation timed it."""
     light_us: float | None = None
     """Speed of light: the bytes at the device's bandwidth or the FLOPs at its peak, whichever is longer."""
     memory_us: float | None = None
-    """Of it moving the bytes, doing the FLOPs, and what issuing one launch takes: """
+    """The parts of it for moving the bytes, for the FLOPs, and for issuing one launch."""
     compute_us: float | None = None
     issue_us: float | None = None
     headroom: float | None = None
@@ -72,7 +72,7 @@ class GraphProfile(_Record):
     wall_us: float | None = None
     """A call of the replay, many in a row, without a profiler."""
     busy_us: float | None = None
-    """Of it the time in kernels."""
+    """The part of it in kernels."""
     kernels: list[KernelProfile] = Field(default_factory=list)
 
 
@@ -94,7 +94,7 @@ class Profile(_Record):
     """AS over the geometric mean of the speedups; 1 where nothing is lost for rounding."""
     graphs: list[GraphProfile]
     notes: list[str] = Field(default_factory=list)
-    """What could not be measured, a line each."""
+    """Notes on what could not be measured, a line each."""
     seconds: float = 0.0
 
 

@@ -151,7 +151,7 @@ def _trace(profile: Profile, graph: GraphProfile, command: Sequence[str]) -> Non
 
 
 def _merged(earlier: Sequence[KernelProfile], measured: Sequence[KernelProfile]) -> list[KernelProfile]:
-    """The measured kernels, with what is known of those of the same name beside it."""
+    """The measured kernels, completed by earlier figures of the same names."""
     by_name = {kernel.name: kernel for kernel in earlier}
     merged = []
     for kernel in measured:

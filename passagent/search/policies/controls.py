@@ -1,4 +1,4 @@
-"""What a search must beat to be worth its name: parents at random, and no parents at all."""
+"""Control policies that a search must beat: parents at random, and no parents at all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class AtRandom:
     scope = "alone"
 
     def select(self, view: IslandView, rng: random.Random) -> Node | None:
-        """See Policy.select."""
+        """Select a parent, as Policy.select says."""
         return view.any_node(rng)
 
 
@@ -24,5 +24,5 @@ class Anew:
     scope = "alone"
 
     def select(self, view: IslandView, rng: random.Random) -> Node | None:
-        """See Policy.select."""
+        """Select no parent, as Policy.select allows."""
         return None

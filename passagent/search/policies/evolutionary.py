@@ -20,7 +20,7 @@ class Evolutionary:
     scope = "islands"
 
     def select(self, view: IslandView, rng: random.Random) -> Node | None:
-        """See Policy.select."""
+        """Select a parent, as Policy.select says."""
         if rng.random() < self.explore:
             return None
         elites = view.elites(self.elites)

@@ -14,5 +14,5 @@ class Greedy:
     scope = "islands"
 
     def select(self, view: IslandView, rng: random.Random) -> Node | None:
-        """See Policy.select."""
+        """Select a parent, as Policy.select says."""
         return view.best() or view.to_mend()

@@ -19,7 +19,7 @@ from passagent.store import Store, nodes
 from passagent.store.nodes import Node
 
 MAX_CHILDREN = 24
-"""Of a place, however often it was visited: a node need not have more to be understood."""
+"""The most children of a place, however often it was visited."""
 FAILED, WORST, BEST = 0.0, 0.5, 1.0
 """Values of a failure, and of the correct candidates with the smallest and the largest AS in the tree;
 between them a value is linear in ln(AS)."""
@@ -32,13 +32,13 @@ class Place:
     node_id: int | None = None
     """None: the task."""
     number: int = 0
-    """Of the episode."""
+    """The episode's number."""
     above: Place | None = None
     children: list[Place] = field(default_factory=list)
     visits: int = 0
     """Episodes at and below it."""
     correct: int = 0
-    """Those of them that left a correct candidate; `sum_log_as` adds up the ln(AS) of these."""
+    """The visits that left a correct candidate; `sum_log_as` adds up the ln(AS) of these."""
     sum_log_as: float = 0.0
 
     def count(self, log_as: float | None) -> None:
@@ -83,8 +83,8 @@ def read_tree(store: Store, run_id: str, island: int) -> Tree:
         "ORDER BY episodes.number",
         {"run": run_id, "island": island},
     )
-    for number, left in itertools.groupby(rows, key=lambda row: row["number"]):
-        best = min(left, key=_rank)
+    for number, episode_rows in itertools.groupby(rows, key=lambda row: row["number"]):
+        best = min(episode_rows, key=_rank)
         place = places.get(best["parent_id"], root)
         log_as = None
         if best["status"] == "ok":  # what was not timed counts as fast as eager
@@ -118,7 +118,7 @@ class Mcts:
     scope = "islands"
 
     def select(self, view: IslandView, rng: random.Random) -> Node | None:
-        """See Policy.select."""
+        """Select a parent, as Policy.select says."""
         tree = read_tree(view.store, view.run_id, view.island)
         here = tree.root
         # a place with room for another child is where to start from

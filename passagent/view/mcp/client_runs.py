@@ -24,7 +24,8 @@ from passagent.search.controller import driving, watch_run
 from passagent.search.expansion import conclude
 from passagent.search.remeasure import environment_of
 from passagent.search.session import Evaluator, Session
-from passagent.search.setup import new_run, open_session, same_run
+from passagent.search.setup import Prepared, new_run, open_session, same_run
+from passagent.search.startup import Parts
 from passagent.store import Store, episodes, nodes, runs, sessions
 from passagent.store.episodes import Episode
 from passagent.store.nodes import CANCELLED
@@ -123,7 +124,7 @@ async def open_run(
             tell(event.message)
 
     def session_on(run: runs.Run) -> Session:
-        return open_session(store, run, task, config, on_event, ClientModel(), evaluator)
+        return open_session(Prepared(store, run, task, config, ClientModel(), Parts()), on_event, evaluator)
 
     with store.transaction():
         found = same_run(store, task, config)
