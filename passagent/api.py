@@ -43,7 +43,6 @@ from passagent.view.warm_evaluator import Evaluator, as_task
 
 if TYPE_CHECKING:
     from passagent.data.bench import sweep
-    from passagent.data.collect import campaign
     from passagent.data.export import making
     from passagent.data.export.writing import Summary
     from passagent.data.pipeline import assembling
@@ -201,31 +200,13 @@ def collect(tasks: Sequence[str], **options: Unpack[CollectOptions]) -> Collecti
     """
     from passagent.data.collect import campaign
 
-    request = collect_request(tasks, checked(CollectOptions, options))
+    complete = checked(CollectOptions, options)
 
     async def work(begun: list[Stoppable]) -> Collection:
-        with campaign.open_collection(request) as collection:
+        with campaign.open_collection(tasks, complete) as collection:
             return Collection(await collection.run(campaign.Watch(), begun.append))
 
     return finished(work)
-
-
-def collect_request(tasks: Sequence[str], options: CollectOptions) -> campaign.Request:
-    """What complete `options` ask of a collection. Raises UsageError."""
-    from passagent.data.collect.campaign import Request
-
-    return Request(
-        tasks=tasks,
-        settings=settings_of(CollectOptions, options),
-        preset=options["config"],
-        root=options["root"],
-        trials=options["trials"],
-        parallel=options["parallel"],
-        shuffle=options["shuffle"],
-        shard=options["shard"],
-        max_steps=options["max_steps"],
-        runs_dir=str(options["runs_dir"]),
-    )
 
 
 def build_dataset(

@@ -12,6 +12,7 @@ from pathlib import Path
 from passagent.cli.commands.running import Interrupted, stop_on_signals
 from passagent.cli.groups import ExportOptions
 from passagent.data.collect.campaign import Collected, Collection, open_collection
+from passagent.data.collect.trials import outcomes
 from passagent.data.export.checks import check_directory
 from passagent.data.export.making import evaluation_tasks, make, reading_stores
 from passagent.data.pipeline.inspection import RECORD
@@ -33,14 +34,11 @@ def collect(tasks: Sequence[str], options: CollectOptions, as_json: bool, parts:
     Raises PassagentError if too many tasks are broken or the machine failed a trial (after the table),
     Interrupted after Ctrl-C, UsageError before anything is written.
     """
-    from passagent.api import collect_request
-
-    request = collect_request(tasks, options)
     stream = sys.stderr if as_json else sys.stdout
-    with open_collection(request, parts) as collection:
+    with open_collection(tasks, options, parts) as collection:
         listing, config = collection.listing, collection.config
         print(
-            f"{counted(len(listing.entries), 'task')}, {counted(len(collection.pairs), 'trial')}, "
+            f"{counted(len(listing.tasks), 'task')}, {counted(len(collection.trials), 'trial')}, "
             f"{len(collection.done)} of them made before; {config.model.label}, {config.evaluator.device}; "
             f"{library_text(library_path(config.experience.library, collection.store.runs_dir))}; "
             f"log: {collection.log}",
@@ -51,7 +49,8 @@ def collect(tasks: Sequence[str], options: CollectOptions, as_json: bool, parts:
             print(f"note: {path} is the same task as {first}: it is collected once", file=stream)
         if listing.broken:
             print(f"note: {counted(len(listing.broken), 'task')} cannot be loaded, see the end", file=stream)
-        progress = CollectProgress(collection.summary(), len(collection.pairs), stream)
+        before = [outcomes(collection.store, run_id)[0] for run_id in collection.done.values()]
+        progress = CollectProgress(config.model.label, before, len(collection.trials), stream)
 
         def begun(collection: Collection) -> None:
             stop_on_signals(collection, progress, "the same command goes on")
