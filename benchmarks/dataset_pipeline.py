@@ -100,8 +100,9 @@ def validated(args: argparse.Namespace, names: list[str], samples: dict[str, Pat
                 try:
                     [done] = units.results([unit])
                 except InfrastructureError as error:  # not kept: the same command tries it again
-                    done = Done(name, None, "machine", str(error), 0.0, 0)
-                print(done.name, *done[2:], flush=True)
+                    fault = {"value": None, "reason": "machine", "detail": str(error)}
+                    done = Done(key=unit.key, name=name, seconds=0.0, peak_mib=0, **fault)
+                print(done.name, done.reason, done.detail, done.seconds, done.peak_mib, flush=True)
                 yield done
 
     with ThreadPoolExecutor(args.jobs) as pool:

@@ -42,7 +42,6 @@ from passagent.view.handles import Bench, Collection, Node, Nodes, Plan, Result,
 from passagent.view.warm_evaluator import Evaluator, as_task
 
 if TYPE_CHECKING:
-    from passagent.data.bench import sweep
     from passagent.data.export import making
     from passagent.data.export.writing import Summary
     from passagent.data.pipeline import assembling
@@ -161,35 +160,12 @@ def bench(tasks: Sequence[str], **options: Unpack[BenchOptions]) -> Bench:
     from passagent.data.bench.measure import Watch
     from passagent.data.bench.sweep import run as measured
 
-    request = bench_request(tasks, checked(BenchOptions, options))
+    complete = checked(BenchOptions, options)
     thread = LoopThread("passagent-bench")
     try:
-        return Bench(thread.run(measured(request, lambda _: Watch())))
+        return Bench(thread.run(measured(tasks, complete, Watch())))
     finally:
         thread.close()
-
-
-def bench_request(tasks: Sequence[str], options: BenchOptions) -> sweep.Request:
-    """What complete `options` ask of a benchmark. Raises UsageError."""
-    from passagent.data.bench.kernelbench import default_compilers
-    from passagent.data.bench.sweep import Request
-
-    settings = settings_of(BenchOptions, options)
-    return Request(
-        tasks=tasks,
-        compilers=options["compiler"] or default_compilers(options["suite"], options["device"]),
-        preset=options["config"],
-        settings=settings,
-        iters=options["iters"],
-        pass_dirs=options["pass_dir"],
-        root=options["root"],
-        out=options["out"],
-        fresh=options["fresh"],
-        hold_out=options["hold_out_shapes"],
-        suite=options["suite"],
-        explains=options["explain"],
-        shard=options["shard"],
-    )
 
 
 def collect(tasks: Sequence[str], **options: Unpack[CollectOptions]) -> Collection:

@@ -21,13 +21,15 @@ from test_bench_summary import evaluation, naive
 
 from passagent import cli
 from passagent.config import load_config
-from passagent.data.bench.measure import EXPERT, Authors, plan
+from passagent.data.bench.measure import EXPERT, Planned, plan
 from passagent.data.bench.results import FILE, Results, Row, open_results
 from passagent.data.bench.summary import METRICS, held_out, unseen
 from passagent.errors import InfrastructureError, UsageError
 from passagent.evaluator import compilers
 from passagent.evaluator.result import GraphResult, Measured, Speedup, Violation, Worst
 from passagent.evaluator.service.pool import EvaluatorPool
+from passagent.options import BenchOptions
+from passagent.system.option_groups import checked
 from passagent.tasks import load_task
 from passagent.view.bench_table import BenchProgress
 
@@ -355,10 +357,11 @@ def test_what_is_held_out_depends_on_names_alone():
 
 def test_another_expert_is_measured_anew(tmp_path, monkeypatch):
     task = load_task(tiny.write_subgraph(tmp_path / "graph", [4, 64]))
-    [first] = plan([task], [EXPERT], Authors(load_config()), tmp_path)
-    [same] = plan([task], [EXPERT], Authors(load_config()), tmp_path)
+    options = checked(BenchOptions, {"compiler": [EXPERT]})
+    [first] = plan([task], load_config(), options, tmp_path)
+    [same] = plan([task], load_config(), options, tmp_path)
     monkeypatch.setattr("passagent.data.bench.measure.expert_version", lambda: "another")
-    [other] = plan([task], [EXPERT], Authors(load_config()), tmp_path)
+    [other] = plan([task], load_config(), options, tmp_path)
     assert first.key == same.key != other.key
 
 
@@ -499,7 +502,9 @@ def test_progress_on_a_terminal_shows_what_is_measured_beneath_the_lines(monkeyp
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
     stream = Terminal()
-    progress = BenchProgress(3, 1, stream)
+    progress = BenchProgress(stream)
+    works = [SimpleNamespace(subject="inductor", compiler="inductor")] * 3
+    progress.planned(Planned("cpu", works, works[1:], Path("results.jsonl")))
     progress.begin(SimpleNamespace(task=SimpleNamespace(name="add"), compiler="inductor"))
     progress.say("waits for a device")
     progress.close()

@@ -18,11 +18,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple
+
+from pydantic import BaseModel
 
 from passagent.errors import InfrastructureError, MachineFault, PassagentError
 from passagent.sandbox import privileges
@@ -61,10 +63,11 @@ class Unit(NamedTuple):
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-class Done(NamedTuple):
+class Done(BaseModel):
     """The result of a unit."""
 
-    name: str
+    key: str
+    name: str = ""
     value: Any
     """The value that the function returned, None where it refused."""
     reason: str
@@ -82,7 +85,7 @@ class Units:
         self._work, self._parallel, self._limit_s, self._device = work, parallel, limit_s, device
         self._idle: SimpleQueue[subprocess.Popen[str]] = SimpleQueue()
         self._processes: list[subprocess.Popen[str]] = []
-        self._stage: RowFile[dict[str, Any]] | None = None
+        self._stage: RowFile[Done] | None = None
 
     def __enter__(self) -> Units:
         return self
@@ -97,12 +100,11 @@ class Units:
             process.kill()
             process.communicate()
 
-    def rows(self, stage: str) -> dict[Any, dict[str, Any]]:
+    def rows(self, stage: str) -> dict[Hashable, Done]:
         """Return the results of a stage by the units' keys."""
         path = self._work / f"{stage}.jsonl"
         if self._stage is None or self._stage.path != path:
-            what = "a result of passagent tasks build"
-            self._stage = RowFile(path, lambda row: row["key"], dict, dict, what)
+            self._stage = RowFile(path, Done, "a result of passagent tasks build")
         return self._stage.rows
 
     def results(self, units: Sequence[Unit]) -> list[Done]:
@@ -118,8 +120,7 @@ class Units:
         if todo:
             self._compute(todo)
         return [
-            Done(unit.name, **{field: rows[key][field] for field in Done._fields[1:]})
-            for key, unit in zip(keys, units, strict=True)
+            rows[key].model_copy(update={"name": unit.name}) for key, unit in zip(keys, units, strict=True)
         ]
 
     def _compute(self, units: dict[str, Unit]) -> None:
@@ -176,7 +177,7 @@ class Units:
         if fault := answer.pop("fault", ""):
             return f"{unit.stage} units failed for the machine's sake: {unit.name}: {fault}"
         assert self._stage is not None
-        self._stage.add({"key": key, **answer})
+        self._stage.add(Done(key=key, **answer))
         return ""
 
 
