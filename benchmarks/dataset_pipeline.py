@@ -328,16 +328,12 @@ def main() -> None:
     built: dict[str, Any] = {}
     if args.build:
         small = [name for name, one in graphs.items() if len(one["operators"]) <= args.operators]
-        request = assembling.Request(
-            [str(samples[name]) for name in small[: args.build]],
-            str(args.work),
-            shapes=args.shapes,
-            parallel=args.jobs,
-            limit_s=args.limit,
-        )
-        record = assembling.build(request, lambda line: print(line, flush=True))
+        options = {"out": args.work, "shapes": args.shapes, "parallel": args.jobs, "limit": args.limit}
+        options |= {"device": None, "evaluation": 200, "backward": False}
+        chosen_samples = [str(samples[name]) for name in small[: args.build]]
+        record = assembling.build(chosen_samples, options, lambda line: print(line, flush=True))
         built = {
-            "samples": len(request.samples),
+            "samples": len(chosen_samples),
             "tasks": record["tasks"],
             "funnel": record["funnel"],
         }

@@ -42,9 +42,7 @@ from passagent.view.handles import Bench, Collection, Node, Nodes, Plan, Result,
 from passagent.view.warm_evaluator import Evaluator, as_task
 
 if TYPE_CHECKING:
-    from passagent.data.export import making
     from passagent.data.export.writing import Summary
-    from passagent.data.pipeline import assembling
     from passagent.events import Event
     from passagent.search.setup import Prepared
 
@@ -196,23 +194,7 @@ def build_dataset(
     from passagent.data.pipeline.assembling import build
 
     places = [samples] if isinstance(samples, str | Path) else samples
-    return build(build_request([str(place) for place in places], checked(BuildOptions, options)))
-
-
-def build_request(samples: list[str], options: BuildOptions) -> assembling.Request:
-    """What complete `options` ask of the tasks' pipeline."""
-    from passagent.data.pipeline.assembling import Request
-
-    return Request(
-        samples=samples,
-        out=str(options["out"]),
-        device=options["device"] or "cpu",
-        shapes=options["shapes"],
-        evaluation=options["evaluation"],
-        parallel=options["parallel"],
-        backward=options["backward"],
-        limit_s=options["limit"],
-    )
+    return build([str(place) for place in places], checked(BuildOptions, options))
 
 
 def export(run: Run | str | Path | Sequence[str | Path], **options: Unpack[ExportOptions]) -> Summary:
@@ -229,22 +211,4 @@ def export(run: Run | str | Path | Sequence[str | Path], **options: Unpack[Expor
     if isinstance(run, Run):
         given["keep"] = f"run = '{run.id}'" + (f" AND ({keep}\n)" if keep else "")
     words = f"format={given['format']!r}, keep={given['keep']!r}, by={given['by']!r}"
-    return make(export_request(places, given), f"passagent.export({places!r}, {words})")
-
-
-def export_request(places: list[str], options: ExportOptions) -> making.Request:
-    """What complete `options` ask of a data set of the runs in the directories `places`."""
-    from passagent.data.export.making import Request
-    from passagent.data.export.selection import Selection
-
-    return Request(
-        form=options["format"],
-        out=str(options["out"]),
-        selection=Selection(options["keep"], options["by"], options["best_of"], options["per_sequence"]),
-        runs_dirs=places,
-        against=list(options["against"] or ()),
-        with_failures=options["failures"],
-        with_pairs=options["pairs"],
-        parquet=options["parquet"],
-        tokenizer=options["tokenizer"],
-    )
+    return make(places, given, f"passagent.export({places!r}, {words})")

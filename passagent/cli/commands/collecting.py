@@ -95,13 +95,8 @@ def _print_collected(collected: Collected, as_json: bool) -> None:
 
 def export(runs_dirs: list[str], options: ExportOptions, as_json: bool) -> None:
     """Write the data set. Raises UsageError, and PassagentError for what must not go out."""
-    from passagent.api import export_request
-
-    request = export_request(runs_dirs, options)
-    summary = make(request, shlex.join(["passagent", *sys.argv[1:]]))
-    print(
-        json.dumps({"out": request.out, **vars(summary)}) if as_json else summary_text(request.out, summary)
-    )
+    summary, out = make(runs_dirs, options, shlex.join(["passagent", *sys.argv[1:]])), str(options["out"])
+    print(json.dumps({"out": out, **vars(summary)}) if as_json else summary_text(out, summary))
 
 
 def check(directory: str, against: list[str], runs_dirs: list[str], as_json: bool) -> None:

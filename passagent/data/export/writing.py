@@ -88,12 +88,12 @@ class Writer:
         self._keys: set[str] = set()
         self._sequences: set[str] = set()
 
-    def add(self, example: Example, apart: str = "") -> None:
-        """Write an example's rows; `apart`: in files of their own, whose names begin with this."""
+    def add(self, example: Example, prefix: str = "") -> None:
+        """Write an example's rows; `prefix`: of the names of files of their own."""
         tokens = self._length(example)
-        for row in self._form.rows(example):
-            self.add_row(example, row, apart + self._form.file_of(row), tokens)
-        if apart:
+        for file, row in self._form.rows(example):
+            self.add_row(example, row, prefix + file, tokens)
+        if prefix:
             return
         summary, columns = self.summary, example.columns
         summary.examples += 1
@@ -116,7 +116,7 @@ class Writer:
         """Write a row that comes of `example`, and where it comes from."""
         text = json.dumps(row, ensure_ascii=False)
         files = self.summary.files
-        if self._form.is_lines or file.endswith(".jsonl"):
+        if self._form.files or file.endswith(".jsonl"):
             files[file] = line = files.get(file, 0) + 1
             self._append(file, text)
         else:

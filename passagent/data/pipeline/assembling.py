@@ -12,14 +12,14 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from passagent.data.pipeline import folding
 from passagent.data.pipeline.cutting import BACKWARD
-from passagent.data.pipeline.generalisation import DTYPES, SHAPES, instance
+from passagent.data.pipeline.generalisation import DTYPES, instance
 from passagent.data.pipeline.grouping import Bucketed, Group, Member, Partition, bucketed, groups, partition
 from passagent.data.pipeline.inspection import LISTS, RECORD, TASKS
 from passagent.data.pipeline.units import Done, Unit, Units
@@ -37,24 +37,6 @@ _NAMED = 40
 Tell = Callable[[str], None]
 Data = dict[str, Any]
 """A graph or a subgraph as plain data."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """The data set that is to be built."""
-
-    samples: Sequence[str]
-    out: str
-    device: str | None = None
-    """Default: cpu."""
-    shapes: int = SHAPES
-    evaluation: int = 200
-    """Operator sequences of each kind that are for evaluation."""
-    parallel: int | None = None
-    """Units at a time; default: one a core."""
-    backward: bool = False
-    limit_s: int = 600
-    """CPU time of a unit."""
 
 
 def find_samples(places: Iterable[str]) -> dict[str, Path]:
@@ -81,16 +63,19 @@ def validation(name: str, path: Path, device: str) -> Unit:
     return Unit("validated", name, "passagent.data.pipeline.sample_validation:validate_sample", payload)
 
 
-def build(request: Request, tell: Tell = lambda line: None) -> Data:
-    """Build a data set, or go on with it; return its record. Raises UsageError, InfrastructureError."""
-    samples, out = find_samples(request.samples), Path(request.out)
-    work, device = out / "work", request.device or "cpu"
-    parallel = request.parallel or len(os.sched_getaffinity(0))
+def build(samples: Sequence[str], options: Mapping[str, Any], tell: Tell = lambda line: None) -> Data:
+    """Build the data set that the complete options of `passagent tasks build` ask for, or go on with it.
+
+    samples: directories of them. Return its record. Raises UsageError, InfrastructureError.
+    """
+    places, out, device = find_samples(samples), Path(options["out"]), options["device"] or "cpu"
+    work = out / "work"
+    parallel = options["parallel"] or len(os.sched_getaffinity(0))
     if out.is_dir() and any(out.iterdir()) and not work.is_dir():
         raise UsageError(f"--out {out}: holds other files; name another directory")
-    with locked(work, "lock", "--out"), Units(work, parallel, request.limit_s, device) as units:
-        steps = _Steps(request, units, tell)
-        graphs = steps.validate([validation(name, path, device) for name, path in samples.items()])
+    with locked(work, "lock", "--out"), Units(work, parallel, options["limit"], device) as units:
+        steps = _Steps(options, units, tell)
+        graphs = steps.validate([validation(name, path, device) for name, path in places.items()])
         subgraphs = steps.generalise(steps.cut(graphs))
         tasks, subgraphs_of = steps.group(subgraphs)
         parts = steps.divide(tasks)
@@ -101,10 +86,10 @@ def build(request: Request, tell: Tell = lambda line: None) -> Data:
             if str(place.relative_to(out)) not in placed:
                 shutil.rmtree(place, ignore_errors=True)
         record = {
-            "samples": list(request.samples),
+            "samples": list(samples),
             "device": device,
-            "shapes": request.shapes,
-            "backward": request.backward,
+            "shapes": options["shapes"],
+            "backward": options["backward"],
             "tasks": _write_lists(out / LISTS, {task.name: task.kind for task in tasks}, parts),
             "funnel": steps.funnel,
         }
@@ -116,7 +101,7 @@ def build(request: Request, tell: Tell = lambda line: None) -> Data:
 class _Steps:
     """The steps of a build, and a funnel: how much went into each and came out, and why not the rest."""
 
-    request: Request
+    options: Mapping[str, Any]
     units: Units
     tell: Tell
     funnel: list[Data] = field(default_factory=list)
@@ -169,7 +154,7 @@ class _Steps:
         fusible = self._cut_by("prefixes", jobs, ("fusible",))
         self.tell(f"{len(fusible)} fusible subgraphs")
         records += fusible
-        if self.request.backward:
+        if self.options["backward"]:
             function = "passagent.data.pipeline.cutting:with_gradients"
             several = [record for record in records if record["kind"] != "single"]
             jobs = [Unit("backward", record["origin"], function, _material(record)) for record in several]
@@ -203,7 +188,7 @@ class _Steps:
         jobs = []
         for record in records:
             structure = record["kind"], record["hash"]["structure"]
-            shapes = 1 if structure in structures else self.request.shapes
+            shapes = 1 if structure in structures else self.options["shapes"]
             structures.add(structure)
             payload = {**_material(record), "shapes": shapes, "dtypes": list(DTYPES)}
             function = "passagent.data.pipeline.generalisation:generalise"
@@ -248,7 +233,7 @@ class _Steps:
 
     def divide(self, tasks: Sequence[Member]) -> Partition:
         """Divide the tasks into training and evaluation."""
-        parts = partition(tasks, dict.fromkeys(_KINDS, self.request.evaluation))
+        parts = partition(tasks, dict.fromkeys(_KINDS, self.options["evaluation"]))
         lost = Counter({"shares with evaluation": len(parts.left_out)})
         self._count("split", len(tasks), len(parts.train) + len(parts.evaluation), lost)
         self.tell(f"{len(parts.train)} tasks to train on, {len(parts.evaluation)} to evaluate with")

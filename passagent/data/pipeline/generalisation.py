@@ -24,8 +24,6 @@ from passagent.tasks.extract.structural_hash import is_sized, structural_hash
 from passagent.tasks.graphio import load_graph
 from passagent.tasks.meta import TensorMeta
 
-SHAPES = 10
-"""Sizes of each subgraph, the recorded one included."""
 DTYPES = ("float32", "float16", "bfloat16")
 SIZES: dict[int, tuple[tuple[int, ...], ...]] = {
     1: ((1,), (2,), (4,), (16,), (32,), (64,), (128,), (256,), (512,)),
