@@ -18,7 +18,6 @@ from passagent.data.export.selection import (
     Chosen,
     JudgedEpisode,
     Revision,
-    Selection,
     failures,
     read_episodes,
     select,
@@ -49,11 +48,11 @@ def make(runs_dirs: Sequence[str], options: Mapping[str, Any], command: str) -> 
         check_pyarrow()
     if options["pairs"] and form.name != "trl":
         raise UsageError("--pairs is for --format trl: other trainers have no common form for preferences")
-    selection = Selection(options["keep"], options["by"], options["best_of"], options["per_sequence"])
+    selection = {name: options[name] for name in ("keep", "by", "best_of", "per_sequence")}
     evaluation = evaluation_tasks(against)
     with reading_stores(runs_dirs) as stores:
         episodes = read_episodes(stores)
-        chosen = select(episodes, selection)
+        chosen = select(episodes, **selection)
         wrong = failures(episodes) if options["failures"] else []
         if wrong:  # each is in one of the two
             chosen = [choice for choice in chosen if choice.columns["as_score"] is not None]
@@ -75,7 +74,7 @@ def make(runs_dirs: Sequence[str], options: Mapping[str, Any], command: str) -> 
                 better, worse = build(pair)
                 if row := _preference(better, worse):
                     writer.add_row(better, row, _PREFERENCES)
-            words = selection.words | ({"against": against} if against else {})
+            words = {name: value for name, value in (selection | {"against": against}).items() if value}
             summary = writer.finish({"command": command, "selection": words, "parquet": options["parquet"]})
             if options["parquet"]:
                 for name in summary.files:
