@@ -13,8 +13,8 @@ from passagent.data.pipeline.cutting import cut_ranges, fusible_ranges, kernel_c
 from passagent.data.pipeline.generalisation import generalise, instance
 from passagent.data.pipeline.grouping import (
     STRIDE,
+    Bucketed,
     Member,
-    bucketed,
     dimension_bucket,
     groups,
     partition,
@@ -121,8 +121,8 @@ def test_dimensions_are_in_graphnets_buckets():
 def test_each_group_is_of_one_sequence_and_follows_its_rule():
     rng = random.Random(2)
     given = [
-        bucketed(f"{i:03}", rng.choice(["fusible", "single"]), (rng.choice("ab"),),
-                 [([rng.choice([4, 64])], rng.choice(["f", "h", "b", "i"]))])
+        Bucketed(f"{i:03}", rng.choice(["fusible", "single"]), (rng.choice("ab"),),
+                 ((rng.choice([0, 1]),),), (rng.choice(["f", "h", "b", "i"]),))
         for i in range(400)
     ]  # fmt: skip
     by_uid = {one.uid: one for one in given}

@@ -125,7 +125,7 @@ def test_its_public_methods_are_the_agents_tools():
         required = [key for key, value in arguments.items() if value.default is inspect.Parameter.empty]
         assert required == spec.parameters["required"]
         assert all(f"    {key}: " in method.__doc__ for key in arguments), name
-        assert signature.return_annotation == "str" and "Returns:" in method.__doc__
+        assert signature.return_annotation is str and "Returns:" in method.__doc__
 
 
 def test_the_rules_name_only_the_tools_that_there_are():

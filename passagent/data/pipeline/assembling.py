@@ -20,7 +20,15 @@ from typing import Any
 from passagent.data.pipeline import folding
 from passagent.data.pipeline.cutting import BACKWARD
 from passagent.data.pipeline.generalisation import DTYPES, instance
-from passagent.data.pipeline.grouping import Bucketed, Group, Member, Partition, bucketed, groups, partition
+from passagent.data.pipeline.grouping import (
+    Bucketed,
+    Group,
+    Member,
+    Partition,
+    dimension_bucket,
+    groups,
+    partition,
+)
 from passagent.data.pipeline.inspection import LISTS, RECORD, TASKS
 from passagent.data.pipeline.units import Done, Unit, Units
 from passagent.errors import UsageError
@@ -164,22 +172,23 @@ class _Steps:
     def _cut_by(self, step: str, jobs: Sequence[Unit], kinds: Sequence[str]) -> list[Data]:
         """Return the records that units cut, equal ones once."""
         done = [result for result in self._run(step, jobs) if result.value]
-        records: list[Data] = []
+        unique: dict[tuple[str, str], Data] = {}
+        counts, lost = Counter[str](), {kind: Counter[str]() for kind in kinds}
+        for result in done:
+            for words, times in result.value["refused"].items():
+                kind, _, reason = words.partition(" ")
+                lost[kind][reason] += times
+            for record in result.value["records"]:
+                counts[record["kind"]] += record["count"]
+                key = record["kind"], record["hash"]["instance"]
+                unique.setdefault(key, {**record, "origin": result.name})
+        records = []
         for kind in kinds:
-            first: dict[str, Data] = {}
-            count, lost = 0, Counter[str]()
-            for result in done:
-                for reason, times in result.value["refused"].items():
-                    if reason.startswith(f"{kind} "):
-                        lost[reason.partition(" ")[2]] += times
-                for record in result.value["records"]:
-                    if record["kind"] == kind:
-                        count += record["count"]
-                        first.setdefault(record["hash"]["instance"], {**record, "origin": result.name})
-            before = count + lost.total()
-            lost["equal"] += count - len(first)
-            self._count(f"{kind} subgraphs", before, len(first), lost)
-            records += first.values()
+            of_kind = [record for record in unique.values() if record["kind"] == kind]
+            before = counts[kind] + lost[kind].total()
+            lost[kind]["equal"] = counts[kind] - len(of_kind)
+            self._count(f"{kind} subgraphs", before, len(of_kind), lost[kind])
+            records += of_kind
         return records
 
     def generalise(self, records: Sequence[Data]) -> list[Data]:
@@ -207,13 +216,15 @@ class _Steps:
     def group(self, subgraphs: Sequence[Data]) -> tuple[list[Member], dict[str, list[Data]]]:
         """Return the tasks, and the subgraphs of each by its name."""
         by_uid = {f"{number:07}": subgraph for number, subgraph in enumerate(subgraphs)}
-        in_buckets: list[Bucketed] = []
+        in_buckets = []
         for uid, subgraph in by_uid.items():
-            inputs = [
-                ([subgraph["sizes"].get(size, size) for size in meta["shape"]], dtype)
-                for meta, dtype in zip(subgraph["template"]["inputs"], subgraph["input_dtypes"], strict=True)
-            ]
-            in_buckets.append(bucketed(uid, subgraph["kind"], subgraph["operators"], inputs))
+            sizes, operators = subgraph["sizes"], tuple(subgraph["operators"])
+            shapes = tuple(
+                tuple(dimension_bucket(sizes.get(size, size)) for size in meta["shape"])
+                for meta in subgraph["template"]["inputs"]
+            )
+            dtypes = tuple(subgraph["input_dtypes"])
+            in_buckets.append(Bucketed(uid, subgraph["kind"], operators, shapes, dtypes))
         members, subgraphs_of, chosen = [], {}, set[str]()
         for group in groups(in_buckets):
             members_of_group = [by_uid[uid] for uid in group.uids]

@@ -91,9 +91,6 @@ class Units:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         """End the processes."""
         while self._processes:
             process = self._processes.pop()
@@ -133,7 +130,7 @@ class Units:
                 faults = [fault for future in as_completed(running) if (fault := future.result())]
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
-                self.close()
+                self.__exit__()
                 raise
         if faults:
             raise InfrastructureError(f"{len(faults)} of {len(units)} {faults[0]}; the same command goes on")
