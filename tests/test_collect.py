@@ -44,7 +44,6 @@ from passagent.data.collect.campaign import FAULTS
 from passagent.data.collect.trials import Outcome, Summary, Trial, summarise
 from passagent.errors import InfrastructureError, TaskError
 from passagent.store import Store, runs
-from passagent.system.resumable import locked
 from passagent.view.progress import status_line
 from passagent.view.text import width
 
@@ -119,12 +118,8 @@ def test_a_collection_and_the_same_command_again(call, server, tmp_path):
         first = {run.trial: run for run in runs.list_runs(store)}[1]
         config = json.loads(first.config)
     assert collections.Counter(seeds) == {0: 3, 1: 3, 2: 3}
-    assert (first.islands, first.iters, config["agent"]["max_steps"], config["agent"]["hints"]) == (
-        1,
-        1,
-        50,
-        0,
-    )
+    assert (first.islands, first.iters) == (1, 1)
+    assert (config["agent"]["max_steps"], config["agent"]["hints"]) == (50, 0)
     assert config["model"]["temperature"] is None
 
 
@@ -256,15 +251,6 @@ def test_usage_mistakes(call, tmp_path, words, told):
     line = err.splitlines()[-1]
     assert line.startswith("passagent: error: ") and told in line
     assert sorted(path for path in tmp_path.rglob("*") if "-shm" not in path.name) == before
-
-
-def test_a_foreign_database_is_refused(call, server, tmp_path):
-    write_tasks(tmp_path / "tasks", 1)
-    (tmp_path / "runs").mkdir()
-    with contextlib.closing(sqlite3.connect("runs/passagent.db")) as database:
-        database.execute("CREATE TABLE mine (id)")
-    code, _, err = call("collect", "tasks", *QUICK)
-    assert code == 2 and "a database of another program" in err and server.ledger == []
 
 
 def test_other_settings_are_refused_and_named(call, server, tmp_path):
@@ -464,13 +450,6 @@ def test_ctrl_c_a_second_collector_and_a_single_stop(tmp_path):
             assert process.exitcode == 0
         assert check_ledger(tmp_path / "runs", server) == 0
     assert len(pairs_in(tmp_path / "runs")) == 5  # three of the five are the first three again
-
-
-def test_a_second_collection_into_a_database_is_refused_with_its_holder(call, server, tmp_path):
-    write_tasks(tmp_path / "tasks", 1)
-    with locked(Path("runs"), "collect.lock"):
-        code, _, err = call("collect", "tasks", *QUICK)
-    assert code == 2 and re.search(rf"runs: process {os.getpid()} on .* works here; wait until it ends", err)
 
 
 # What becomes of it

@@ -17,19 +17,8 @@ from passagent.tasks.constraints import check_task
 
 pytestmark = pytest.mark.long
 
-BUILD = [
-    "tasks",
-    "build",
-    "samples",
-    "--out",
-    "data",
-    "--shapes",
-    "2",
-    "--parallel",
-    "2",
-    "--most-refused",
-    "1",
-]
+BUILD = ["tasks", "build", "samples", "--out", "data", "--shapes", "2", "--parallel", "2",
+         "--most-refused", "1"]  # fmt: skip
 
 
 def command(cwd: Path, *words: str, **more):

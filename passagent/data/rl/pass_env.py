@@ -193,10 +193,11 @@ class PassEnv:
 def _method(spec: ToolSpec) -> Callable[..., str]:
     """Make a tool a method, with the annotations and the docstring that a trainer reads its schema from."""
     parameters = [Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)]
-    lines = [spec.description, "", "Args:"]
+    # a trainer's call waits for its result: it has no `wait`
+    lines = [spec.description.partition(" With wait ")[0], "", "Args:"]
     for name, schema in spec.parameters["properties"].items():
         if name == "wait":
-            continue  # a trainer's call waits for its result
+            continue
         is_required = name in spec.parameters["required"]
         kind = Literal[tuple(schema["enum"])] if "enum" in schema else _KINDS[schema["type"]]
         parameters.append(
