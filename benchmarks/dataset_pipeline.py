@@ -40,7 +40,8 @@ from passagent.data.pipeline import assembling, folding
 from passagent.data.pipeline.assembling import find_samples, validation
 from passagent.data.pipeline.cutting import fusible_ranges, metas_of
 from passagent.data.pipeline.grouping import dimension_bucket, select
-from passagent.data.pipeline.units import Done, Units
+from passagent.data.pipeline.sample_validation import validate_sample
+from passagent.data.pipeline.units import Done, Units, key_of
 from passagent.errors import InfrastructureError
 from passagent.evaluator.captures import graph_of
 from passagent.tasks.extract.graph_text import model_text
@@ -94,14 +95,15 @@ def validated(args: argparse.Namespace, names: list[str], samples: dict[str, Pat
     def in_turn() -> Iterator[Done]:
         with Units(work, args.jobs, args.limit, "cpu") as units:
             for name in waiting:
-                unit = validation(name, samples[name], "cpu")
-                if time.monotonic() > end and unit.key not in units.rows(unit.stage):
+                job = validation(name, samples[name], "cpu")
+                stage, key = validate_sample.__name__, key_of(validate_sample, job[1])
+                if time.monotonic() > end and key not in units.rows(stage):
                     continue
                 try:
-                    [done] = units.results([unit])
+                    [done] = units.results(stage, validate_sample, [job])
                 except InfrastructureError as error:  # not kept: the same command tries it again
                     fault = {"value": None, "reason": "machine", "detail": str(error)}
-                    done = Done(key=unit.key, name=name, seconds=0.0, peak_mib=0, **fault)
+                    done = Done(key=key, name=name, seconds=0.0, peak_mib=0, **fault)
                 print(done.name, done.reason, done.detail, done.seconds, done.peak_mib, flush=True)
                 yield done
 

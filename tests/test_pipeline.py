@@ -166,7 +166,7 @@ def test_evaluation_takes_rare_steps_and_training_shares_nothing_with_it():
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory):
     place = tmp_path_factory.mktemp("samples")
-    return validate_sample(validation("layers", write_graph(place / "layers", 3), "cpu").payload)
+    return validate_sample(validation("layers", write_graph(place / "layers", 3), "cpu")[1])
 
 
 def test_a_valid_sample_becomes_a_graph_for_its_recorded_sizes(graph):
@@ -205,7 +205,7 @@ def test_a_subgraph_takes_other_sizes_that_hold_and_other_dtypes(graph):
 def test_a_bad_sample_is_refused_with_a_word(tmp_path, body, reason):
     path = write_graph(tmp_path / "bad", 1, body=body)
     with pytest.raises(Refused) as refused:
-        validate_sample(validation("bad", path, "cpu").payload)
+        validate_sample(validation("bad", path, "cpu")[1])
     assert refused.value.reason == reason and refused.value.detail
 
 

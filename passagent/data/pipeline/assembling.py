@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from passagent.data.pipeline import folding
-from passagent.data.pipeline.cutting import BACKWARD
-from passagent.data.pipeline.generalisation import DTYPES, instance
+from passagent.data.pipeline.cutting import BACKWARD, cut_fusible, cut_ranges, with_gradients
+from passagent.data.pipeline.generalisation import DTYPES, generalise, instance
 from passagent.data.pipeline.grouping import (
     Bucketed,
     Group,
@@ -30,7 +30,8 @@ from passagent.data.pipeline.grouping import (
     partition,
 )
 from passagent.data.pipeline.inspection import LISTS, RECORD, TASKS
-from passagent.data.pipeline.units import Done, Unit, Units
+from passagent.data.pipeline.sample_validation import validate_sample
+from passagent.data.pipeline.units import Done, Function, Job, Units
 from passagent.errors import UsageError
 from passagent.system.cache import write_whole
 from passagent.system.resumable import locked
@@ -61,14 +62,13 @@ def find_samples(places: Iterable[str]) -> dict[str, Path]:
     return {"/".join(path.resolve().parts[-2:]): path for path in samples.values()}
 
 
-def validation(name: str, path: Path, device: str) -> Unit:
-    """Return the unit that validates a sample."""
+def validation(name: str, path: Path, device: str) -> Job:
+    """Return the unit of validate_sample for a sample."""
     digest = hashlib.sha256()
     for file in FILES:
         content = (path / file).read_bytes() if (path / file).is_file() else b""
         digest.update(f"{file} {len(content)}\n".encode() + content)
-    payload = {"path": str(path.resolve()), "files": digest.hexdigest(), "device": device}
-    return Unit("validated", name, "passagent.data.pipeline.sample_validation:validate_sample", payload)
+    return name, {"path": str(path.resolve()), "files": digest.hexdigest(), "device": device}
 
 
 def build(samples: Sequence[str], options: Mapping[str, Any], tell: Tell = lambda line: None) -> Data:
@@ -122,16 +122,16 @@ class _Steps:
         row = {"step": step, "in": before, "out": after, "lost": dict((+lost).most_common())}
         self.funnel.append(row | {"seconds": seconds, "peak_mib": peak})
 
-    def _run(self, step: str, jobs: Sequence[Unit]) -> list[Done]:
+    def _run(self, step: str, function: Function, jobs: Sequence[Job]) -> list[Done]:
         """Compute units, and count those that were refused."""
-        done = self.units.results(jobs)
+        done = self.units.results(function.__name__, function, jobs)
         lost = Counter(unit.reason for unit in done if not unit.value)
         self._count(step, len(done), len(done) - lost.total(), lost, done)
         return done
 
-    def validate(self, jobs: Sequence[Unit]) -> dict[str, Data]:
+    def validate(self, jobs: Sequence[Job]) -> dict[str, Data]:
         """Return the samples' graphs by their names, equal ones once."""
-        done = self._run("validate", jobs)
+        done = self._run("validate", validate_sample, jobs)
         unique: dict[str, tuple[str, Data]] = {}
         for result in done:
             if result.value:
@@ -153,25 +153,22 @@ class _Steps:
                 *(["classical", *span] for span in classical_ranges),
                 *(["single", i, i + 1] for i in range(len(graph["operators"]))),
             ]
-            jobs.append(Unit("cut", name, "passagent.data.pipeline.cutting:cut_ranges", payload))
-        records = self._cut_by("cut", jobs, ("classical", "single"))
+            jobs.append((name, payload))
+        records = self._cut_by("cut", cut_ranges, jobs, ("classical", "single"))
         classical = [record for record in records if record["kind"] == "classical"]
         self.tell(f"{len(classical)} classical subgraphs, {len(records) - len(classical)} single operators")
-        function = "passagent.data.pipeline.cutting:cut_fusible"
-        jobs = [Unit("fusible", record["origin"], function, _material(record)) for record in classical]
-        fusible = self._cut_by("prefixes", jobs, ("fusible",))
+        jobs = [(record["origin"], _material(record)) for record in classical]
+        fusible = self._cut_by("prefixes", cut_fusible, jobs, ("fusible",))
         self.tell(f"{len(fusible)} fusible subgraphs")
         records += fusible
         if self.options["backward"]:
-            function = "passagent.data.pipeline.cutting:with_gradients"
-            several = [record for record in records if record["kind"] != "single"]
-            jobs = [Unit("backward", record["origin"], function, _material(record)) for record in several]
-            records += self._cut_by("gradients", jobs, BACKWARD)
+            jobs = [(record["origin"], _material(record)) for record in records if record["kind"] != "single"]
+            records += self._cut_by("gradients", with_gradients, jobs, BACKWARD)
         return records
 
-    def _cut_by(self, step: str, jobs: Sequence[Unit], kinds: Sequence[str]) -> list[Data]:
+    def _cut_by(self, step: str, function: Function, jobs: Sequence[Job], kinds: Sequence[str]) -> list[Data]:
         """Return the records that units cut, equal ones once."""
-        done = [result for result in self._run(step, jobs) if result.value]
+        done = [result for result in self._run(step, function, jobs) if result.value]
         unique: dict[tuple[str, str], Data] = {}
         counts, lost = Counter[str](), {kind: Counter[str]() for kind in kinds}
         for result in done:
@@ -199,12 +196,10 @@ class _Steps:
             structure = record["kind"], record["hash"]["structure"]
             shapes = 1 if structure in structures else self.options["shapes"]
             structures.add(structure)
-            payload = {**_material(record), "shapes": shapes, "dtypes": list(DTYPES)}
-            function = "passagent.data.pipeline.generalisation:generalise"
-            jobs.append(Unit("generalised", record["origin"], function, payload))
+            jobs.append((record["origin"], {**_material(record), "shapes": shapes, "dtypes": list(DTYPES)}))
         unique: dict[tuple[str, str], Data] = {}
         count = 0
-        for record, result in zip(records, self._run("shapes and dtypes", jobs), strict=True):
+        for record, result in zip(records, self._run("shapes and dtypes", generalise, jobs), strict=True):
             for sized in result.value["instances"] if result.value else ():
                 count += 1
                 subgraph = {**record, **sized, "template": result.value["template"]}

@@ -18,11 +18,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -47,20 +47,16 @@ class Refused(PassagentError):
         self.reason, self.detail = reason, detail
 
 
-class Unit(NamedTuple):
-    """A call of a function of passagent with plain data."""
+Function = Callable[[dict[str, Any]], Any]
+"""A function of a module of passagent. It takes plain data and returns plain data, or raises Refused."""
+Job = tuple[str, dict[str, Any]]
+"""A unit of a function: its name, and the data that the function takes."""
 
-    stage: str
-    name: str
-    function: str
-    """`module:function`; it takes the payload and returns plain data, or raises Refused."""
-    payload: dict[str, Any]
 
-    @property
-    def key(self) -> str:
-        """The hash of the function and its payload."""
-        text = json.dumps([_VERSION, self.function, self.payload], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
+def key_of(function: Function, payload: dict[str, Any]) -> str:
+    """Hash a unit."""
+    text = json.dumps([_VERSION, f"{function.__module__}:{function.__name__}", payload], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 class Done(BaseModel):
@@ -104,28 +100,18 @@ class Units:
             self._stage = RowFile(path, Done, "a result of passagent tasks build")
         return self._stage.rows
 
-    def results(self, units: Sequence[Unit]) -> list[Done]:
-        """Return the results of units of one stage, in their order.
+    def results(self, stage: str, function: Function, jobs: Sequence[Job]) -> list[Done]:
+        """Return the results of a stage's units, in their order.
 
         Raises InfrastructureError for faults of the machine once all other units are computed.
         """
-        if not units:
-            return []
-        rows = self.rows(units[0].stage)
-        keys = [unit.key for unit in units]
-        todo = {key: unit for key, unit in zip(keys, units, strict=True) if key not in rows}
-        if todo:
-            self._compute(todo)
-        return [
-            rows[key].model_copy(update={"name": unit.name}) for key, unit in zip(keys, units, strict=True)
-        ]
-
-    def _compute(self, units: dict[str, Unit]) -> None:
-        while len(self._processes) < min(self._parallel, len(units)):
+        rows, keys = self.rows(stage), [key_of(function, payload) for _, payload in jobs]
+        todo = {key: job for key, job in zip(keys, jobs, strict=True) if key not in rows}
+        while len(self._processes) < min(self._parallel, len(todo)):
             self._processes.append(self._start())
             self._idle.put(self._processes[-1])
         with ThreadPoolExecutor(self._parallel) as pool:
-            running = [pool.submit(self._ask, key, unit) for key, unit in units.items()]
+            running = [pool.submit(self._ask, function, key, *job) for key, job in todo.items()]
             try:
                 faults = [fault for future in as_completed(running) if (fault := future.result())]
             except BaseException:
@@ -133,7 +119,13 @@ class Units:
                 self.__exit__()
                 raise
         if faults:
-            raise InfrastructureError(f"{len(faults)} of {len(units)} {faults[0]}; the same command goes on")
+            raise InfrastructureError(
+                f"{len(faults)} of {len(todo)} {stage} units failed for the machine's sake: {faults[0]}; "
+                "the same command goes on"
+            )
+        return [
+            rows[key].model_copy(update={"name": name}) for key, (name, _) in zip(keys, jobs, strict=True)
+        ]
 
     def _start(self) -> subprocess.Popen[str]:
         """Start a process that forks.
@@ -154,26 +146,23 @@ class Units:
             start_new_session=True,
         )
 
-    def _ask(self, key: str, unit: Unit) -> str:
+    def _ask(self, function: Function, key: str, name: str, payload: dict[str, Any]) -> str:
         """Have a process compute a unit, and keep its result; return the machine's fault, if it had one."""
         process = self._idle.get()
-        assert process.stdin is not None and process.stdout is not None
-        order = {"function": unit.function, "payload": unit.payload, "limit_s": self._limit_s}
+        assert process.stdin is not None and process.stdout is not None and self._stage is not None
+        order = {"module": function.__module__, "function": function.__name__, "payload": payload}
         try:
             with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(json.dumps(order) + "\n")
+                process.stdin.write(json.dumps(order | {"limit_s": self._limit_s}) + "\n")
                 process.stdin.flush()
             line = process.stdout.readline()
         finally:
             self._idle.put(process)
         if not line:
-            raise InfrastructureError(
-                f"{unit.name}: the process that computes it ended; run the command again"
-            )
+            raise InfrastructureError(f"{name}: the process that computes it ended; run the command again")
         answer = json.loads(line)
         if fault := answer.pop("fault", ""):
-            return f"{unit.stage} units failed for the machine's sake: {unit.name}: {fault}"
-        assert self._stage is not None
+            return f"{name}: {fault}"
         self._stage.add(Done(key=key, **answer))
         return ""
 
@@ -214,32 +203,31 @@ def _in_a_process(order: dict[str, Any]) -> dict[str, Any]:
         _, status, usage = os.wait4(pid, 0)
         result.seek(0)
         text = result.read()
-    seconds, peak_mib = round(time.monotonic() - begun, 3), usage.ru_maxrss >> 10
-    with contextlib.suppress(json.JSONDecodeError):
-        if text:
-            return json.loads(text) | {"seconds": seconds, "peak_mib": peak_mib}
     ended = os.waitstatus_to_exitcode(status)
-    reason, detail = "crash", f"its process ended with {ended}"
-    if ended in (-signal.SIGALRM, -signal.SIGXCPU):
-        reason, detail = "timeout", f"takes more than {order['limit_s']} s of CPU time"
+    if text and ended == 0:
+        answer: dict[str, Any] = json.loads(text)
+    elif ended in (-signal.SIGALRM, -signal.SIGXCPU):
+        answer = _refusal("timeout", f"takes more than {order['limit_s']} s of CPU time")
     elif ended == -signal.SIGKILL and memory_kills() > kills:
-        reason, detail = "memory", "needs more memory than there is"
-    return {"value": None, "reason": reason, "detail": detail, "seconds": seconds, "peak_mib": peak_mib}
+        answer = _refusal("memory", "needs more memory than there is")
+    else:
+        answer = _refusal("crash", f"its process ended with {ended}")
+    return answer | {"seconds": round(time.monotonic() - begun, 3), "peak_mib": usage.ru_maxrss >> 10}
+
+
+def _refusal(reason: str, detail: str) -> dict[str, Any]:
+    return {"value": None, "reason": reason, "detail": detail}
 
 
 def _computed(order: dict[str, Any]) -> dict[str, Any]:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    module, _, name = order["function"].partition(":")
     try:
-        value = getattr(importlib.import_module(module), name)(order["payload"])
-        return {"value": value, "reason": "", "detail": ""}
+        function = getattr(importlib.import_module(order["module"]), order["function"])
+        return {"value": function(order["payload"]), "reason": "", "detail": ""}
     except Refused as error:
-        return {"value": None, "reason": error.reason, "detail": error.detail}
-    except MachineFault as error:
-        return {"fault": str(error)}
+        return _refusal(error.reason, error.detail)
     except Exception as error:
-        if fault := machine_fault(error):
+        if fault := error if isinstance(error, MachineFault) else machine_fault(error):
             return {"fault": str(fault)}
         lines = str(error).strip().splitlines()
-        detail = f"{type(error).__name__}: {lines[0] if lines else ''}"
-        return {"value": None, "reason": "error", "detail": detail}
+        return _refusal("error", f"{type(error).__name__}: {lines[0] if lines else ''}")
