@@ -122,7 +122,7 @@ def cut_ranges(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def _run_metadata(
-    graph_module: fx.GraphModule, metas: Sequence[TensorMeta], wanted: set[str]
+    graph_module: fx.GraphModule, metas: Sequence[TensorMeta], names: set[str]
 ) -> dict[str, Any]:
     """Record the metadata of values in one run, as they are made; None for what is no tensor."""
     metadata: dict[str, Any] = {}
