@@ -59,7 +59,7 @@ class Work:
     subject_key: str
     searched: bool = False
     """A search goes before it."""
-    seen: Task | None = None
+    seen_part: Task | None = None
     """The part of the task that its author sees; None: all of it."""
 
     @property
@@ -136,7 +136,7 @@ def plan(tasks: Iterable[Task], config: Config, options: BenchOptions, directory
                 work = Work(task, compiler, None, search_key if searched else expert_version(), searched)
                 if share is not None:
                     key = f"{work.subject_key} without {share:g} of the subgraphs"
-                    work = replace(work, seen=_seen_part(task, share, directory), subject_key=key)
+                    work = replace(work, seen_part=_seen_part(task, share, directory), subject_key=key)
             else:
                 work = Work(task, compiler, compiler, compiler)
             works.setdefault(work.key, work)
@@ -218,15 +218,15 @@ class _Measuring:
 
     async def _written(self, work: Work, row: Row) -> Subject:
         """Return the passes that an author writes now; eager where the expert leaves the task to it."""
-        directory, seen = self.results.path.parent, work.seen or work.task
+        directory, task = self.results.path.parent, work.seen_part or work.task
         if work.searched:
             config = self.config
             if work.compiler == EXPERT:
                 config = config.model_copy(update={"model": config.model.model_copy(update={"name": EXPERT})})
             with Store.open(directory / SEARCHES) as store:
-                row.run, written = await best_of_search(store, seen, config, self.pool, self.watch)
+                row.run, written = await best_of_search(store, task, config, self.pool, self.watch)
         else:
-            written = await asyncio.to_thread(first_pass, seen, self.config.evaluator.device)
+            written = await asyncio.to_thread(first_pass, task, self.config.evaluator.device)
             if written is not None:
                 written.write(directory / _PASSES / work.task.name)
         row.left = written is None and work.compiler == EXPERT

@@ -86,8 +86,8 @@ class Unseen:
     @property
     def ratio(self) -> float | None:
         """AS unseen / AS seen."""
-        seen, unseen = self.as_seen.value, self.as_unseen.value
-        return None if not seen or unseen is None else unseen / seen
+        visible, held = self.as_seen.value, self.as_unseen.value
+        return None if not visible or held is None else held / visible
 
 
 METRICS = ("fast_1", "sample_cr", "subgraph_cr", "gmean_speedup", "as_score")
@@ -156,7 +156,7 @@ def unseen(
     compiler: str, evaluations: Iterable[Evaluation], share: float, b: float, p: float
 ) -> Unseen | None:
     """Make both scores of an author; None where no subgraph of its tasks was held out."""
-    seen_parts, hidden_parts = [], []
+    seen_parts, hidden_parts = list[Evaluation](), list[Evaluation]()
     for evaluation in evaluations:
         hidden = held_out([graph.name for graph in evaluation.graphs], share)
         if hidden:
@@ -165,8 +165,8 @@ def unseen(
                 parts.append(evaluation.model_copy(update={"graphs": graphs}))
     if not seen_parts:
         return None
-    seen, held = (summarise(compiler, parts, len(parts), b, p) for parts in (seen_parts, hidden_parts))
-    return Unseen(compiler, held.tasks, held.subgraphs, seen.as_score, held.as_score)
+    visible, held = (summarise(compiler, parts, len(parts), b, p) for parts in (seen_parts, hidden_parts))
+    return Unseen(compiler, held.tasks, held.subgraphs, visible.as_score, held.as_score)
 
 
 @functools.lru_cache(maxsize=2)

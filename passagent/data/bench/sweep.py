@@ -98,9 +98,9 @@ async def run(words: Sequence[str], options: BenchOptions, watch: Watch) -> Meas
         summaries_of(compilers, rows, b, p, len(broken)), rows, broken + _failed(rows), [results.path],
         results.identity,
     )  # fmt: skip
-    for compiler in (EXPERT, RUN) if share is not None else ():
+    for compiler in (EXPERT, RUN):
         evaluations = [evaluation for _, evaluation in counted(rows, compiler)]
-        if both := unseen(compiler, evaluations, share, b, p):
+        if share is not None and (both := unseen(compiler, evaluations, share, b, p)):
             measured.unseen.append(both)
     if options["suite"]:
         bandwidth = machine_of(config.evaluator).bandwidth

@@ -113,7 +113,7 @@ class EvaluationTasks:
 
     def __init__(self, tasks: Iterable[Task]) -> None:
         self._shares: dict[str | tuple[str, ...], str] = {}
-        """What an example has in common with a task, by the task's key, its operators or a subgraph's key."""
+        """The thing in common with a task, by the task's key, its operators or a subgraph's key."""
         for task in tasks:
             self._shares[task.key] = f"is the task {task.name}"
             self._shares[tuple(task.operators)] = f"has the operator sequence of {task.name}"
@@ -140,7 +140,7 @@ class EvaluationTasks:
             )
 
 
-def check_directory(directory: Path, apart: EvaluationTasks, stores: Sequence[Store]) -> int:
+def check_directory(directory: Path, evaluation: EvaluationTasks, stores: Sequence[Store]) -> int:
     """Return the number of rows, all of which are in order.
 
     Checked are each row's sha256, that no file has other rows, secrets, overlap with evaluation tasks and,
@@ -156,7 +156,7 @@ def check_directory(directory: Path, apart: EvaluationTasks, stores: Sequence[St
             raise NotFit(f"{place}: not the row that was written; export again")
         if kind := find_secret(json.dumps(json.loads(text), ensure_ascii=False)):
             raise NotFit(f"{place}: holds what looks like {kind}; withdraw it, and export again without")
-        apart.check([row])
+        evaluation.check([row])
         if stores:
             _check_row(row, episodes, place)
         counts[row["file"]] += 1

@@ -43,7 +43,7 @@ _KINDS = ("fusible", "classical")
 _NAMED = 40
 """Letters of operators in a task's name."""
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 Data = dict[str, Any]
 """A graph or a subgraph as plain data."""
 
@@ -71,7 +71,7 @@ def validation(name: str, path: Path, device: str) -> Job:
     return name, {"path": str(path.resolve()), "files": digest.hexdigest(), "device": device}
 
 
-def build(samples: Sequence[str], options: Mapping[str, Any], tell: Tell = lambda line: None) -> Data:
+def build(samples: Sequence[str], options: Mapping[str, Any], report: Report = lambda line: None) -> Data:
     """Build the data set that the complete options of `passagent tasks build` ask for, or go on with it.
 
     samples: directories of them. Return its record. Raises UsageError, InfrastructureError.
@@ -82,7 +82,7 @@ def build(samples: Sequence[str], options: Mapping[str, Any], tell: Tell = lambd
     if out.is_dir() and any(out.iterdir()) and not work.is_dir():
         raise UsageError(f"--out {out}: holds other files; name another directory")
     with locked(work, "lock", "--out"), Units(work, parallel, options["limit"], device) as units:
-        steps = _Steps(options, units, tell)
+        steps = _Steps(options, units, report)
         graphs = steps.validate([validation(name, path, device) for name, path in places.items()])
         subgraphs = steps.generalise(steps.cut(graphs))
         tasks, subgraphs_of = steps.group(subgraphs)
@@ -111,7 +111,7 @@ class _Steps:
 
     options: Mapping[str, Any]
     units: Units
-    tell: Tell
+    report: Report
     funnel: list[Data] = field(default_factory=list)
 
     def _count(
@@ -137,10 +137,10 @@ class _Steps:
             if result.value:
                 unique.setdefault(result.value["hash"]["instance"], (result.name, result.value))
             else:
-                self.tell(f"{result.name}: {result.reason}: {result.detail}")
+                self.report(f"{result.name}: {result.reason}: {result.detail}")
         count = sum(bool(result.value) for result in done)
         self._count("unique graphs", count, len(unique), Counter({"equal": count - len(unique)}))
-        self.tell(f"{len(unique)} graphs of {len(done)} samples")
+        self.report(f"{len(unique)} graphs of {len(done)} samples")
         return dict(unique.values())
 
     def cut(self, graphs: dict[str, Data]) -> list[Data]:
@@ -156,10 +156,10 @@ class _Steps:
             jobs.append((name, payload))
         records = self._cut_by("cut", cut_ranges, jobs, ("classical", "single"))
         classical = [record for record in records if record["kind"] == "classical"]
-        self.tell(f"{len(classical)} classical subgraphs, {len(records) - len(classical)} single operators")
+        self.report(f"{len(classical)} classical subgraphs, {len(records) - len(classical)} single operators")
         jobs = [(record["origin"], _material(record)) for record in classical]
         fusible = self._cut_by("prefixes", cut_fusible, jobs, ("fusible",))
-        self.tell(f"{len(fusible)} fusible subgraphs")
+        self.report(f"{len(fusible)} fusible subgraphs")
         records += fusible
         if self.options["backward"]:
             jobs = [(record["origin"], _material(record)) for record in records if record["kind"] != "single"]
@@ -205,7 +205,7 @@ class _Steps:
                 subgraph = {**record, **sized, "template": result.value["template"]}
                 unique.setdefault((record["kind"], sized["hash"]["instance"]), subgraph)
         self._count("instances", count, len(unique), Counter({"equal": count - len(unique)}))
-        self.tell(f"{len(unique)} subgraphs in all sizes and dtypes")
+        self.report(f"{len(unique)} subgraphs in all sizes and dtypes")
         return list(unique.values())
 
     def group(self, subgraphs: Sequence[Data]) -> tuple[list[Member], dict[str, list[Data]]]:
@@ -242,7 +242,7 @@ class _Steps:
         parts = partition(tasks, dict.fromkeys(_KINDS, self.options["evaluation"]))
         lost = Counter({"shares with evaluation": len(parts.left_out)})
         self._count("split", len(tasks), len(parts.train) + len(parts.evaluation), lost)
-        self.tell(f"{len(parts.train)} tasks to train on, {len(parts.evaluation)} to evaluate with")
+        self.report(f"{len(parts.train)} tasks to train on, {len(parts.evaluation)} to evaluate with")
         return parts
 
 

@@ -249,7 +249,7 @@ def _read_guards(
     graph_module: fx.GraphModule, symbols: list[str], example: Sizes
 ) -> tuple[list[str], Callable[[Sizes], bool]]:
     """Read which sizes whose example is a symbol's Dynamo kept free, and its guards."""
-    kept: dict[int, sympy.Expr] = {}
+    free_sizes: dict[int, sympy.Expr] = {}
     fixed: set[int] = set()
     env = None
     for node in graph_module.graph.find_nodes(op="placeholder"):
@@ -260,15 +260,15 @@ def _read_guards(
         for size in value.shape:
             if isinstance(size, torch.SymInt):
                 env = size.node.shape_env
-                kept[int(size.node.hint)] = size.node.expr
+                free_sizes[int(size.node.hint)] = size.node.expr
             elif not is_weight:
                 fixed.add(int(size))
-    free = [symbol for symbol in symbols if example[symbol] in kept and example[symbol] not in fixed]
+    free = [symbol for symbol in symbols if example[symbol] in free_sizes and example[symbol] not in fixed]
     guards: list[Any] = [guard.expr for guard in env.guards] if env is not None else []
     ranges: dict[Any, Any] = dict(env.var_to_range) if env is not None else {}
 
     def holds(sizes: Sizes) -> bool:
-        values = {kept[example[symbol]]: value for symbol, value in sizes.items()}
+        values = {free_sizes[example[symbol]]: value for symbol, value in sizes.items()}
         for symbol, value in values.items():
             span = ranges.get(symbol)
             # Dynamo takes 0 and 1 apart; the run on fake tensors says whether 1 holds
