@@ -67,9 +67,7 @@ def test_what_is_written_says_where_it_comes_from_and_is_what_was_stored(call, h
     code, out, err = call("export", "--format", form, "--out", "out", "--runs-dir", home)
     assert (code, err) == (0, "")
     assert f"{EPISODES} examples" in out
-    known = [
-        json.loads(line) for line in (tmp_path / "out/provenance.jsonl").read_text().strip("\n").split("\n")
-    ]
+    known = rows_of(tmp_path / "out/provenance.jsonl")
     assert len({row["id"] for row in known}) == EPISODES
     for row in known:
         assert row["run"] and row["episode"] and row["model"] and row["evaluator_version"] and row["device"]
