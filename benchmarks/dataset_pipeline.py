@@ -40,7 +40,8 @@ from passagent.data.pipeline import assembling, folding
 from passagent.data.pipeline.assembling import find_samples, validation
 from passagent.data.pipeline.cutting import fusible_ranges, metas_of
 from passagent.data.pipeline.grouping import dimension_bucket, select
-from passagent.data.pipeline.units import Done, Units
+from passagent.data.pipeline.sample_validation import validate_sample
+from passagent.data.pipeline.units import Done, Units, key_of
 from passagent.errors import InfrastructureError
 from passagent.evaluator.captures import graph_of
 from passagent.tasks.extract.graph_text import model_text
@@ -94,14 +95,16 @@ def validated(args: argparse.Namespace, names: list[str], samples: dict[str, Pat
     def in_turn() -> Iterator[Done]:
         with Units(work, args.jobs, args.limit, "cpu") as units:
             for name in waiting:
-                unit = validation(name, samples[name], "cpu")
-                if time.monotonic() > end and unit.key not in units.rows(unit.stage):
+                job = validation(name, samples[name], "cpu")
+                stage, key = validate_sample.__name__, key_of(validate_sample, job[1])
+                if time.monotonic() > end and key not in units.rows(stage):
                     continue
                 try:
-                    [done] = units.results([unit])
+                    [done] = units.results(stage, validate_sample, [job])
                 except InfrastructureError as error:  # not kept: the same command tries it again
-                    done = Done(name, None, "machine", str(error), 0.0, 0)
-                print(done.name, *done[2:], flush=True)
+                    fault = {"value": None, "reason": "machine", "detail": str(error)}
+                    done = Done(key=key, name=name, seconds=0.0, peak_mib=0, **fault)
+                print(done.name, done.reason, done.detail, done.seconds, done.peak_mib, flush=True)
                 yield done
 
     with ThreadPoolExecutor(args.jobs) as pool:
@@ -327,16 +330,12 @@ def main() -> None:
     built: dict[str, Any] = {}
     if args.build:
         small = [name for name, one in graphs.items() if len(one["operators"]) <= args.operators]
-        request = assembling.Request(
-            [str(samples[name]) for name in small[: args.build]],
-            str(args.work),
-            shapes=args.shapes,
-            parallel=args.jobs,
-            limit_s=args.limit,
-        )
-        record = assembling.build(request, lambda line: print(line, flush=True))
+        options = {"out": args.work, "shapes": args.shapes, "parallel": args.jobs, "limit": args.limit}
+        options |= {"device": None, "evaluation": 200, "backward": False}
+        chosen_samples = [str(samples[name]) for name in small[: args.build]]
+        record = assembling.build(chosen_samples, options, lambda line: print(line, flush=True))
         built = {
-            "samples": len(request.samples),
+            "samples": len(chosen_samples),
             "tasks": record["tasks"],
             "funnel": record["funnel"],
         }

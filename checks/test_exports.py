@@ -71,9 +71,9 @@ def exported(
         directory.mkdir(parents=True)
         names: dict[str, None] = {}
         for example in examples["steps"]:
-            for row in made.rows(example):
-                names[made.file_of(row)] = None
-                with (directory / made.file_of(row)).open("a", encoding="utf-8") as file:
+            for file_name, row in made.rows(example):
+                names[file_name] = None
+                with (directory / file_name).open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
         for name, text in made.extra_files(list(names)).items():
             (directory / name).write_text(text)

@@ -42,11 +42,7 @@ from passagent.view.handles import Bench, Collection, Node, Nodes, Plan, Result,
 from passagent.view.warm_evaluator import Evaluator, as_task
 
 if TYPE_CHECKING:
-    from passagent.data.bench import sweep
-    from passagent.data.collect import campaign
-    from passagent.data.export import making
     from passagent.data.export.writing import Summary
-    from passagent.data.pipeline import assembling
     from passagent.events import Event
     from passagent.search.setup import Prepared
 
@@ -162,35 +158,12 @@ def bench(tasks: Sequence[str], **options: Unpack[BenchOptions]) -> Bench:
     from passagent.data.bench.measure import Watch
     from passagent.data.bench.sweep import run as measured
 
-    request = bench_request(tasks, checked(BenchOptions, options))
+    complete = checked(BenchOptions, options)
     thread = LoopThread("passagent-bench")
     try:
-        return Bench(thread.run(measured(request, lambda _: Watch())))
+        return Bench(thread.run(measured(tasks, complete, Watch())))
     finally:
         thread.close()
-
-
-def bench_request(tasks: Sequence[str], options: BenchOptions) -> sweep.Request:
-    """What complete `options` ask of a benchmark. Raises UsageError."""
-    from passagent.data.bench.kernelbench import default_compilers
-    from passagent.data.bench.sweep import Request
-
-    settings = settings_of(BenchOptions, options)
-    return Request(
-        tasks=tasks,
-        compilers=options["compiler"] or default_compilers(options["suite"], options["device"]),
-        preset=options["config"],
-        settings=settings,
-        iters=options["iters"],
-        pass_dirs=options["pass_dir"],
-        root=options["root"],
-        out=options["out"],
-        fresh=options["fresh"],
-        hold_out=options["hold_out_shapes"],
-        suite=options["suite"],
-        explains=options["explain"],
-        shard=options["shard"],
-    )
 
 
 def collect(tasks: Sequence[str], **options: Unpack[CollectOptions]) -> Collection:
@@ -201,31 +174,13 @@ def collect(tasks: Sequence[str], **options: Unpack[CollectOptions]) -> Collecti
     """
     from passagent.data.collect import campaign
 
-    request = collect_request(tasks, checked(CollectOptions, options))
+    complete = checked(CollectOptions, options)
 
     async def work(begun: list[Stoppable]) -> Collection:
-        with campaign.open_collection(request) as collection:
+        with campaign.open_collection(tasks, complete) as collection:
             return Collection(await collection.run(campaign.Watch(), begun.append))
 
     return finished(work)
-
-
-def collect_request(tasks: Sequence[str], options: CollectOptions) -> campaign.Request:
-    """What complete `options` ask of a collection. Raises UsageError."""
-    from passagent.data.collect.campaign import Request
-
-    return Request(
-        tasks=tasks,
-        settings=settings_of(CollectOptions, options),
-        preset=options["config"],
-        root=options["root"],
-        trials=options["trials"],
-        parallel=options["parallel"],
-        shuffle=options["shuffle"],
-        shard=options["shard"],
-        max_steps=options["max_steps"],
-        runs_dir=str(options["runs_dir"]),
-    )
 
 
 def build_dataset(
@@ -239,23 +194,7 @@ def build_dataset(
     from passagent.data.pipeline.assembling import build
 
     places = [samples] if isinstance(samples, str | Path) else samples
-    return build(build_request([str(place) for place in places], checked(BuildOptions, options)))
-
-
-def build_request(samples: list[str], options: BuildOptions) -> assembling.Request:
-    """What complete `options` ask of the tasks' pipeline."""
-    from passagent.data.pipeline.assembling import Request
-
-    return Request(
-        samples=samples,
-        out=str(options["out"]),
-        device=options["device"] or "cpu",
-        shapes=options["shapes"],
-        evaluation=options["evaluation"],
-        parallel=options["parallel"],
-        backward=options["backward"],
-        limit_s=options["limit"],
-    )
+    return build([str(place) for place in places], checked(BuildOptions, options))
 
 
 def export(run: Run | str | Path | Sequence[str | Path], **options: Unpack[ExportOptions]) -> Summary:
@@ -272,22 +211,4 @@ def export(run: Run | str | Path | Sequence[str | Path], **options: Unpack[Expor
     if isinstance(run, Run):
         given["keep"] = f"run = '{run.id}'" + (f" AND ({keep}\n)" if keep else "")
     words = f"format={given['format']!r}, keep={given['keep']!r}, by={given['by']!r}"
-    return make(export_request(places, given), f"passagent.export({places!r}, {words})")
-
-
-def export_request(places: list[str], options: ExportOptions) -> making.Request:
-    """What complete `options` ask of a data set of the runs in the directories `places`."""
-    from passagent.data.export.making import Request
-    from passagent.data.export.selection import Selection
-
-    return Request(
-        form=options["format"],
-        out=str(options["out"]),
-        selection=Selection(options["keep"], options["by"], options["best_of"], options["per_sequence"]),
-        runs_dirs=places,
-        against=list(options["against"] or ()),
-        with_failures=options["failures"],
-        with_pairs=options["pairs"],
-        parquet=options["parquet"],
-        tokenizer=options["tokenizer"],
-    )
+    return make(places, given, f"passagent.export({places!r}, {words})")

@@ -21,13 +21,15 @@ from test_bench_summary import evaluation, naive
 
 from passagent import cli
 from passagent.config import load_config
-from passagent.data.bench.measure import EXPERT, Authors, plan
+from passagent.data.bench.measure import EXPERT, Planned, plan
 from passagent.data.bench.results import FILE, Results, Row, open_results
 from passagent.data.bench.summary import METRICS, held_out, unseen
 from passagent.errors import InfrastructureError, UsageError
 from passagent.evaluator import compilers
 from passagent.evaluator.result import GraphResult, Measured, Speedup, Violation, Worst
 from passagent.evaluator.service.pool import EvaluatorPool
+from passagent.options import BenchOptions
+from passagent.system.option_groups import checked
 from passagent.tasks import load_task
 from passagent.view.bench_table import BenchProgress
 
@@ -139,10 +141,8 @@ def test_usage_mistakes(call, tmp_path, words, told):
 
 @pytest.mark.long
 def test_any_backend_of_torch_compile(call, tmp_path):
-    assert compilers.arguments("torch:inductor:max-autotune") == {
-        "backend": "inductor",
-        "mode": "max-autotune",
-    }
+    autotune = {"backend": "inductor", "mode": "max-autotune"}
+    assert compilers.arguments("torch:inductor:max-autotune") == autotune
     assert (compilers.arguments("torch:tvm"), compilers.arguments("inductor")) == ({"backend": "tvm"}, {})
     write_tasks(tmp_path, 1, with_passes=False)
     backend = ["--compiler", "torch:aot_eager", "--compiler", "eager"]
@@ -189,9 +189,8 @@ def test_the_table_is_what_was_measured(call, tmp_path, monkeypatch):
     assert line["sample_cr"]["value"] == line["subgraph_cr"]["value"] == 1 / 3
     lines = (tmp_path / "kept/results.jsonl").read_text()
     assert len(lines.splitlines()) == 3
-    assert all(
-        graph["eager_samples_ms"] for graph in json.loads(lines.splitlines()[0])["evaluation"]["graphs"]
-    )
+    graphs = json.loads(lines.splitlines()[0])["evaluation"]["graphs"]
+    assert all(graph["eager_samples_ms"] for graph in graphs)
 
     code, out, err = call(*words, "--markdown")  # answered from what is kept
     assert (code, "3 of them made before" in err) == (0, True)
@@ -255,25 +254,6 @@ def test_a_task_that_fails_does_not_stop_the_others(call, tmp_path, monkeypatch)
     code, out, _ = call(*words)  # the machine is well again
     assert code == 1
     assert [result["task"] for result in json.loads(out)["results"]] == ["lost", "task1"]
-
-
-@pytest.mark.slow
-def test_a_search_on_each_task(call, tmp_path):
-    write_tasks(tmp_path, 1, with_passes=False)
-    few = ["--iters", "1", "--set", "search.islands=1", "--set", "search.finalists=0",
-           "--set", "agent.max_evaluations=1"]  # fmt: skip
-    words = ["bench", "task1", "--compiler", "run", *few, *QUICK, "--out", "kept", "--json"]
-    code, out, _ = call(*words)
-    assert code == 0
-    data = json.loads(out)
-    [result] = data["results"]
-    [line] = data["compilers"]
-    assert line["subgraphs"] == 3
-    stored = json.loads(call("show", result["run"], "--runs-dir", "kept/searches", "--json")[1])
-    assert (stored["state"], stored["task"]) == ("finished", "task1")
-    row = json.loads((tmp_path / "kept/results.jsonl").read_text())
-    assert row["evaluation"]["graphs"][0]["compiled_samples_ms"] != []
-    assert json.loads(call(*words)[1]) == data  # nothing is searched again
 
 
 MATMUL = """import torch
@@ -355,23 +335,28 @@ def test_what_is_held_out_depends_on_names_alone():
 
 def test_another_expert_is_measured_anew(tmp_path, monkeypatch):
     task = load_task(tiny.write_subgraph(tmp_path / "graph", [4, 64]))
-    [first] = plan([task], [EXPERT], Authors(load_config()), tmp_path)
-    [same] = plan([task], [EXPERT], Authors(load_config()), tmp_path)
+    options = checked(BenchOptions, {"compiler": [EXPERT]})
+    [first] = plan([task], load_config(), options, tmp_path)
+    [same] = plan([task], load_config(), options, tmp_path)
     monkeypatch.setattr("passagent.data.bench.measure.expert_version", lambda: "another")
-    [other] = plan([task], [EXPERT], Authors(load_config()), tmp_path)
+    [other] = plan([task], load_config(), options, tmp_path)
     assert first.key == same.key != other.key
 
 
 @pytest.mark.long
-def test_the_expert_after_a_search(call, tmp_path):
+@pytest.mark.parametrize("compiler", [pytest.param("run", marks=pytest.mark.slow), "expert"])
+def test_bench_measures_the_best_pass_of_a_search(call, tmp_path, compiler):
     tiny.write_subgraph(tmp_path / "graph", [4, 64])
-    few = ["--iters", "1", "--set", "search.islands=1", "--set", "search.finalists=0"]
-    words = ["bench", "graph", "--compiler", "expert", *few, *QUICK, "--out", "kept", "--json"]
+    few = ["--iters", "1", "--set", "search.islands=1", "--set", "search.finalists=0",
+           "--set", "agent.max_evaluations=1"]  # fmt: skip
+    words = ["bench", "graph", "--compiler", compiler, *few, *QUICK, "--out", "kept", "--json"]
     code, out, _ = call(*words)
     assert code == 0
-    [result] = json.loads(out)["results"]
+    data = json.loads(out)
+    [result] = data["results"]
     stored = json.loads(call("show", result["run"], "--runs-dir", "kept/searches", "--json")[1])
-    assert (stored["state"], result["status"]) == ("finished", "ok")
+    assert (stored["state"], stored["task"], result["status"]) == ("finished", "graph", "ok")
+    assert json.loads(call(*words)[1]) == data  # nothing is searched again
 
 
 # Going on
@@ -386,11 +371,7 @@ def program(tmp_path: Path, *words: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith("PASSAGENT_") or name == "PASSAGENT_LIBRARY"
-        }
+        env=os.environ
         | {"PYTHONPATH": os.pathsep.join([str(Path(cli.__file__).parents[1]), *filter(None, sys.path)])},
     )
 
@@ -499,7 +480,9 @@ def test_progress_on_a_terminal_shows_what_is_measured_beneath_the_lines(monkeyp
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
     stream = Terminal()
-    progress = BenchProgress(3, 1, stream)
+    progress = BenchProgress(stream)
+    works = [SimpleNamespace(subject="inductor", compiler="inductor")] * 3
+    progress.planned(Planned("cpu", works, works[1:], Path("results.jsonl")))
     progress.begin(SimpleNamespace(task=SimpleNamespace(name="add"), compiler="inductor"))
     progress.say("waits for a device")
     progress.close()

@@ -1,6 +1,5 @@
 """KernelBench's table of a benchmark, and where a compiler loses, from results as they are stored."""
 
-import asyncio
 import json
 import math
 
@@ -8,11 +7,10 @@ import pytest
 import tiny
 from test_bench_summary import evaluation
 
+import passagent as pa
 from passagent.data.bench.kernelbench import LEVELS_P, Place, default_compilers, lines, place_of
 from passagent.data.bench.losses import category, cause, losses
-from passagent.data.bench.measure import Watch
 from passagent.data.bench.results import FILE, Row
-from passagent.data.bench.sweep import Request, run
 from passagent.errors import UsageError
 from passagent.evaluator.result import GraphResult, Speedup
 from passagent.tasks import load_task
@@ -126,9 +124,8 @@ def test_shards_give_the_suites_table_from_its_tasks(tmp_path):
         (shards[-1] / FILE).write_text("".join(one.model_dump_json() + "\n" for one in measured))
     places = [str(one) for one in shards]
     with pytest.raises(UsageError, match="name the directory of its tasks with --root"):
-        asyncio.run(run(Request(places, [], suite="kernelbench"), lambda _: Watch()))
-    request = Request(places, [], suite="kernelbench", root=str(tmp_path / "tasks"))
-    found = asyncio.run(run(request, lambda _: Watch()))
+        pa.bench(places, suite="kernelbench")
+    found = pa.bench(places, suite="kernelbench", root=str(tmp_path / "tasks")).measured
     line = next(one for one in found.suite if (one.compiler, one.base) == ("expert", "inductor"))
     assert line.problems == 2 and line.gmean.value == pytest.approx(math.sqrt(1.0 * 2.0))
 

@@ -17,19 +17,8 @@ from passagent.tasks.constraints import check_task
 
 pytestmark = pytest.mark.long
 
-BUILD = [
-    "tasks",
-    "build",
-    "samples",
-    "--out",
-    "data",
-    "--shapes",
-    "2",
-    "--parallel",
-    "2",
-    "--most-refused",
-    "1",
-]
+BUILD = ["tasks", "build", "samples", "--out", "data", "--shapes", "2", "--parallel", "2",
+         "--most-refused", "1"]  # fmt: skip
 
 
 def command(cwd: Path, *words: str, **more):
@@ -114,7 +103,7 @@ def test_a_killed_build_goes_on_and_a_second_one_is_told_of_the_first(samples, b
     shutil.copytree(samples / "samples", tmp_path / "samples")
     words = [sys.executable, "-m", "passagent", *BUILD]
     first = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.DEVNULL, start_new_session=True)
-    while not (tmp_path / "data/work/validated.jsonl").exists():
+    while not (tmp_path / "data/work/validate_sample.jsonl").exists():
         assert first.poll() is None
         time.sleep(0.05)
     os.kill(first.pid, signal.SIGSTOP)  # it must not end before the second one is there

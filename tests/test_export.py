@@ -25,7 +25,6 @@ from passagent.data.export.selection import (
     COLUMNS,
     JudgedEpisode,
     Revision,
-    Selection,
     read_episodes,
     select,
     with_advantages,
@@ -68,9 +67,7 @@ def test_what_is_written_says_where_it_comes_from_and_is_what_was_stored(call, h
     code, out, err = call("export", "--format", form, "--out", "out", "--runs-dir", home)
     assert (code, err) == (0, "")
     assert f"{EPISODES} examples" in out
-    known = [
-        json.loads(line) for line in (tmp_path / "out/provenance.jsonl").read_text().strip("\n").split("\n")
-    ]
+    known = rows_of(tmp_path / "out/provenance.jsonl")
     assert len({row["id"] for row in known}) == EPISODES
     for row in known:
         assert row["run"] and row["episode"] and row["model"] and row["evaluator_version"] and row["device"]
@@ -107,7 +104,7 @@ def test_the_lossless_form_is_read_back_with_the_candidates_files(call, home, tm
 def test_a_condition_chooses_by_columns(home, condition, holds):
     with Store.open(home, create=False) as store:
         told = read_episodes([store])
-    chosen = {one.columns["id"] for one in select(told, Selection(condition))}
+    chosen = {one.columns["id"] for one in select(told, condition)}
     assert chosen == {one.columns["id"] for one in told if holds(one.columns)}
     assert 0 < len(chosen) < len(told)
 
@@ -116,15 +113,15 @@ def test_at_most_so_many_are_the_best(home):
     with Store.open(home, create=False) as store:
         told = read_episodes([store])
     best = sorted((one.columns["as_score"] for one in told), reverse=True)[:3]
-    for selection in (Selection(best_of=3), Selection(per_sequence=3), Selection("steps > 0", best_of=3)):
-        found = [one.columns["as_score"] for one in select(told, selection)]
+    for selection in ({"best_of": 3}, {"per_sequence": 3}, {"keep": "steps > 0", "best_of": 3}):
+        found = [one.columns["as_score"] for one in select(told, **selection)]
         assert sorted(found, reverse=True) == best
 
 
 def test_a_step_is_complete_stayed_correct_and_gained(home):
     with Store.open(home, create=False) as store:
         told = read_episodes([store])
-        chosen = select(told, Selection(by="step"))
+        chosen = select(told, by="step")
         assert len(chosen) > 10
         for example, one in zip(build(chosen), chosen, strict=True):
             assert one.revision and one.revision.status == "ok"
@@ -152,7 +149,7 @@ def test_what_did_not_gain_beyond_its_interval_is_no_step():
     assert (noise.reward, wrong.reward) == (0.0, 0.0)
     columns = dict.fromkeys(COLUMNS) | {"id": "r/1", "operators": "add"}
     told = JudgedEpisode(1, columns, (), (), (sure, replace(noise, node=2), replace(wrong, node=3)), None)
-    assert [one.columns["id"] for one in select([told], Selection(by="step"))] == ["r/1/1"]
+    assert [one.columns["id"] for one in select([told], by="step")] == ["r/1/1"]
 
 
 REWARDS = st.lists(st.lists(st.floats(0, 3), max_size=5), min_size=1, max_size=5)
@@ -173,7 +170,7 @@ def test_returns_and_advantages_are_what_they_are_by_definition(trials):
     ]
     for place, rewards in enumerate(trials):
         returns = [math.fsum(rewards[at:]) for at in range(len(rewards))]
-        assert told[place].returns == pytest.approx(returns, abs=1e-9)
+        assert [r.returns for r in with_advantages(told)[place].revisions] == pytest.approx(returns, abs=1e-9)
         others = [trial for at, trial in enumerate(trials) if at != place]
         for at, revision in enumerate(with_advantages(told)[place].revisions):
             if not others:

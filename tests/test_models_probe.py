@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ from test_models_command import Call, call
 from test_models_wire import ASK, TOOL, Server, error_body, server, text_body
 from wire_server import WireServer
 
+import passagent as pa
 from passagent.config import ModelConfig, load_config
-from passagent.data.bench import sweep
 from passagent.errors import UsageError
 from passagent.models import open_model, probe
 from passagent.search import setup
@@ -165,11 +165,9 @@ def test_busy_server_at_the_start_is_warned_of(server: Server, caplog: pytest.Lo
 @pytest.mark.parametrize("compilers", [["run"], ["inductor", "run"]])
 def test_wrong_key_ends_a_bench_before_it_measures(tmp_path: Path, compilers: list[str]) -> None:
     task = tiny_search.write_task(tmp_path / "task")
-    watched: Callable[..., Any] = list[sweep.Planned]().append
     with WireServer(paid_run.brain) as there:
         there.fault = lambda: "401"  # type: ignore[method-assign]
         settings = {"model.name": "openai/m", "model.base_url": f"{there.url}/v1"}
-        request = sweep.Request([str(task)], compilers, settings=settings, out=str(tmp_path / "out"))
         with pytest.raises(UsageError, match="refuses the key"):
-            asyncio.run(sweep.run(request, watched))
+            pa.bench([str(task)], compiler=compilers, settings=settings, out=str(tmp_path / "out"))
         assert len(there.requests) == 1

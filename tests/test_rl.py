@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import math
@@ -36,20 +37,10 @@ BY_TIME = Violation(
 
 def evaluation(score, status="ok", low=None, high=None, violations=()):
     return Evaluation(
-        task="t",
-        candidate="c",
-        device="cpu",
-        dispatch="direct",
-        timing="wall",
-        status=status,
-        as_score=score,
-        as_low=low,
-        as_high=high,
-        es=None,
-        graphs=[],
-        violations=list(violations),
+        task="t", candidate="c", device="cpu", dispatch="direct", timing="wall", status=status,
+        as_score=score, as_low=low, as_high=high, es=None, graphs=[], violations=list(violations),
         evaluator_version="test",
-    )
+    )  # fmt: skip
 
 
 class Pool:
@@ -125,7 +116,7 @@ def test_its_public_methods_are_the_agents_tools():
         required = [key for key, value in arguments.items() if value.default is inspect.Parameter.empty]
         assert required == spec.parameters["required"]
         assert all(f"    {key}: " in method.__doc__ for key in arguments), name
-        assert signature.return_annotation == "str" and "Returns:" in method.__doc__
+        assert signature.return_annotation is str and "Returns:" in method.__doc__
 
 
 def test_the_rules_name_only_the_tools_that_there_are():
@@ -134,54 +125,43 @@ def test_the_rules_name_only_the_tools_that_there_are():
     assert "search_knowledge" in text
 
 
-def test_the_best_candidate_is_the_reward_rounded(task, answers):
+GOOD, BETTER = evaluation(1.52, low=1.5, high=1.54), evaluation(3.0)
+CHEATING = evaluation(0.1, "refused", violations=[BY_TEXT])
+SLOW_CLOCK = evaluation(0.1, "refused", violations=[BY_TIME])
+
+
+@pytest.mark.parametrize(
+    ("judged", "reward", "is_refused"),
+    [
+        ([], 0.0, False),
+        ([GOOD, evaluation(0.4, "wrong_result"), evaluation(1.4)], rounded_as(GOOD), False),
+        ([GOOD, CHEATING, BETTER], 0.0, True),  # for the whole episode
+        ([SLOW_CLOCK, BETTER], rounded_as(BETTER), False),  # a measured refusal has to repeat itself
+        ([GOOD, SLOW_CLOCK, SLOW_CLOCK], 0.0, True),
+        ([GOOD, InfrastructureError("a lost GPU")], None, False),
+        ([GOOD, TaskError("model.py: broken")], None, False),
+    ],
+)
+def test_reward_follows_from_what_was_judged(task, answers, judged, reward, is_refused):
     env = begun(task)
-    assert env.reward == 0.0
-    answers += [evaluation(1.52, low=1.5, high=1.54), evaluation(0.4, "wrong_result"), evaluation(1.4)]
-    text = env.pass_evaluator()
-    assert text.endswith("status: ok\nAS: 1.5200\nleft: 7 of 8 evaluations")
-    best = env.reward
-    assert best == rounded_as(evaluation(1.52, low=1.5, high=1.54)) and best != 1.52
-    for name in ("wrong", "slower"):
-        write(env, name)
-        env.pass_evaluator()
-        assert env.reward == env.get_reward() == best
+    answers += judged
+    while answers:
+        write(env, f"v{len(answers)}")
+        fault = answers[0] if isinstance(answers[0], Exception) else None
+        with pytest.raises(type(fault)) if fault else contextlib.nullcontext():
+            env.pass_evaluator()
+        assert env.fault == (str(fault) if fault else None)
+    assert env.reward == env.get_reward() == reward != 1.52
+    assert env.refused == is_refused and Pool.asked == len(judged)
+    env.reset(task=task)
+    assert (env.reward, env.refused, env.best, env.best_files) == (0.0, False, None, {})
+
+
+def test_answer_of_evaluator_names_score_and_rest(task, answers):
+    env = begun(task)
+    answers.append(GOOD)
+    assert env.pass_evaluator().endswith("status: ok\nAS: 1.5200\nleft: 7 of 8 evaluations")
     assert env.best_files["Fused.py"].startswith("# v0")
-    env.reset(task=task)
-    assert env.reward == 0.0 and env.best is None and env.best_files == {}
-
-
-def test_a_refused_candidate_costs_the_episode(task, answers):
-    env = begun(task)
-    answers += [evaluation(2.0), evaluation(0.1, "refused", violations=[BY_TEXT]), evaluation(3.0)]
-    for name in ("good", "cheating", "good again"):
-        write(env, name)
-        env.pass_evaluator()
-    assert env.refused and env.reward == 0.0
-    env.reset(task=task)
-    assert not env.refused
-
-
-def test_a_measured_refusal_has_to_repeat_itself(task, answers):
-    env = begun(task)
-    answers += [evaluation(0.1, "refused", violations=[BY_TIME]), evaluation(2.0)]
-    env.pass_evaluator()
-    assert not env.refused and env.reward == pytest.approx(2.0, rel=FLOOR)
-    write(env, "cheating")
-    answers += [evaluation(0.1, "refused", violations=[BY_TIME])] * 2
-    env.pass_evaluator()
-    assert env.refused and Pool.asked == 4
-
-
-@pytest.mark.parametrize("fault", [InfrastructureError("a lost GPU"), TaskError("model.py: broken")])
-def test_a_fault_is_not_the_policys(task, answers, fault):
-    env = begun(task)
-    answers += [evaluation(2.0), fault]
-    env.pass_evaluator()
-    write(env, "next")
-    with pytest.raises(type(fault)):
-        env.pass_evaluator()
-    assert env.fault == str(fault) and env.reward is None
 
 
 def test_no_episode_begins_on_a_machine_that_keeps_failing(task, answers):

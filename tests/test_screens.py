@@ -99,7 +99,7 @@ def test_tables_of_compilers_and_models_have_one_line_a_row_at_80_columns(monkey
     lines = str(bench_table.bench_table([summarise(name, judged, 3) for name in compilers])).splitlines()
     assert [line.split()[0] for line in lines] == ["compiler", *compilers]
     assert all("1.500 [1.500-1.500]" in line for line in lines[1:])
-    models = [Collected("openai/gpt-6.2-sol", 0.1), Collected("anthropic/claude-haiku-5-5", 0.1)]
+    models = [Collected("openai/gpt-6.2-sol"), Collected("anthropic/claude-haiku-5-5")]
     for rows in (lines, str(collect_table.figures_table(models)).splitlines()):
         assert max(map(len, rows)) <= 80
 

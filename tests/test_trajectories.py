@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny_search
 from typer.testing import CliRunner
+from wire_server import Said, WireServer
 
 from passagent.cli import app
 from passagent.cli.commands import running, showing
@@ -35,6 +32,7 @@ from passagent.store.trajectories import (
 from passagent.system.redaction import redact, redacted
 
 SETTINGS = tiny_search.settings(4, 2, 3)
+TOOLS = ["file_editor", "check", "pass_evaluator", "search_knowledge", "search_code", "profile"]
 
 
 def searched(tmp_path: Path, model: Any = None, settings: dict[str, Any] = SETTINGS) -> Path:
@@ -62,19 +60,11 @@ def test_an_episode_is_shown_whole(tmp_path: Path, capsys: pytest.CaptureFixture
     assert (found.format, found.episode, found.state, found.end_reason) == (FORMAT, 3, "done", "done")
     roles = [turn.message["role"] for turn in found.messages]
     assert roles[:5] == ["system", "user", "assistant", "tool", "tool"]
-    assert [tool["name"] for tool in found.messages[0].message["tools"]] == [
-        "file_editor",
-        "check",
-        "pass_evaluator",
-        "search_knowledge",
-        "search_code",
-        "profile",
-    ]
+    assert [tool["name"] for tool in found.messages[0].message["tools"]] == TOOLS
     replies = [turn for turn in found.messages if turn.message["role"] == "assistant"]
     assert len(replies) == found.steps == 5
-    assert [(turn.usage.input_tokens, turn.usage.output_tokens) for turn in replies if turn.usage] == [
-        (1, 1)
-    ] * 5
+    usages = [(turn.usage.input_tokens, turn.usage.output_tokens) for turn in replies if turn.usage]
+    assert usages == [(1, 1)] * 5
     assert all(turn.usage is None for turn in found.messages if turn not in replies)
     calls = {turn.message["tool_call_id"] for turn in found.messages if turn.message["role"] == "tool"}
     assert len(found.nodes) == 2 and {node.call_id for node in found.nodes} < calls
@@ -171,14 +161,8 @@ def test_no_secret_is_in_a_trajectory(
     showing.show("last", 1, None, str(runs_dir), False)
     text += capsys.readouterr().out
     kept = [path.read_bytes() for path in runs_dir.rglob("*") if path.is_file()]
-    for secret in (
-        planted[0],
-        "ted-2",
-        planted[2],
-        "abcdef123456",
-        "dXNlcjpwYXNz",
-        "sk-abcdefghij0123456789",
-    ):
+    wire = ("abcdef123456", "dXNlcjpwYXNz", "sk-abcdefghij0123456789")
+    for secret in (planted[0], "ted-2", planted[2], *wire):
         assert secret not in text
         assert not any(secret.encode() in data for data in kept), secret
     assert "<OPENAI_API_KEY>" in text
@@ -290,67 +274,28 @@ def test_the_documentation_names_every_field() -> None:
             assert f"`{name}`" in text, f"{model.__name__}.{name}"
 
 
-@contextmanager
-def echoing_server() -> Iterator[str]:
-    """A Chat Completions server that repeats the request's headers in errors, texts and tool calls."""
-    asked = 0
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            nonlocal asked
-            asked += 1
-            self.rfile.read(int(self.headers["Content-Length"]))
-            heard = f"heard {dict(self.headers)}; {self.headers['Authorization']}"
-            status = {1: 500, 3: 401}.get(asked, 200)
-            file = {"command": "create", "path": "A.py", "file_text": f"# {heard}\n"}
-            call = {"name": "file_editor", "arguments": json.dumps(file)}
-            message = {
-                "role": "assistant",
-                "content": heard,
-                "tool_calls": [{"id": "c1", "type": "function", "function": call}],
-            }
-            reply = {
-                "id": "x",
-                "object": "chat.completion",
-                "created": 0,
-                "model": "test",
-                "choices": [{"index": 0, "finish_reason": "tool_calls", "message": message}],
-                "usage": {"prompt_tokens": 9, "completion_tokens": 9, "total_tokens": 18},
-            }
-            body = json.dumps(reply if status == 200 else {"error": {"message": heard}}).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.send_header("Retry-After", "0")
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/v1"
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-def test_a_server_that_repeats_the_key(
+def test_key_that_server_repeats_is_stored_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     key = "planted-key-of-the-wire"
     monkeypatch.setenv("OPENAI_API_KEY", key)
-    with echoing_server() as url:
+
+    def echo(body: dict[str, Any]) -> Said:
+        heard = f"heard {server.requests[-1][1]}"
+        file = {"command": "create", "path": "A.py", "file_text": f"# {heard}\n"}
+        return Said(heard, [("c1", "file_editor", json.dumps(file))])
+
+    with WireServer(echo) as server:
+        server.fault = lambda: {1: "500", 3: "401"}.get(len(server.requests))  # type: ignore[method-assign]
+        url = f"{server.url}/v1"
         settings = tiny_search.settings(1, 1, 0) | {"model.name": "openai/test", "model.base_url": url}
         config = load_config(None, settings)
         with pytest.raises(UsageError, match="the server refuses the key") as raised:
             searched(tmp_path, open_model(config.model), settings)
     runs_dir = tmp_path / "runs0"
-    found = Trajectory.model_validate_json(shown(runs_dir, 1, capsys))
-    reply = found.messages[2].message
+    episode = Trajectory.model_validate_json(shown(runs_dir, 1, capsys))
+    reply = episode.messages[2].message
     assert reply["content"].startswith("heard ") and "A.py" in reply["tool_calls"][0]["arguments"]
-    everything = [str(raised.value).encode(), found.model_dump_json().encode()]
+    everything = [str(raised.value).encode(), episode.model_dump_json().encode()]
     everything += [path.read_bytes() for path in runs_dir.rglob("*") if path.is_file()]
     assert not any(key.encode() in data for data in everything)

@@ -70,7 +70,7 @@ class Evaluator(Protocol):
 
 
 class Budget(Protocol):
-    """Limits that several runs of this process share (data/collect/budget.py)."""
+    """Limits that several runs of this process share (data/collect/campaign.py)."""
 
     limits: SearchConfig
     """Limits, of which `max_tokens`, `max_cost`, `max_time_s` and `max_evaluations` count."""

@@ -11,14 +11,18 @@ import json
 import os
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel
 
 from passagent.errors import UsageError
 from passagent.store.locks import process_text, take_lock, this_process
 from passagent.system.faults import os_fault
 
-Row = TypeVar("Row")
+Row = TypeVar("Row", bound=BaseModel)
+_key = attrgetter("key")
 
 
 @contextmanager
@@ -48,23 +52,17 @@ def locked(directory: Path, name: str, option: str = "--runs-dir") -> Iterator[N
 
 
 class RowFile(Generic[Row]):
-    """The rows of a file, one line of JSON each, by their keys; of equal keys the last counts."""
+    """The rows of a file, one line of JSON each, by their attribute `key`; of equal keys the last counts."""
 
     def __init__(
-        self,
-        path: Path,
-        key: Callable[[Row], Hashable],
-        read: Callable[[Any], Row],
-        write: Callable[[Row], Any],
-        what: str,
+        self, path: Path, kind: type[Row], what: str, check: Callable[[Row], object] = lambda row: None
     ) -> None:
         """Read the rows of a file, or none where there is no file.
 
-        read: from plain data to a row; it raises UsageError for a row of other conditions than today's, and
-        ValueError, KeyError or TypeError for data of another kind. write: from a row to plain data. what: the
-        rows in words, for errors. Raises UsageError.
+        what: the rows in words, for errors. check: raises UsageError for a row of other conditions than
+        today's. Raises UsageError.
         """
-        self.path, self._key, self._write = path, key, write
+        self.path = path
         self.rows: dict[Hashable, Row] = {}
         try:
             lines = read_rows(path) if path.exists() else []
@@ -72,18 +70,20 @@ class RowFile(Generic[Row]):
             raise os_fault(error, path, "--out") from error
         for number, line in enumerate(lines, start=1):
             try:
-                row = read(json.loads(line))
-                self.rows[key(row)] = row
-            except (ValueError, KeyError, TypeError) as error:
+                row = kind.model_validate(json.loads(line))
+            except ValueError as error:
                 raise UsageError(f"{path}:{number}: not {what}; give another --out") from error
+            check(row)
+            self.rows[_key(row)] = row
 
     def add(self, row: Row) -> None:
         """Append a row, on the disk when this returns. Raises PassagentError (a full disk)."""
         try:
-            append_row(self.path, json.dumps(self._write(row)))  # unlike pydantic's JSON it keeps nan and inf
+            # json.dumps, because pydantic's JSON loses nan and inf
+            append_row(self.path, json.dumps(row.model_dump(mode="json")))
         except OSError as error:
             raise os_fault(error, self.path, "--out") from error
-        self.rows[self._key(row)] = row
+        self.rows[_key(row)] = row
 
 
 def read_rows(path: Path) -> list[str]:

@@ -178,10 +178,24 @@ def _shown(estimate: Estimate, scale: float, digits: int) -> str:
 class BenchProgress(Screen, measure.Watch):
     """A line for each measurement; on a terminal the one under way beneath them. See Watch of a benchmark."""
 
-    def __init__(self, total: int, done: int, stream: TextIO) -> None:
-        self.total, self.count, self._before = total, done, done
+    def __init__(self, stream: TextIO) -> None:
+        self.total = self.count = self._before = 0
+        self.go_on = "nothing was measured"
         self._now = ""
         super().__init__(stream, lambda: self._now)
+
+    def planned(self, planned: measure.Planned) -> None:
+        """See Watch.planned."""
+        self.total, self.go_on = len(planned.works), planned.go_on
+        self.count = self._before = self.total - len(planned.todo)
+        library = f"{planned.library}; " if planned.library else ""
+        self.print(
+            f"{self.total} measurements on {planned.device}, {self.count} of them made before; "
+            f"{library}results: {planned.path}"
+        )
+        if missing := sum(work.subject is measure.NO_PASSES for work in planned.works):
+            count = sum(work.compiler == measure.PASS_DIR for work in planned.works)
+            self.print(f"no passes for {missing} of {count} tasks: judged as passes that do not load")
 
     def begin(self, work: Work) -> None:
         """See Watch.begin."""

@@ -12,22 +12,7 @@ from passagent.view.text import TableData, number, thousands
 
 def data(summaries: list[Summary]) -> list[dict[str, Any]]:
     """The table as plain data: shares from 0 to 1, figures in full."""
-    return [
-        {
-            field.name: getattr(summary, field.name)
-            for field in dataclasses.fields(summary)
-            if not field.name.startswith("_") and field.name != "floor"
-        }
-        | {
-            "kept_share": summary.kept_share(),
-            "as_score": summary.as_score,
-            "median_steps": summary.steps,
-            "median_evaluations": summary.evaluations,
-            "first_share": summary.first_share,
-            "went_back_share": summary.went_back_share(),
-        }
-        for summary in summaries
-    ]
+    return [dataclasses.asdict(summary) for summary in summaries]
 
 
 def all_data(collected: Collected) -> dict[str, Any]:
@@ -48,18 +33,18 @@ def figures_table(summaries: list[Summary]) -> TableData:
     """Return the figures below each other, a column for each model: 80 columns hold one or two."""
     rows = [
         ("runs", [str(summary.runs) for summary in summaries]),
-        (f"kept at AS > {KEPT_ABOVE:g}", [_of(summary.kept, summary.kept_share()) for summary in summaries]),
+        (f"kept at AS > {KEPT_ABOVE:g}", [_of(summary.kept, summary.kept_share) for summary in summaries]),
         (
             "with a correct pass",
             [_of(summary.correct, _share(summary.correct, summary.runs)) for summary in summaries],
         ),
         ("AS, geometric mean", [number(summary.as_score) for summary in summaries]),
-        ("median steps", [_plain(summary.steps) for summary in summaries]),
-        ("median evaluations", [_plain(summary.evaluations) for summary in summaries]),
+        ("median steps", [_plain(summary.median_steps) for summary in summaries]),
+        ("median evaluations", [_plain(summary.median_evaluations) for summary in summaries]),
         ("AS reached by the first evaluation", [_percent(summary.first_share) for summary in summaries]),
         (
             "pass -> fail -> pass, of the correct",
-            [_of(summary.went_back, summary.went_back_share()) for summary in summaries],
+            [_of(summary.went_back, summary.went_back_share) for summary in summaries],
         ),
         ("tokens", [thousands(summary.tokens) for summary in summaries]),
         ("cost", [f"${summary.cost:.2f}" for summary in summaries]),

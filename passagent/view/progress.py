@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from passagent import events
-from passagent.data.collect import campaign
+from passagent.data.collect import campaign, trials
 from passagent.events import Event
 from passagent.store import Store, runs
 from passagent.store.runs import SEEDS, Run
@@ -21,8 +21,8 @@ from passagent.view.text import clock, console, number, thousands, width
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from passagent.data.collect.budget import CollectionBudget
-    from passagent.data.collect.trials import Outcome, Pair, Summary
+    from passagent.data.collect.campaign import Collection
+    from passagent.data.collect.trials import Outcome, Summary, Trial
 
 STATUS_EVERY_S = 30.0
 """Between two status lines of a collection, where there is no terminal, s."""
@@ -176,33 +176,37 @@ class SearchProgress(Screen):
 class CollectProgress(Screen, campaign.Watch):
     """A line for each trial; beneath them, or now and then, one for all. See Watch of a collection."""
 
-    def __init__(self, summary: Summary, total: int, stream: TextIO) -> None:
-        """Show `total` trials; `summary` is of those that were finished before."""
-        self.summary, self.total, self._before = summary, total, summary.runs
+    def __init__(self, model: str, before: list[Outcome], total: int, stream: TextIO) -> None:
+        """Show `total` trials; `before`: those that were finished before."""
+        self.model, self.outcomes, self.total, self._before = model, before, total, len(before)
         self._status, self._printed_at = "", time.monotonic()
         super().__init__(stream, lambda: self._status)
 
-    def event(self, pair: Pair, event: Event) -> None:
+    def event(self, trial: Trial, event: Event) -> None:
         """See Watch.event."""
         if isinstance(event, events.Noted):
-            self.say(f"{pair}: {event.message}")
+            self.say(f"{trial}: {event.message}")
 
     def say(self, text: str) -> None:
         """See Watch.say."""
         self.print(f"        note: {text}")
 
-    def tick(self, budget: CollectionBudget) -> None:
+    def tick(self, collection: Collection) -> None:
         """See Watch.tick."""
         now = time.monotonic()
         if not self.is_terminal and now - self._printed_at < STATUS_EVERY_S:
             return
-        spent, finished = budget.progress(), self.summary.runs - self._before
-        remaining = [] if budget.left_s is None else [max(0.0, budget.left_s)]
+        spent, finished = collection.progress(), len(self.outcomes) - self._before
+        remaining = [] if collection.left_s is None else [max(0.0, collection.left_s)]
         if finished:
-            remaining.append(self.elapsed_s / finished * (self.total - self.summary.runs))
+            remaining.append(self.elapsed_s / finished * (self.total - len(self.outcomes)))
         self._printed_at = now
         self._status = status_line(
-            self.summary, self.total, spent.tokens, spent.cost, min(remaining, default=None)
+            trials.summarise(self.outcomes, self.model),
+            self.total,
+            spent.tokens,
+            spent.cost,
+            min(remaining, default=None),
         )
         if not self.is_terminal:
             self.print(f"[{clock(self.elapsed_s):>5}] {self._status}")
@@ -211,14 +215,14 @@ class CollectProgress(Screen, campaign.Watch):
         """See Watch.ended. A trial that a person or the budget stopped is not shown."""
         if error is not None:
             self.print(f"{'':7} {outcome.task} trial {outcome.trial}: failed: {error}")
-        if error is not None or not outcome.is_done:
+        if error is not None or outcome.state != "finished":
             return
-        self.summary.add(outcome)
+        self.outcomes.append(outcome)
         tail = (
             f" trial {outcome.trial}: AS {number(outcome.best_as)}, {outcome.steps} steps, "
             f"{outcome.evaluations} evaluated, {thousands(outcome.tokens)} tokens"
         )
-        front = f"[{clock(self.elapsed_s):>5}] {self.summary.runs}/{self.total} "
+        front = f"[{clock(self.elapsed_s):>5}] {len(self.outcomes)}/{self.total} "
         room = max(6, width() - len(front) - len(tail))
         name = outcome.task
         self.print(front + (name if len(name) <= room else f"{name[: room - 3]}...") + tail)

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from passagent.cli.commands.running import Interrupted
-from passagent.data.bench.measure import NO_PASSES, PASS_DIR, Watch
-from passagent.data.bench.sweep import Measured, Planned, Request, run
+from passagent.data.bench.sweep import Measured, run
 from passagent.errors import PassagentError
 from passagent.options import BenchOptions
 from passagent.view import bench_table
@@ -31,11 +30,28 @@ def bench(tasks: Sequence[str], options: BenchOptions, plots: str | None, form: 
         from passagent.view.pictures import check_matplotlib
 
         check_matplotlib("--plots")  # now, rather than when the curves are drawn
-    from passagent.api import bench_request
-
     stream = sys.stdout if form == "table" else sys.stderr  # who reads the data gets the data alone
-    measured = _measure(bench_request(tasks, options), stream)
-    _show(measured, plots, form, stream)
+    progress = BenchProgress(stream)
+
+    async def until_stopped() -> Measured:
+        task = asyncio.ensure_future(run(tasks, options, progress))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        return await task
+
+    try:
+        measured = asyncio.run(until_stopped())
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        raise Interrupted(f"interrupted; {progress.go_on}") from None
+    finally:
+        progress.close()
+    _print(form, measured, stream)
+    if plots:
+        from passagent.view.pictures import draw_bench
+
+        rows = [row for row in measured.rows if row.error is None and row.evaluation is not None]
+        for path in draw_bench(Path(plots), measured.summaries, rows):
+            print(f"wrote {path}", file=stream)
     if measured.failed:
         first = measured.failed[0]
         raise PassagentError(
@@ -44,90 +60,37 @@ def bench(tasks: Sequence[str], options: BenchOptions, plots: str | None, form: 
         )
 
 
-def _show(measured: Measured, plots: str | None, form: Form, stream: Any) -> None:
-    """Print the table, and draw the curves."""
-    _print(form, measured, stream)
-    if plots:
-        from passagent.view.pictures import draw_bench
-
-        rows = [row for row in measured.rows if row.error is None and row.evaluation is not None]
-        for path in draw_bench(Path(plots), measured.summaries, rows):
-            print(f"wrote {path}", file=stream)
-
-
-def _measure(request: Request, stream: Any) -> Measured:
-    """The measurements, shown as they come. Raises Interrupted, and what the benchmark raises."""
-    shown: list[BenchProgress] = []
-    go_on = "nothing was measured"
-
-    def watched(planned: Planned) -> Watch:
-        nonlocal go_on
-        go_on = planned.go_on
-        count, done = len(planned.works), len(planned.works) - len(planned.todo)
-        print(
-            f"{count} measurements on {planned.device}, {done} of them made before; "
-            f"{planned.library}{'; ' if planned.library else ''}results: {planned.path}",
-            file=stream,
-            flush=True,
-        )
-        missing = sum(work.subject is NO_PASSES for work in planned.works)
-        if missing:
-            asked = sum(work.compiler == PASS_DIR for work in planned.works)
-            print(f"no passes for {missing} of {asked} tasks: judged as passes that do not load", file=stream)
-        shown.append(BenchProgress(count, done, stream))
-        return shown[0]
-
-    async def until_stopped() -> Measured:
-        task = asyncio.ensure_future(run(request, watched))
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-        return await task
-
-    try:
-        return asyncio.run(until_stopped())
-    except (asyncio.CancelledError, KeyboardInterrupt):
-        raise Interrupted(f"interrupted; {go_on}") from None
-    finally:
-        for progress in shown:
-            progress.close()
-
-
-def _print(form: Form, found: Measured, stream: Any) -> None:
-    measured = [row for row in found.rows if row.error is None]
+def _print(form: Form, measured: Measured, stream: Any) -> None:
+    """Print the table in its form, and below it what it leaves out."""
+    rows = [row for row in measured.rows if row.error is None]
     match form:
         case "json":
-            shown = bench_table.data(found.summaries, measured)
-            if found.unseen:
-                shown["unseen_shapes"] = [asdict(one) | {"ratio": one.ratio} for one in found.unseen]
-            if found.suite:
-                shown["suite"] = bench_table.suite_data(found.suite)
-            if found.losses:
-                shown["losses"] = [asdict(one) for one in found.losses]
-            shown |= {
-                "failed": found.failed,
-                "identity": found.identity,
-                "results_files": [*map(str, found.paths)],
-            }
-            print(json.dumps(shown))
+            data = bench_table.data(measured.summaries, rows)
+            if measured.unseen:
+                data["unseen_shapes"] = [asdict(both) | {"ratio": both.ratio} for both in measured.unseen]
+            if measured.suite:
+                data["suite"] = bench_table.suite_data(measured.suite)
+            if measured.losses:
+                data["losses"] = [asdict(losses) for losses in measured.losses]
+            data |= {"failed": measured.failed, "identity": measured.identity}
+            print(json.dumps(data | {"results_files": [*map(str, measured.paths)]}))
         case "markdown":
-            sys.stdout.write(bench_table.bench_table(found.summaries).markdown())
+            sys.stdout.write(bench_table.bench_table(measured.summaries).markdown())
         case "table":
-            print(bench_table.bench_table(found.summaries))
-            if found.unseen:
-                print(bench_table.unseen_text(found.unseen))
-            if found.suite:
-                print(bench_table.suite_text(found.suite))
-            for one in found.losses:
-                print(f"\n{bench_table.losses_text(one)}")
+            print(bench_table.bench_table(measured.summaries))
+            if measured.unseen:
+                print(bench_table.unseen_text(measured.unseen))
+            if measured.suite:
+                print(bench_table.suite_text(measured.suite))
+            for losses in measured.losses:
+                print(f"\n{bench_table.losses_text(losses)}")
     if form != "json":
-        for item in found.failed:
+        for item in measured.failed:
             print(f"not measured: {item['task']} {item['compiler'] or ''}: {item['reason']}", file=stream)
-        if left := sorted({row.task for row in measured if row.left}):
-            print(f"left whole to eager by the expert, counted as 1.0: {', '.join(left)}", file=stream)
-    measured_tasks = {
-        frozenset(row.task_key for row in measured if row.compiler == s.compiler) for s in found.summaries
-    }
-    if len(measured_tasks) > 1:
+        if names := sorted({row.task for row in rows if row.left}):
+            print(f"left whole to eager by the expert, counted as 1.0: {', '.join(names)}", file=stream)
+    compilers = [summary.compiler for summary in measured.summaries]
+    if len({frozenset(row.task_key for row in rows if row.compiler == name) for name in compilers}) > 1:
         print(
             "the compilers were not measured on the same tasks: their lines cannot be compared", file=stream
         )

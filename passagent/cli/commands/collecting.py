@@ -12,8 +12,10 @@ from pathlib import Path
 from passagent.cli.commands.running import Interrupted, stop_on_signals
 from passagent.cli.groups import ExportOptions
 from passagent.data.collect.campaign import Collected, Collection, open_collection
+from passagent.data.collect.trials import outcomes
 from passagent.data.export.checks import check_directory
 from passagent.data.export.making import evaluation_tasks, make, reading_stores
+from passagent.data.pipeline import inspection
 from passagent.data.pipeline.inspection import RECORD
 from passagent.errors import PassagentError, UsageError
 from passagent.options import CollectOptions
@@ -33,14 +35,11 @@ def collect(tasks: Sequence[str], options: CollectOptions, as_json: bool, parts:
     Raises PassagentError if too many tasks are broken or the machine failed a trial (after the table),
     Interrupted after Ctrl-C, UsageError before anything is written.
     """
-    from passagent.api import collect_request
-
-    request = collect_request(tasks, options)
     stream = sys.stderr if as_json else sys.stdout
-    with open_collection(request, parts) as collection:
+    with open_collection(tasks, options, parts) as collection:
         listing, config = collection.listing, collection.config
         print(
-            f"{counted(len(listing.entries), 'task')}, {counted(len(collection.pairs), 'trial')}, "
+            f"{counted(len(listing.tasks), 'task')}, {counted(len(collection.trials), 'trial')}, "
             f"{len(collection.done)} of them made before; {config.model.label}, {config.evaluator.device}; "
             f"{library_text(library_path(config.experience.library, collection.store.runs_dir))}; "
             f"log: {collection.log}",
@@ -51,7 +50,8 @@ def collect(tasks: Sequence[str], options: CollectOptions, as_json: bool, parts:
             print(f"note: {path} is the same task as {first}: it is collected once", file=stream)
         if listing.broken:
             print(f"note: {counted(len(listing.broken), 'task')} cannot be loaded, see the end", file=stream)
-        progress = CollectProgress(collection.summary(), len(collection.pairs), stream)
+        before = [outcomes(collection.store, run_id)[0] for run_id in collection.done.values()]
+        progress = CollectProgress(config.model.label, before, len(collection.trials), stream)
 
         def begun(collection: Collection) -> None:
             stop_on_signals(collection, progress, "the same command goes on")
@@ -62,7 +62,10 @@ def collect(tasks: Sequence[str], options: CollectOptions, as_json: bool, parts:
             raise Interrupted(_GO_ON) from error
         finally:
             progress.close()
-    _print_collected(collected, as_json)
+    if as_json:
+        print(json.dumps(collect_table.all_data(collected)))
+    else:
+        _print_collected(collected)
     if collected.is_interrupted:
         raise Interrupted(_GO_ON)
     if collected.failed:
@@ -75,34 +78,27 @@ def collect(tasks: Sequence[str], options: CollectOptions, as_json: bool, parts:
         raise collected.too_broken
 
 
-def _print_collected(collected: Collected, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(collect_table.all_data(collected)))
-        return
+def _print_collected(collected: Collected) -> None:
     print(collect_table.figures_table(collected.summaries))
     for path, reason in collected.broken.items():
         print(f"broken: {path}: {reason}")
     for run_id, reason in collected.failed.items():
         print(f"failed: run {run_id}: {reason}")
-    left = collected.unfinished
-    if collected.stopped is not None and not collected.is_interrupted:
+    if collected.is_interrupted:
+        return
+    if collected.stopped is not None:
         print(f"stopped: {collected.stopped}; with a larger limit the same command goes on")
-    elif left and not collected.is_interrupted:
+    elif unfinished := collected.unfinished:
         print(
-            f"{counted(len(left), 'trial')} not finished, such as run {left[0]['run']}: {left[0]['reason']}; "
-            "the same command goes on"
+            f"{counted(len(unfinished), 'trial')} not finished, such as run {unfinished[0]['run']}: "
+            f"{unfinished[0]['reason']}; the same command goes on"
         )
 
 
 def export(runs_dirs: list[str], options: ExportOptions, as_json: bool) -> None:
     """Write the data set. Raises UsageError, and PassagentError for what must not go out."""
-    from passagent.api import export_request
-
-    request = export_request(runs_dirs, options)
-    summary = make(request, shlex.join(["passagent", *sys.argv[1:]]))
-    print(
-        json.dumps({"out": request.out, **vars(summary)}) if as_json else summary_text(request.out, summary)
-    )
+    summary, out = make(runs_dirs, options, shlex.join(["passagent", *sys.argv[1:]])), str(options["out"])
+    print(json.dumps({"out": out, **vars(summary)}) if as_json else summary_text(out, summary))
 
 
 def check(directory: str, against: list[str], runs_dirs: list[str], as_json: bool) -> None:
@@ -111,29 +107,22 @@ def check(directory: str, against: list[str], runs_dirs: list[str], as_json: boo
     Raises PassagentError where something is not in order, UsageError for another directory.
     """
     if (Path(directory) / RECORD).is_file():
-        _check_built(directory, against, runs_dirs, as_json)
+        if runs_dirs:
+            raise UsageError(f"{directory}: tasks build made it of no runs; leave out --runs-dir")
+        problems = inspection.check(Path(directory))
+        problems += inspection.leaks([directory], against) if against else []
+        if as_json:
+            print(json.dumps({"directory": directory, "ok": not problems, "problems": problems}))
+        else:
+            print("\n".join(problems) or f"{directory}: in order; training and evaluation share nothing")
+        if problems:
+            raise PassagentError(f"{directory}: {counted(len(problems), 'problem')}: {problems[0]}")
         return
-    apart = evaluation_tasks(against)
+    evaluation = evaluation_tasks(against)
     with reading_stores(runs_dirs) as stores:
-        rows = check_directory(Path(directory), apart, stores)
+        rows = check_directory(Path(directory), evaluation, stores)
     with_what = ["hashes", "secrets", *(["overlap"] if against else []), *(["database"] if runs_dirs else [])]
     if as_json:
         print(json.dumps({"directory": directory, "rows": rows, "checked": with_what}))
     else:
         print(f"{directory}: {counted(rows, 'row')} in order ({', '.join(with_what)})")
-
-
-def _check_built(directory: str, against: list[str], runs_dirs: list[str], as_json: bool) -> None:
-    """Check tasks that `tasks build` wrote: as recorded, and nothing of evaluation in training."""
-    from passagent.data.pipeline import inspection
-
-    if runs_dirs:
-        raise UsageError(f"{directory}: tasks build made it of no runs; leave out --runs-dir")
-    problems = inspection.check(Path(directory))
-    problems += inspection.leaks([directory], against) if against else []
-    if as_json:
-        print(json.dumps({"directory": directory, "ok": not problems, "problems": problems}))
-    else:
-        print("\n".join(problems) or f"{directory}: in order; training and evaluation share nothing")
-    if problems:
-        raise PassagentError(f"{directory}: {counted(len(problems), 'problem')}: {problems[0]}")

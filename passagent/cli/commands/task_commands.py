@@ -161,22 +161,19 @@ def _print_left(tasks: list[TaskCoverage]) -> None:
 
 def build_tasks(samples: list[str], options: BuildOptions, most_refused: float, as_json: bool) -> None:
     """Build, and print the funnel. Raises PassagentError if a larger share of the samples is refused."""
-    from passagent.api import build_request
     from passagent.data.pipeline.assembling import build
 
-    request = build_request(samples, options)
-    record = build(request, lambda line: print(line, file=sys.stderr))
+    out = str(options["out"])
+    record = build(samples, options, lambda line: print(line, file=sys.stderr))
     if as_json:
-        print(json.dumps({"out": request.out, **record}))
+        print(json.dumps({"out": out, **record}))
     else:
         print(funnel_text(record["funnel"]))
         told = ", ".join(f"{count} {name}" for name, count in record["tasks"].items())
-        print(f"wrote {told} to {request.out}")
+        print(f"wrote {told} to {out}")
     first = record["funnel"][0]
     if first["in"] - first["out"] > most_refused * first["in"]:
-        raise PassagentError(
-            f"{request.out}: {first['in'] - first['out']} of {first['in']} samples are refused"
-        )
+        raise PassagentError(f"{out}: {first['in'] - first['out']} of {first['in']} samples are refused")
 
 
 def funnel_text(steps: list[dict[str, Any]]) -> str:

@@ -14,12 +14,13 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from passagent.data.bench.results import Row, counted
-from passagent.data.bench.summary import Estimate, Sums, draws, geometric, ratio, summarise, sums
+from passagent.data.bench.summary import Estimate, geometric, ratio, summarise
 from passagent.errors import UsageError
 from passagent.evaluator.compilers import is_compiled
-from passagent.evaluator.result import Evaluation
+from passagent.evaluator.result import GraphResult
 from passagent.tasks import Task
 
 SUITE = "kernelbench"
@@ -29,8 +30,7 @@ ALL = "all"
 _COMPILERS = ("inductor", "torch:inductor:reduce-overhead", "expert")
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Level and problem that a task comes from."""
 
     level: str
@@ -77,13 +77,13 @@ def default_compilers(suite: str | None, device: str | None) -> list[str]:
 def place_of(task: Task) -> Place:
     """Return level and problem of a task. Raises UsageError for one that is not from KernelBench."""
     file = task.subgraphs[0].path / "graph_net.json"
-    known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    origin = known.get("origin", {})
+    facts = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    origin = facts.get("origin", {})
     if origin.get("suite") != SUITE:
         raise UsageError(
             f"--suite {SUITE}: {task.path} was not imported from it; passagent tasks import {SUITE} PATH"
         )
-    return Place(origin["file"].split("/")[-2], known["group"])
+    return Place(origin["file"].split("/")[-2], facts["group"])
 
 
 def lines(
@@ -103,46 +103,46 @@ def lines(
     levels = sorted({place.level for place in places.values()})
     levels += [ALL] if len(levels) > 1 else []
     table = []
-    for compiler, own in results.items():
+    for compiler, measured in results.items():
         bases = [] if is_compiled(compiler) else filter(is_compiled, results)
         for base, level in itertools.product(["eager", *bases], levels):
             inside = {key: place.problem for key, place in places.items() if level in (ALL, place.level)}
-            problems = sorted(set(inside.values()) & own.keys())
+            problems = sorted(set(inside.values()) & measured.keys())
             other = results.get(base, {})
             if base != "eager":  # a problem that the other is wrong on has no time to be compared with
                 problems = [problem for problem in problems if problem in other and other[problem].is_correct]
             if not problems:
                 continue
-            right = [problem for problem in problems if own[problem].is_correct]
-            speedups = {problem: own[problem].eager / own[problem].compiled for problem in right}
-            if base != "eager":
-                speedups = {
-                    problem: s * other[problem].compiled / other[problem].eager
-                    for problem, s in speedups.items()
-                }
-            shares = {problem: own[problem].least / own[problem].compiled for problem in right}
+            speedups, shares = [], []  # 0 for a wrong problem
+            for problem in problems:
+                result = measured[problem]
+                speedup = result.eager / result.compiled if result.is_correct else 0.0
+                if base != "eager":
+                    speedup *= other[problem].compiled / other[problem].eager
+                speedups.append(speedup)
+                shares.append(result.least / result.compiled if result.is_correct else 0.0)
             evaluations = [evaluation for key, evaluation in counted(rows, compiler) if key in inside]
-            weights, ones = draws(len(problems)), sums([1] * len(problems))
-            faster = {p: sums([speedups.get(problem, -1.0) > p for problem in problems]) for p in LEVELS_P}
+            ones = [1] * len(problems)
             table.append(
                 Line(
                     compiler=compiler,
                     base=base,
                     level=level,
                     problems=len(problems),
-                    fast={p: ratio(faster[p], ones, weights) for p in LEVELS_P},
-                    gmean=_gmean(speedups, problems, weights),
+                    fast={
+                        limit: ratio([speedup > limit for speedup in speedups], ones) for limit in LEVELS_P
+                    },
+                    gmean=_gmean(speedups),
                     as_score=summarise(compiler, evaluations, len(evaluations), b, p).as_score,
-                    light=_gmean(shares, problems, weights),
+                    light=_gmean(shares),
                 )
             )
     return table
 
 
-def _gmean(values: dict[str, float], problems: Sequence[str], weights: Sums | None) -> Estimate:
+def _gmean(values: Sequence[float]) -> Estimate:
     """Return the geometric mean over the problems that have a value above 0."""
-    logs = [math.log(values[problem]) if values.get(problem) else 0.0 for problem in problems]
-    return geometric(sums(logs), sums([bool(values.get(problem)) for problem in problems]), weights)
+    return geometric([math.log(value) if value else 0.0 for value in values], [value > 0 for value in values])
 
 
 def _results(
@@ -152,23 +152,27 @@ def _results(
     bandwidth: Callable[[int], float] | None,
 ) -> dict[str, _Result]:
     """Return the results by problem, without those of which a task could not be measured."""
-    tasks: dict[str, list[Evaluation | None]] = {}
+    graphs: dict[str, list[GraphResult]] = {}
+    lost = set()
     for row in rows:
         if row.compiler == compiler and row.task_key in places:
-            evaluation = row.evaluation if row.error is None else None
-            tasks.setdefault(places[row.task_key].problem, []).append(evaluation)
+            problem = places[row.task_key].problem
+            if row.evaluation is None or row.error is not None:
+                lost.add(problem)
+            else:
+                graphs.setdefault(problem, []).extend(row.evaluation.graphs)
     results = {}
-    for problem, evaluations in tasks.items():
-        if any(evaluation is None for evaluation in evaluations):
-            continue
-        graphs = [graph for judged in evaluations if judged is not None for graph in judged.graphs]
-        timed = [graph for graph in graphs if graph.speedup is not None and graph.eager_ms is not None]
-        right = len(timed) == len(graphs) and all(graph.status == "ok" for graph in graphs)
-        eager = math.fsum(graph.eager_ms or 0.0 for graph in timed)
-        compiled = math.fsum((graph.eager_ms or 0.0) / graph.speedup.e2e for graph in timed if graph.speedup)
-        least = math.fsum(
-            1e3 * graph.moved_bytes / bandwidth(graph.moved_bytes) if bandwidth is not None else 0.0
-            for graph in timed
+    for problem in graphs.keys() - lost:
+        timed = [graph for graph in graphs[problem] if graph.speedup and graph.eager_ms is not None]
+        right = len(timed) == len(graphs[problem]) and all(graph.status == "ok" for graph in timed)
+        results[problem] = _Result(
+            right,
+            eager=math.fsum(graph.eager_ms or 0.0 for graph in timed),
+            compiled=math.fsum(
+                (graph.eager_ms or 0.0) / graph.speedup.e2e for graph in timed if graph.speedup
+            ),
+            least=math.fsum(
+                1e3 * graph.moved_bytes / bandwidth(graph.moved_bytes) for graph in timed if bandwidth
+            ),
         )
-        results[problem] = _Result(right, eager, compiled, least)
     return results

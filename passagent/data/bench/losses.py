@@ -2,15 +2,15 @@
 
 A subgraph loses if it is correct and slower than eager, end to end. Its root cause is found as there: if its
 kernels are no slower, it is the cost of a call, of a small graph or of a fast one; if they are, it is the
-kernels. That takes the time of the device, so on the CPU only the size of the graph is told.
+kernels. That takes the time of the device, so on the CPU only the size of the graph is known.
 """
 
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 from passagent.data.bench.results import Row, counted
 from passagent.evaluator.result import GraphResult
@@ -22,14 +22,13 @@ FAST_MS = 2.0
 """The longest time of eager on a fast graph (Table 8), ms."""
 BOUNDS = (1.0, 1.2, 2.0)
 """Between the ranges of Table 7."""
-Cause = Literal[
+CAUSES = (
     "small graph: cost of a call",
     "fast graph: cost of a call",
     "slower kernels",
     "other",
     "device time unknown",
-]
-CAUSES: tuple[Cause, ...] = get_args(Cause)
+)
 
 
 @dataclass(frozen=True)
@@ -66,18 +65,19 @@ class Losses:
 
 def losses(tasks: dict[str, Task], rows: Sequence[Row], compiler: str) -> Losses | None:
     """Count where a compiler loses; `tasks` by their keys. None without a timed subgraph."""
-    graphs: list[tuple[str, GraphResult]] = []
+    by_category: dict[str, list[GraphResult]] = defaultdict(list)
     for key, evaluation in counted(rows, compiler):
-        kind = category(tasks[key].operators)
-        graphs += [(kind, graph) for graph in evaluation.graphs]
-    timed = [graph for _, graph in graphs if _right(graph)]
-    if not timed:
+        by_category[category(tasks[key].operators)] += evaluation.graphs
+    right = [graph for graphs in by_category.values() for graph in graphs if _speedup(graph) is not None]
+    if not right:
         return None
-    kernels = [graph.speedup.device for graph in timed if graph.speedup and graph.speedup.device is not None]
-    is_kernel = len(kernels) == len(timed)
-    speeds = kernels if is_kernel else [_e2e(graph) for graph in timed]
-    slower = [graph for graph in timed if _e2e(graph) < 1]
-    kinds = list(dict.fromkeys(kind for kind, _ in graphs))
+    kernels = [graph.speedup.device for graph in right if graph.speedup and graph.speedup.device is not None]
+    is_kernel = len(kernels) == len(right)
+    speeds = kernels if is_kernel else [speed for graph in right if (speed := _speedup(graph)) is not None]
+    by_cause: dict[str, list[GraphResult]] = {name: [] for name in CAUSES}
+    for graph in right:
+        if (_speedup(graph) or 0.0) < 1:
+            by_cause[cause(graph)].append(graph)
     return Losses(
         compiler=compiler,
         is_kernel=is_kernel,
@@ -85,20 +85,13 @@ def losses(tasks: dict[str, Task], rows: Sequence[Row], compiler: str) -> Losses
             sum(low <= speed < high for speed in speeds)
             for low, high in zip((0.0, *BOUNDS), (*BOUNDS, float("inf")), strict=True)
         ),
-        causes=[
-            _group(name, graphs_of)
-            for name in CAUSES
-            if (graphs_of := [graph for graph in slower if cause(graph) == name])
-        ],
-        categories=[
-            _group(kind, [graph for category_of, graph in graphs if category_of == kind])
-            for kind in sorted(kinds)
-        ],
-        inexact=sum((graph.max_abs_diff or 0.0) >= 1e-3 for graph in timed),
+        causes=[_group(name, graphs) for name, graphs in by_cause.items() if graphs],
+        categories=[_group(name, by_category[name]) for name in sorted(by_category)],
+        inexact=sum((graph.max_abs_diff or 0.0) >= 1e-3 for graph in right),
     )
 
 
-def cause(graph: GraphResult) -> Cause:
+def cause(graph: GraphResult) -> str:
     """Return why a subgraph is slower than eager (PassNet, Table 8)."""
     assert graph.speedup is not None
     if graph.speedup.device is None:
@@ -132,22 +125,18 @@ def category(operators: Sequence[str]) -> str:
     """Return the kind of a task: the heaviest kind of operator in it."""
     for name, words in _CATEGORIES.items():
         for word in words:
-            if any(one == word if word in _EXACT else word in one for one in operators):
+            if any(operator == word if word in _EXACT else word in operator for operator in operators):
                 return name
     return "elementwise"
 
 
-def _right(graph: GraphResult) -> bool:
-    return graph.status == "ok" and graph.speedup is not None
-
-
-def _e2e(graph: GraphResult) -> float:
-    assert graph.speedup is not None
-    return graph.speedup.e2e
+def _speedup(graph: GraphResult) -> float | None:
+    """Return the end-to-end speedup of a correct subgraph; None for one that is wrong or not timed."""
+    return graph.speedup.e2e if graph.status == "ok" and graph.speedup else None
 
 
 def _group(name: str, graphs: Sequence[GraphResult]) -> Group:
-    speeds = [_e2e(graph) for graph in graphs if _right(graph)]
+    speeds = [speed for graph in graphs if (speed := _speedup(graph)) is not None]
     return Group(
         name=name,
         subgraphs=len(graphs),

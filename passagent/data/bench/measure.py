@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,10 +21,11 @@ from passagent.data.bench.summary import held_out
 from passagent.errors import InfrastructureError, PassagentError, UsageError, nearest
 from passagent.evaluator.compilers import PREFIX, check
 from passagent.evaluator.fleet.opening import open_pool
-from passagent.evaluator.result import MANIFEST, Candidate, Evaluation, Speedup, Subject
+from passagent.evaluator.result import MANIFEST, Candidate, Speedup, Subject
 from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.events import OnEvent
 from passagent.models import open_model
+from passagent.options import BenchOptions
 from passagent.search.candidates import RETRY_AFTER_S
 from passagent.search.controller import search
 from passagent.search.setup import Prepared, new_run, open_session
@@ -46,8 +47,6 @@ _PASSES = "passes"
 """Beside the results: the expert's passes, DIR/TASK as `--pass-dir` takes it."""
 _SEEN = "seen"
 """Beside the results: the tasks as their authors see them."""
-Watching = Callable[[Store, Run], OnEvent | None]
-"""Given the run of a search, it returns where the events go."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class Work:
     subject_key: str
     searched: bool = False
     """A search goes before it."""
-    seen: Task | None = None
+    seen_part: Task | None = None
     """The part of the task that its author sees; None: all of it."""
 
     @property
@@ -70,8 +69,30 @@ class Work:
         return self.task.name, self.task.key, self.compiler, self.subject_key
 
 
+@dataclass(frozen=True)
+class Planned:
+    """The measurements of a benchmark, as its observer gets them before it begins."""
+
+    device: str
+    works: list[Work]
+    todo: list[Work]
+    """The measurements that have no result yet."""
+    path: Path
+    """The file of the results."""
+    library: str = ""
+    """The library that searches use, in words."""
+
+    @property
+    def go_on(self) -> str:
+        """The way to go on after it was stopped, in words."""
+        return f"what was measured is in {self.path}; the same command (without --fresh) goes on"
+
+
 class Watch:
     """An observer of a benchmark; this one does nothing."""
+
+    def planned(self, planned: Planned) -> None:
+        """Take the measurements that there are, before the first of them is made."""
 
     def begin(self, work: Work) -> None:
         """Take note that `work` is being measured from now on."""
@@ -86,82 +107,61 @@ class Watch:
         """Take the row of a measurement that was made, or could not be; it is stored."""
 
 
-@dataclass(frozen=True)
-class Authors:
-    """The settings of those who write passes, and what they see."""
-
-    config: Config
-    pass_dirs: Path | None = None
-    """The passes of task NAME are in `pass_dirs/NAME`; None: in its own `pass_dir`."""
-    expert_searches: bool = False
-    """The expert is measured after a search and not with its first pass."""
-    hold_out: float | None = None
-    """The share of each task's subgraphs that its author does not see."""
-
-    def pass_dir(self, task: Task) -> Path:
-        """Return the directory of the passes for a task."""
-        return self.pass_dirs / task.name if self.pass_dirs else task.path / "pass_dir"
-
-
-def plan(tasks: Iterable[Task], compilers: Iterable[str], authors: Authors, directory: Path) -> list[Work]:
+def plan(tasks: Iterable[Task], config: Config, options: BenchOptions, directory: Path) -> list[Work]:
     """List every measurement of the benchmark, each once, in order; `directory`: of its results.
 
     Raises UsageError for an unknown compiler, and if no task has passes and `pass_dir` is asked for.
     """
-    chosen = list(dict.fromkeys(compilers))
-    for compiler in chosen:
+    compilers, share = options["compiler"] or (), options["hold_out_shapes"]
+    for compiler in compilers:
         if compiler.startswith(PREFIX):
             check(compiler)
         elif compiler not in _COMPILERS:
             raise UsageError(
                 f"--compiler {compiler}: unknown{nearest(compiler, [*_COMPILERS, 'torch:BACKEND'])}"
             )
+    settings = config.model_dump(mode="json", exclude={"evaluator"}) | {"version": __version__}
+    search_key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
     works: dict[tuple[str, ...], Work] = {}
+    places = []
     for task in tasks:
-        for compiler in chosen:
-            work = _work(task, compiler, authors)
-            if authors.hold_out is not None and work.subject is None:
-                key = f"{work.subject_key} without {authors.hold_out:g} of the subgraphs"
-                work = replace(work, seen=_seen_part(task, authors.hold_out, directory), subject_key=key)
+        for compiler in compilers:
+            if compiler == PASS_DIR:
+                place = Path(options["pass_dir"]) / task.name if options["pass_dir"] else task.path / PASS_DIR
+                places.append(place)
+                has_passes = place.is_dir() and any(place.rglob("*.py"))
+                candidate = Candidate.from_dir(place) if has_passes else NO_PASSES
+                work = Work(task, compiler, candidate, candidate.key)
+            elif compiler in (RUN, EXPERT):
+                searched = compiler == RUN or bool(options["iters"])
+                work = Work(task, compiler, None, search_key if searched else expert_version(), searched)
+                if share is not None:
+                    key = f"{work.subject_key} without {share:g} of the subgraphs"
+                    work = replace(work, seen_part=_seen_part(task, share, directory), subject_key=key)
+            else:
+                work = Work(task, compiler, compiler, compiler)
             works.setdefault(work.key, work)
-    of_passes = [work for work in works.values() if work.compiler == PASS_DIR]
-    if of_passes and all(work.subject is NO_PASSES for work in of_passes):
-        first = authors.pass_dir(of_passes[0].task)
+    if places and all(work.subject is NO_PASSES for work in works.values() if work.compiler == PASS_DIR):
         raise UsageError(
-            f"{first}: no passes here, nor for any other task; give --pass-dir DIR (DIR/TASK/*.py)"
+            f"{places[0]}: no passes here, nor for any other task; give --pass-dir DIR (DIR/TASK/*.py)"
         )
     return list(works.values())
 
 
-def _work(task: Task, compiler: str, authors: Authors) -> Work:
-    if compiler == PASS_DIR:
-        path = authors.pass_dir(task)
-        has_passes = path.is_dir() and any(path.rglob("*.py"))
-        candidate = Candidate.from_dir(path) if has_passes else NO_PASSES
-        return Work(task, compiler, candidate, candidate.key)
-    if compiler == EXPERT and not authors.expert_searches:
-        return Work(task, compiler, None, expert_version())
-    if compiler in {RUN, EXPERT}:
-        settings = authors.config.model_dump(mode="json", exclude={"evaluator"}) | {"version": __version__}
-        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-        return Work(task, compiler, None, digest, searched=True)
-    return Work(task, compiler, compiler, compiler)
-
-
 def _seen_part(task: Task, share: float, directory: Path) -> Task:
     """Write the task without its held-out subgraphs as a directory of its own, `DIR/seen/KEY/NAME`."""
-    hidden = held_out([one.name for one in task.subgraphs], share)
+    hidden = held_out([graph.name for graph in task.subgraphs], share)
     if not hidden:
         return task
     place = directory / _SEEN / task.key[:12] / task.name
     place.mkdir(parents=True, exist_ok=True)
-    paths = [str(one.path.resolve()) for one in task.subgraphs if one.name not in hidden]
+    paths = [str(graph.path.resolve()) for graph in task.subgraphs if graph.name not in hidden]
     (place / GRAPH_LIST).write_text("".join(f"{path}\n" for path in paths), encoding="utf-8")
     return load_task(place)
 
 
 @dataclass(frozen=True)
-class Measuring:
+class _Measuring:
     """The measurements of a benchmark as they are made."""
 
     config: Config
@@ -173,64 +173,65 @@ class Measuring:
         """Make one measurement after the other, and store each result as it comes."""
         for work in waiting:
             self.watch.begin(work)
-            row = await self._measure(work)
+            name, task_key, compiler, subject = work.key
+            row = Row(
+                task=name,
+                task_key=task_key,
+                compiler=compiler,
+                subject=subject,
+                identity=self.results.identity,
+                at=now(),
+            )
+            try:
+                await self._measure(work, row)
+            except UsageError:
+                raise
+            except PassagentError as error:
+                log.exception("%s was not measured with %s", name, compiler)
+                row.error = str(error)
+            row.at = now()
             self.results.add(row)
             self.watch.done(row)
 
-    async def _measure(self, work: Work) -> Row:
-        name, task_key, compiler, subject_key = work.key
-        identity = self.results.identity
-        row = Row(
-            task=name, task_key=task_key, compiler=compiler, subject=subject_key, identity=identity, at=now()
-        )
-        try:
-            subject = await self._written(work, row) if work.subject is None else work.subject
-            evaluation = await self._evaluate(work.task, subject)
-        except UsageError:
-            raise
-        except PassagentError as error:
-            log.exception("%s was not measured with %s", name, compiler)
-            row.error = str(error)
+    async def _measure(self, work: Work, row: Row) -> None:
+        """Put the evaluation into the row. A fault of the machine is tried again."""
+        subject = await self._written(work, row) if work.subject is None else work.subject
+        for wait in RETRY_AFTER_S:
+            try:
+                evaluation = await self.pool.evaluate(work.task.path, subject)
+                break
+            except InfrastructureError as error:
+                self.watch.say(f"{work.task.name}: {error}; trying again in {wait:g} s")
+                await asyncio.sleep(wait)
         else:
-            if evaluation.evaluator_version != identity["evaluator"]:
-                raise UsageError("passagent's own files changed while it measured; go on with another --out")
-            row.evaluation = evaluation
-            if evaluation.es is None:
-                row.error = (
-                    "a Triton pass on the CPU is checked by the interpreter and not timed; measure on a GPU"
-                )
-            if row.left:
-                evaluation.as_score = evaluation.gmean_speedup = 1.0
-                for graph in evaluation.graphs:
-                    graph.speedup = graph.speedup and Speedup(e2e=1.0)
-        row.at = now()
-        return row
+            evaluation = await self.pool.evaluate(work.task.path, subject)
+        if evaluation.evaluator_version != row.identity["evaluator"]:
+            raise UsageError("passagent's own files changed while it measured; go on with another --out")
+        row.evaluation = evaluation
+        if evaluation.es is None:
+            row.error = (
+                "a Triton pass on the CPU is checked by the interpreter and not timed; measure on a GPU"
+            )
+        if row.left:
+            evaluation.as_score = evaluation.gmean_speedup = 1.0
+            for graph in evaluation.graphs:
+                graph.speedup = graph.speedup and Speedup(e2e=1.0)
 
     async def _written(self, work: Work, row: Row) -> Subject:
         """Return the passes that an author writes now; eager where the expert leaves the task to it."""
-        directory, seen = self.results.path.parent, work.seen or work.task
+        directory, task = self.results.path.parent, work.seen_part or work.task
         if work.searched:
             config = self.config
             if work.compiler == EXPERT:
                 config = config.model_copy(update={"model": config.model.model_copy(update={"name": EXPERT})})
             with Store.open(directory / SEARCHES) as store:
-                row.run, written = await best_of_search(store, seen, config, self.pool, self.watch.search)
+                row.run, written = await best_of_search(store, task, config, self.pool, self.watch)
         else:
-            written = await asyncio.to_thread(first_pass, seen, self.config.evaluator.device)
+            written = await asyncio.to_thread(first_pass, task, self.config.evaluator.device)
             if written is not None:
                 written.write(directory / _PASSES / work.task.name)
         row.left = written is None and work.compiler == EXPERT
         return "eager" if row.left else written or NO_PASSES
-
-    async def _evaluate(self, task: Task, subject: Subject) -> Evaluation:
-        """Return the evaluation; a fault of the machine is tried again. Raises what the pool raises."""
-        for wait in RETRY_AFTER_S:
-            try:
-                return await self.pool.evaluate(task.path, subject)
-            except InfrastructureError as error:
-                self.watch.say(f"{task.name}: {error}; trying again in {wait:g} s")
-                await asyncio.sleep(wait)
-        return await self.pool.evaluate(task.path, subject)
 
 
 async def measure(works: list[Work], config: Config, results: Results, watch: Watch) -> None:
@@ -240,7 +241,7 @@ async def measure(works: list[Work], config: Config, results: Results, watch: Wa
     and what the store and the disk raise.
     """
     pool = open_pool(config.evaluator, tell=watch.say)
-    measuring, waiting = Measuring(config, results, watch, pool), iter(works)
+    measuring, waiting = _Measuring(config, results, watch, pool), iter(works)
     workers = [asyncio.create_task(measuring.go_through(waiting)) for _ in range(pool.size)]
     try:
         await asyncio.gather(*workers)
@@ -273,26 +274,23 @@ def first_pass(task: Task, device: str) -> Candidate | None:
 
 
 async def best_of_search(
-    store: Store,
-    task: Task,
-    config: Config,
-    pool: EvaluatorPool,
-    watch: Watching,
+    store: Store, task: Task, config: Config, pool: EvaluatorPool, watch: Watch
 ) -> tuple[str, Candidate | None]:
     """Return the run's id and its model's best candidate, after a search that goes on where one was left.
 
-    Where nothing is correct on every subgraph, the
-    candidate with the best AS counts (PassNet 4.1); None if the model made none that could be judged. Raises
-    what the search raises.
+    Where nothing is correct on every subgraph, the candidate with the best AS counts (PassNet 4.1); None if
+    the model made none that could be judged. Raises what the search raises.
     """
-    wanted = (task.key, config.model_dump_json(), __version__)
-    equal = (run for run in runs.list_runs(store) if (run.task_key, run.config, run.version) == wanted)
+    key = (task.key, config.model_dump_json(), __version__)
+    equal = (run for run in runs.list_runs(store) if (run.task_key, run.config, run.version) == key)
     run = next(equal, None) or new_run(store, task, config)
     if run.state != "finished":
         model = open_model(config.model)
         try:
             await search(
-                open_session(Prepared(store, run, task, config, model, Parts()), watch(store, run), pool)
+                open_session(
+                    Prepared(store, run, task, config, model, Parts()), watch.search(store, run), pool
+                )
             )
         finally:
             await model.close()

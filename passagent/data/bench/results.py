@@ -81,15 +81,11 @@ class Results(RowFile[Row]):
         self.identity = same or {}
         path = directory / FILE
 
-        def read(data: dict[str, Any]) -> Row:
+        def check(row: Row) -> None:
             if same is not None:
-                _check_same(path, data["identity"], same)
-            return Row.model_validate(data)
+                _check_same(path, row.identity, same)
 
-        def write(row: Row) -> dict[str, Any]:
-            return row.model_dump(mode="json")
-
-        super().__init__(path, lambda row: row.key, read, write, "a result of passagent bench")
+        super().__init__(path, Row, "a result of passagent bench", check)
 
 
 @contextmanager

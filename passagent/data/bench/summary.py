@@ -17,6 +17,7 @@ AgentKernelArena's protocol for configurations that an author never saw, with AS
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from collections.abc import Iterable, Sequence
@@ -34,8 +35,6 @@ REDRAWN = 2000
 """Bootstrap samples."""
 S_RANGE = range(-10, 1)
 """GraphNet 3.2.1: S(t) is of t <= 0."""
-
-Sums = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -87,8 +86,8 @@ class Unseen:
     @property
     def ratio(self) -> float | None:
         """AS unseen / AS seen."""
-        seen, unseen = self.as_seen.value, self.as_unseen.value
-        return None if not seen or unseen is None else unseen / seen
+        visible, held = self.as_seen.value, self.as_unseen.value
+        return None if not visible or held is None else held / visible
 
 
 METRICS = ("fast_1", "sample_cr", "subgraph_cr", "gmean_speedup", "as_score")
@@ -99,35 +98,38 @@ def summarise(
     compiler: str, evaluations: Sequence[Evaluation], asked: int, b: float = 0.1, p: float = 0.0
 ) -> Summary:
     """Make the line of `compiler` from its tasks' evaluations, each of them scored (`es` is not None)."""
-    weights = draws(len(evaluations))
-    by_task = [[graph_score(graph) for graph in evaluation.graphs] for evaluation in evaluations]
-    correct = [[g.status == "ok" and g.speedup is not None for g in e.graphs] for e in evaluations]
+    scores = [[graph_score(graph) for graph in evaluation.graphs] for evaluation in evaluations]
     speedups = [
-        [g.speedup.e2e for g, ok in zip(e.graphs, oks, strict=True) if ok and g.speedup]
-        for e, oks in zip(evaluations, correct, strict=True)
+        [graph.speedup.e2e for graph in evaluation.graphs if graph.status == "ok" and graph.speedup]
+        for evaluation in evaluations
     ]
-    tasks, graphs = sums([1] * len(evaluations)), sums([len(scores) for scores in by_task])
-    right = sums([sum(oks) for oks in correct])
-    fast = sums([sum(s >= 1 for s in of_task) for of_task in speedups])
-    whole = sums([all(oks) for oks in correct])
-    gain = sums([math.fsum(map(math.log, of_task)) for of_task in speedups])
-    es = {t: sums([_log_sum(scores, t, b, p) for scores in by_task]) for t in score.T_RANGE}
-    s = {t: sums([_log_sum(scores, t, b, p, forgiving=False) for scores in by_task]) for t in S_RANGE}
+    graphs, right = [len(of_task) for of_task in scores], [len(of_task) for of_task in speedups]
+
+    def curve(t: int, forgiving: bool) -> list[float]:
+        """Sum the logs of each task's rectified speedups at t; not `forgiving`: b for wrong ones (B.1)."""
+        return [
+            math.fsum(
+                math.log(score.rectified(g, t, b, p) if forgiving or g.correct(t) else b) for g in of_task
+            )
+            for of_task in scores
+        ]
+
+    es = {t: curve(t, True) for t in score.T_RANGE}
     total = math.fsum(map(score.weight, score.T_RANGE))
-    aggregated = np.sum([es[t] * (score.weight(t) / total) for t in score.T_RANGE], axis=0)
+    aggregated = np.sum([np.array(es[t]) * (score.weight(t) / total) for t in score.T_RANGE], axis=0)
     return Summary(
         compiler=compiler,
         dispatch=", ".join(sorted({evaluation.dispatch for evaluation in evaluations})),
         tasks=len(evaluations),
         asked=asked,
-        subgraphs=int(graphs.sum()),
-        fast_1=ratio(fast, graphs, weights),
-        sample_cr=ratio(whole, tasks, weights),
-        subgraph_cr=ratio(right, graphs, weights),
-        gmean_speedup=geometric(gain, right, weights),
-        as_score=geometric(aggregated, graphs, weights),
-        es={t: geometric(es[t], graphs, weights) for t in score.T_RANGE},
-        s={t: geometric(s[t], graphs, weights) for t in S_RANGE},
+        subgraphs=sum(graphs),
+        fast_1=ratio([sum(s >= 1 for s in of_task) for of_task in speedups], graphs),
+        sample_cr=ratio([n == of for n, of in zip(right, graphs, strict=True)], [1] * len(graphs)),
+        subgraph_cr=ratio(right, graphs),
+        gmean_speedup=geometric([math.fsum(map(math.log, of_task)) for of_task in speedups], right),
+        as_score=geometric(aggregated, graphs),
+        es={t: geometric(logs, graphs) for t, logs in es.items()},
+        s={t: geometric(curve(t, False), graphs) for t in S_RANGE},
     )
 
 
@@ -154,59 +156,41 @@ def unseen(
     compiler: str, evaluations: Iterable[Evaluation], share: float, b: float, p: float
 ) -> Unseen | None:
     """Make both scores of an author; None where no subgraph of its tasks was held out."""
-    parts: list[tuple[Evaluation, Evaluation]] = []
-    count = 0
+    seen_parts, hidden_parts = list[Evaluation](), list[Evaluation]()
     for evaluation in evaluations:
-        graphs = evaluation.graphs
-        hidden = held_out([graph.name for graph in graphs], share)
+        hidden = held_out([graph.name for graph in evaluation.graphs], share)
         if hidden:
-            count += len(hidden)
-            seen = [graph for graph in graphs if graph.name not in hidden]
-            kept_back = [graph for graph in graphs if graph.name in hidden]
-            parts.append(
-                (
-                    evaluation.model_copy(update={"graphs": seen}),
-                    evaluation.model_copy(update={"graphs": kept_back}),
-                )
-            )
-    if not parts:
+            for parts, is_hidden in ((seen_parts, False), (hidden_parts, True)):
+                graphs = [graph for graph in evaluation.graphs if (graph.name in hidden) == is_hidden]
+                parts.append(evaluation.model_copy(update={"graphs": graphs}))
+    if not seen_parts:
         return None
-    scores = [summarise(compiler, part, len(parts), b, p).as_score for part in zip(*parts, strict=True)]
-    return Unseen(compiler, len(parts), count, *scores)
+    visible, held = (summarise(compiler, parts, len(parts), b, p) for parts in (seen_parts, hidden_parts))
+    return Unseen(compiler, held.tasks, held.subgraphs, visible.as_score, held.as_score)
 
 
-def _log_sum(scores: list[score.GraphScore], t: int, b: float, p: float, forgiving: bool = True) -> float:
-    """Sum of the logs of the rectified speedups at t; not `forgiving`: b for wrong ones (GraphNet B.1)."""
-    rectified = (score.rectified(g, t, b, p) if forgiving or g.correct(t) else b for g in scores)
-    return math.fsum(map(math.log, rectified))
-
-
-def sums(values: Sequence[float]) -> Sums:
-    """Return the terms of a sum over tasks."""
-    return np.array(values, dtype=np.float64)
-
-
-def draws(tasks: int) -> Sums | None:
+@functools.lru_cache(maxsize=2)
+def _draws(tasks: int) -> NDArray[np.float64]:
     """Draw how often each task is in each redrawn table, (REDRAWN, tasks): alike for every compiler."""
-    if tasks < 2:
-        return None
     return np.random.default_rng(0).multinomial(tasks, [1 / tasks] * tasks, size=REDRAWN).astype(np.float64)
 
 
-def ratio(above: Sums, below: Sums, weights: Sums | None) -> Estimate:
-    """Divide sum by sum, with its interval; redrawn tables in which nothing is below do not count."""
+def ratio(terms: Sequence[float] | NDArray[np.float64], counts: Sequence[float]) -> Estimate:
+    """Divide two sums over tasks, with the interval; redrawn tables without a count are left out."""
+    above, below = np.array(terms, np.float64), np.array(counts, np.float64)
     if not below.sum():
         return Estimate(None)
     value = float(above.sum() / below.sum())
-    if weights is None:
+    if len(below) < 2:
         return Estimate(value)
+    weights = _draws(len(below))
     under = weights @ below
     drawn = (weights @ above)[under > 0] / under[under > 0]
     low, high = np.quantile(drawn, [0.025, 0.975])
     return Estimate(value, float(low), float(high))
 
 
-def geometric(logs: Sums, counts: Sums, weights: Sums | None) -> Estimate:
+def geometric(logs: Sequence[float] | NDArray[np.float64], counts: Sequence[float]) -> Estimate:
     """Return exp of the ratio, and of its interval's ends."""
-    log = ratio(logs, counts, weights)
+    log = ratio(logs, counts)
     return Estimate(*(None if v is None else math.exp(v) for v in (log.value, log.low, log.high)))

@@ -1,23 +1,24 @@
-"""A collection from what was asked for to its table, for the command line and for Python alike.
+"""A collection from its options to its table, for the command line and for Python alike.
 
-Many conversations at once share one evaluator pool and one budget. A later run of the same command goes on
-from the database: it makes the trials that are not finished there.
+Many conversations at once share one evaluator pool and one budget of tokens, money, evaluations and time.
+Everything that was spent is in the database: a later run of the same command goes on from there, and makes
+the trials that are not finished. One process at a time collects into a database.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from passagent.config import Config, load_config
+from passagent.config import Config, SearchConfig, load_config
 from passagent.data.collect import trials
-from passagent.data.collect.budget import CollectionBudget, set_elapsed
-from passagent.data.collect.trials import Listing, Outcome, Pair, Summary
+from passagent.data.collect.trials import Listing, Outcome, Summary, Trial
 from passagent.errors import InfrastructureError, MachineFault, PassagentError, TaskError, UsageError
 from passagent.evaluator.fleet.opening import check_devices, open_pool
 from passagent.evaluator.judging.effort import check_task_room
@@ -25,11 +26,14 @@ from passagent.events import Event
 from passagent.models import open_model
 from passagent.models.probe import check_models
 from passagent.models.types import Model
+from passagent.options import CollectOptions, settings_of
+from passagent.search import stop
 from passagent.search.controller import search, seldom_collected
 from passagent.search.run_files import run_log
-from passagent.search.session import Evaluator, Session
+from passagent.search.session import Evaluator, Session, Stopping
 from passagent.search.setup import Prepared, check_money, check_roles, new_run, open_session
 from passagent.search.startup import Parts
+from passagent.search.stop import Progress, Want
 from passagent.store import Store
 from passagent.system.resumable import locked
 from passagent.tasks import load_task
@@ -37,42 +41,30 @@ from passagent.tasks.tasklist import find_tasks, parse_shard
 
 log = logging.getLogger("passagent.collect")
 
-_PRESET = "teacher"
-"""The preset without `--config`."""
 FAULTS = 3
 """Trials in a row that the machine failed, after which the collection ends: the next ones would fail, too."""
 _TICK_S = 0.5
 """Between two looks at the budget, s."""
 _SAVE_S = 5.0
 """Between two notes of the time spent, s: a killed process loses at most this much of it."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """The collection that is asked for."""
-
-    tasks: Sequence[str]
-    settings: dict[str, Any]
-    preset: str | None = None
-    root: str | None = None
-    trials: int = 2
-    parallel: int = 4
-    shuffle: int | None = None
-    shard: str | None = None
-    max_steps: int | None = None
-    runs_dir: str = "runs"
+_LOOK_S = 0.25
+"""Between two looks at whether a run that waits for room is to stop, s."""
+_SPENT = (
+    "SELECT coalesce(sum(input_tokens + output_tokens), 0) AS tokens, coalesce(sum(cost), 0.0) AS cost, "
+    "coalesce(sum(evaluations), 0) AS evaluations FROM runs WHERE trial IS NOT NULL AND model = :model"
+)
 
 
 class Watch:
     """An observer of a collection; this one does nothing."""
 
-    def event(self, pair: Pair, event: Event) -> None:
+    def event(self, trial: Trial, event: Event) -> None:
         """Take an event of a conversation."""
 
     def say(self, text: str) -> None:
         """Take a remark."""
 
-    def tick(self, budget: CollectionBudget) -> None:
+    def tick(self, collection: Collection) -> None:
         """Take note that half a second went by."""
 
     def ended(self, outcome: Outcome, error: str | None) -> None:
@@ -87,10 +79,10 @@ class Collected:
     summaries: list[Summary]
     """PassNet's figures of all finished trials in the database, of each model."""
     trials: int
-    """The number that was asked for."""
+    """The number of trials that the options ask for."""
     elapsed_s: float
     stopped: str | None
-    """Why it stopped before all was made."""
+    """Why it stopped before all trials were finished."""
     is_interrupted: bool
     unfinished: list[dict[str, Any]]
     """`run`, `task`, `trial` and `reason` of each that is to be gone on with."""
@@ -104,7 +96,7 @@ class Collected:
 
 @dataclass
 class Collection:
-    """A session's work on a collection."""
+    """A session's work on a collection. It is the search.session.Budget that all trials share."""
 
     store: Store
     config: Config
@@ -112,37 +104,77 @@ class Collection:
     model: Model
     parts: Parts
     listing: Listing
-    pairs: list[Pair]
+    trials: list[Trial]
     parallel: int
-    done: dict[Pair, str]
+    done: dict[Trial, str]
     """The trials that were finished before, and their runs."""
     log: Path
     watch: Watch = field(default_factory=Watch)
     unfit: dict[str, str] = field(default_factory=dict)
-    """Directory of each task that could not be loaded or judged, and why."""
+    """Directory of each task that could not be judged, and why."""
     failed: dict[str, str] = field(default_factory=dict)
     """Each run that the machine failed, and why: it is tried again by the next session."""
     stop_reason: str | None = None
-    """Why the collection stops before all is made."""
+    """Why the collection stops before all trials are finished."""
     is_interrupted: bool = False
     """A person stopped it."""
     _sessions: dict[str, Session] = field(default_factory=dict)
     """The sessions of the runs under way."""
     _faults: int = 0
     """Trials in a row that the machine failed."""
-    _fault: str | None = None
+    _error: BaseException | None = None
+    """Why the collection ends with an error; the first one counts."""
+    _held: list[Want] = field(default_factory=list)
+    """The most that the calls and evaluations under way may still take."""
+    _freed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        limits = trials.budgets_of(self.config)
-        self.budget = CollectionBudget(self.store, self.config.model.label, limits, self.stop)
-        self.budget.started = self.parts.begun
+        self.limits = SearchConfig(**self.config.search.model_dump(include=set(trials.BUDGETS)))
+        row = self.store.row("SELECT elapsed_s FROM collections WHERE model = :model", self._mine)
+        self._elapsed_before = float(row["elapsed_s"]) if row else 0.0
 
-    def summary(self) -> Summary:
-        """Sum up the trials that were finished before."""
-        summary = Summary(self.config.model.label, self.config.evaluator.b)
-        for run_id in self.done.values():
-            summary.add(trials.outcome(self.store, run_id))
-        return summary
+    @property
+    def _mine(self) -> dict[str, Any]:
+        return {"model": self.config.model.label}
+
+    @property
+    def elapsed_s(self) -> float:
+        """Time spent on the collection, this session's and all before, s."""
+        return self._elapsed_before + time.monotonic() - self.parts.begun
+
+    @property
+    def left_s(self) -> float | None:
+        """The rest of the time, s; None without a limit."""
+        limit = self.limits.max_time_s
+        return None if limit is None else limit - self.elapsed_s
+
+    def progress(self) -> Progress:
+        """Return how much the collection has taken by now, as the stopping rules look at it."""
+        spent = self.store.rows(_SPENT, self._mine)[0]
+        return Progress(episodes=0, elapsed_s=self.elapsed_s, best_as=None, **spent)
+
+    async def admit(self, want: Want, check: Callable[[], object]) -> Callable[[], None]:
+        """Hold room for `want`, as Budget.admit does. Without room and anything to wait for, it ends."""
+        while True:
+            check()
+            if not stop.is_limited(self.limits, want):
+                return lambda: None
+            reason = stop.lack(self.limits, self.progress(), want, stop.total(self._held))
+            if reason is None:
+                self._held.append(want)
+                return lambda: self._release(want)
+            if not self._held:
+                self.stop(reason)
+                raise Stopping(reason)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._freed.wait()
+
+    def _release(self, want: Want) -> None:
+        if want in self._held:  # twice does no harm
+            self._held.remove(want)
+        self._freed.set()
+        self._freed = asyncio.Event()
 
     def stop(self, reason: str, interrupted: bool = False) -> None:
         """Begin no more trials, and stop those under way, to be gone on with. The first reason counts."""
@@ -151,40 +183,54 @@ class Collection:
         for session in self._sessions.values():
             session.stop(reason, interrupted=True)
 
+    def _fail(self, error: BaseException) -> None:
+        """Stop because of an error, which `run` raises once the conversations have stopped."""
+        self._error = self._error or error
+        self.stop(f"an error: {error}")
+
     async def run(self, watch: Watch, begun: Callable[[Collection], object]) -> Collected:
-        """Make the trials that are not made yet. `begun` gets the collection, by which it can be stopped.
+        """Make the trials that are not finished. `begun` gets the collection, by which it can be stopped.
 
         Raises UsageError for a model that cannot be asked, MachineFault (a full disk) and passagent's own
         errors once the other conversations have stopped; InfrastructureError after FAULTS failed trials.
         """
-        parts, config, todo = self.parts, self.config, [p for p in self.pairs if p not in self.done]
-        if parts.model is None and todo:
+        config, todo = self.config, [trial for trial in self.trials if trial not in self.done]
+        if self.parts.model is None and todo:
             await check_models(config)
-        evaluator = parts.evaluator or open_pool(config.evaluator, tell=watch.say)
+        evaluator = self.parts.evaluator or open_pool(config.evaluator, tell=watch.say)
         self.watch = watch
         begun(self)
+        waiting = iter(todo)
+        work = [asyncio.create_task(self._go_through(waiting, evaluator)) for _ in range(self.parallel)]
+        clock = asyncio.create_task(self._keep_time())
         try:
             with seldom_collected():
-                await self._converse_all(todo, evaluator)
+                await asyncio.gather(*work)
+            if self._error is not None:
+                raise self._error
         except PassagentError as error:
             log.exception("the collection ended with an error")
             if not isinstance(error, UsageError):
                 error.args = (f"{error}; everything so far is stored, the same command goes on",)
             raise
         finally:
+            for task in (clock, *work):
+                task.cancel()
+            await asyncio.gather(clock, *work, return_exceptions=True)
+            self._save_time()
             await self.model.close()
             await evaluator.close()
         unfinished = []
-        for pair in self.pairs:
-            run = trials.find_trial(self.store, pair, config.model.label)
+        for trial in self.trials:
+            run = trials.find_run(self.store, trial, config.model.label)
             if run is not None and run.state != "finished" and run.id not in self.failed:
                 row = {"run": run.id, "task": run.task, "trial": run.trial, "reason": run.stop_reason}
                 unfinished.append(row)
         return Collected(
             runs_dir=self.store.runs_dir,
-            summaries=trials.summarise(trials.outcomes(self.store)),
-            trials=len(self.pairs),
-            elapsed_s=self.budget.elapsed_s,
+            summaries=trials.summaries_of(self.store),
+            trials=len(self.trials),
+            elapsed_s=self.elapsed_s,
             stopped=self.stop_reason,
             is_interrupted=self.is_interrupted,
             unfinished=unfinished,
@@ -193,145 +239,122 @@ class Collection:
             too_broken=self.listing.too_broken(self.unfit),
         )
 
-    async def _converse_all(self, pairs: Sequence[Pair], evaluator: Evaluator) -> None:
-        waiting = iter(pairs)
-        clock = asyncio.create_task(self._keep_time())
-        workers = [asyncio.create_task(self._go_through(waiting, evaluator)) for _ in range(self.parallel)]
-        first: BaseException | None = None
-        try:
-            for worker in asyncio.as_completed(workers):
-                try:
-                    await worker
-                except Exception as error:
-                    first = first or error
-                    self.stop(f"an error: {error}")
-            if clock.done():
-                clock.result()
-            if first is not None:
-                raise first
-            if self._fault is not None:
-                raise InfrastructureError(
-                    f"{FAULTS} trials in a row failed, the last one with: {self._fault}"
-                )
-        finally:
-            for task in (clock, *workers):
-                task.cancel()
-            await asyncio.gather(clock, *workers, return_exceptions=True)
-            self._save_time()
-
     def _save_time(self) -> None:
-        set_elapsed(self.store, self.config.model.label, self.budget.elapsed_s)
+        self.store.execute(
+            "INSERT INTO collections (model, elapsed_s) VALUES (:model, :seconds) "
+            "ON CONFLICT (model) DO UPDATE SET elapsed_s = max(elapsed_s, excluded.elapsed_s)",
+            {**self._mine, "seconds": self.elapsed_s},
+        )
 
     async def _keep_time(self) -> None:
         """End the collection when a limit is reached, and store the time spent now and then."""
-        saved = 0.0
+        saved, reached = 0.0, stop.rules_of(self.limits)
         try:
             while True:
-                if reason := self.budget.reached():
+                if reason := reached(self.progress()):
                     self.stop(reason)
-                if self.budget.elapsed_s - saved >= _SAVE_S:
+                if self.elapsed_s - saved >= _SAVE_S:
                     self.store.check_in_place()
                     self._save_time()
-                    saved = self.budget.elapsed_s
-                self.watch.tick(self.budget)
+                    saved = self.elapsed_s
+                self.watch.tick(self)
                 await asyncio.sleep(_TICK_S)
-        except Exception as error:  # raised by `run`, once the conversations have stopped
-            self.stop(f"an error: {error}")
-            raise
+        except Exception as error:
+            self._fail(error)
 
-    async def _go_through(self, waiting: Iterator[Pair], evaluator: Evaluator) -> None:
+    async def _go_through(self, waiting: Iterator[Trial], evaluator: Evaluator) -> None:
         """Make one trial after the other; the one that is under way when the time is over is cut."""
         try:
-            async with asyncio.timeout(self.budget.left_s) as limit:
-                for pair in waiting:
+            async with asyncio.timeout(self.left_s) as limit:
+                for trial in waiting:
                     if self.stop_reason is not None:
                         return
-                    if str(pair.entry.path) not in self.unfit:
-                        await self._trial(pair, evaluator)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            self.stop(self.budget.reached() or "the time is over")
+                    if str(trial.path) not in self.unfit:
+                        await self._make(trial, evaluator)
+        except Exception as error:
+            if isinstance(error, TimeoutError) and limit.expired():
+                self.stop(stop.rules_of(self.limits)(self.progress()) or "the time is over")
+            else:
+                self._fail(error)
 
-    async def _trial(self, pair: Pair, evaluator: Evaluator) -> None:
+    async def _make(self, trial: Trial, evaluator: Evaluator) -> None:
         """Make or go on with a trial. A failure of its task or of the machine is noted."""
         error: str | None = None
-        place = str(pair.entry.path)
         try:
-            await self._converse(pair, evaluator)
+            await self._converse(trial, evaluator)
             self._faults = 0
         except (UsageError, MachineFault):
             raise
-        except TaskError as failure:
-            log.exception("%s could not be judged", pair)
-            error = self.unfit[place] = str(failure)
         except PassagentError as failure:
-            log.exception("%s failed", pair)
+            log.exception("%s failed", trial)
             error = str(failure)
-            self._faults += 1
-            if self._faults >= FAULTS and self._fault is None:
-                self._fault = error
-                self.stop(f"an error: {error}")
-        run = trials.find_trial(self.store, pair, self.config.model.label)
+            if isinstance(failure, TaskError):
+                self.unfit[str(trial.path)] = error
+            else:
+                self._faults += 1
+                if self._faults == FAULTS:
+                    text = f"{FAULTS} trials in a row failed, the last one with: {error}"
+                    self._fail(InfrastructureError(text))
+        run = trials.find_run(self.store, trial, self.config.model.label)
         if run is not None:
-            if error is not None and place not in self.unfit:
+            if error is not None and str(trial.path) not in self.unfit:
                 self.failed[run.id] = error
-            self.watch.ended(trials.outcome(self.store, run.id), error)
+            self.watch.ended(trials.outcomes(self.store, run.id)[0], error)
         elif error is not None:
-            self.watch.say(f"{pair}: {error}")
+            self.watch.say(f"{trial}: {error}")
 
-    async def _converse(self, pair: Pair, evaluator: Evaluator) -> None:
+    async def _converse(self, trial: Trial, evaluator: Evaluator) -> None:
         """Run the trial's conversation until it comes to an end or is stopped. Raises PassagentError."""
-        config = trials.config_of(self.config, pair.trial)
-        task = load_task(pair.entry.path)
-        if task.key != pair.entry.key:
-            raise TaskError(f"{pair.entry.path}: the task has changed since the collection began")
+        config = trials.config_of(self.config, trial)
+        task = load_task(trial.path)
+        if task.key != trial.key:
+            raise TaskError(f"{trial.path}: the task has changed since the collection began")
         check_task_room(task, config.evaluator.device)
         with self.store.transaction():
-            run = trials.find_trial(self.store, pair, config.model.label)
-            run = run or new_run(self.store, task, config, pair.trial)
+            run = trials.find_run(self.store, trial, config.model.label)
+            run = run or new_run(self.store, task, config, trial.number)
 
         def on_event(event: Event) -> None:
-            self.watch.event(pair, event)
+            self.watch.event(trial, event)
 
         prepared = Prepared(self.store, run, task, config, self.model, self.parts)
         session = open_session(prepared, on_event, evaluator)
-        session.budget, session.waits_for_eager = self.budget, True
+        session.budget, session.waits_for_eager = self, True
         self._sessions[run.id] = session
-        self.budget.take_up(run.id)
         try:
             await search(session)
         finally:
-            self.budget.put_down(run.id)
             del self._sessions[run.id]
             if session.validator is not None:
                 await session.validator.close()
 
 
 @contextmanager
-def open_collection(request: Request, parts: Parts | None = None) -> Iterator[Collection]:
+def open_collection(
+    tasks: Sequence[str], options: CollectOptions, parts: Parts | None = None
+) -> Iterator[Collection]:
     """Open the collection in its database, which nobody else collects into meanwhile.
 
-    Raises UsageError before anything is written; PassagentError where no task can be loaded.
+    options: complete ones. Raises UsageError before anything is written; PassagentError where no task can be
+    loaded.
     """
-    parts = parts or Parts()
-    steps = request.max_steps
-    limits = {} if steps is None else {"agent.max_steps": steps, "agent.max_evaluations": steps}
-    settings = request.settings | limits
-    shard = parse_shard(request.shard) if request.shard else (0, 1)
-    config = trials.settings_of_trials(load_config(request.preset or _PRESET, settings), settings)
+    parts, settings = parts or Parts(), settings_of(CollectOptions, options)
+    if (steps := options["max_steps"]) is not None:
+        settings |= {"agent.max_steps": steps, "agent.max_evaluations": steps}
+    shard = parse_shard(options["shard"]) if options["shard"] else (0, 1)
+    config = trials.settings_of_trials(load_config(options["config"] or "teacher", settings), settings)
     check_roles(config.search)
     check_devices(config.evaluator)
     model: Model = parts.model or open_model(config.model)
     check_money(config, model)
-    listing = trials.list_tasks(find_tasks(list(request.tasks), request.root))
-    pairs = trials.pairs_of(listing.entries, request.trials, request.shuffle, shard)
-    if not pairs:
+    listing = trials.list_tasks(find_tasks(list(tasks), options["root"]))
+    listed = trials.list_trials(listing.tasks.values(), options["trials"], options["shuffle"], shard)
+    if not listed:
         raise listing.too_broken({}) or UsageError("no trial is in this shard: there are too few")
     with (
-        Store.open(request.runs_dir) as store,
+        Store.open(options["runs_dir"]) as store,
         locked(store.runs_dir, "collect.lock"),
         run_log(store.runs_dir / "collect") as path,
     ):
-        done = trials.finished_trials(store, pairs, config)
-        yield Collection(store, config, model, parts, listing, pairs, request.parallel, done, path)
+        done = trials.finished_trials(store, listed, config)
+        yield Collection(store, config, model, parts, listing, listed, options["parallel"], done, path)

@@ -9,18 +9,18 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from passagent import __version__
-from passagent.config import Config, EvaluatorConfig, SearchConfig, override
+from passagent.config import Config, EvaluatorConfig, override
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.target import kind_of
 from passagent.search.remeasure import changed_settings
 from passagent.store import Store
-from passagent.store.runs import Run, get_run
+from passagent.store.runs import Run
 from passagent.tasks import load_task
 
 FIXED: dict[str, Any] = {
@@ -37,7 +37,7 @@ FIXED: dict[str, Any] = {
 }
 """A trial is one conversation that starts from the task alone. No other run has a say in it: which hints, and
 which past task, are shown depends on what came of them in other runs."""
-_BUDGETS = ("max_tokens", "max_cost", "max_time_s", "max_evaluations")
+BUDGETS = ("max_tokens", "max_cost", "max_time_s", "max_evaluations")
 """Keys of `search` that bound the whole collection and no single trial."""
 _FREE = (
     "model.base_url", "model.timeout_s", "model.max_retries", "model.prices", "model.stream",
@@ -48,43 +48,54 @@ KEPT_ABOVE = 0.1
 """The paper keeps trajectories with a higher AS."""
 _MOST_BROKEN = 0.2
 """Share of the tasks that may be broken; with more the collection counts as failed."""
+_OUTCOMES = """
+WITH judged AS (
+    SELECT run_id, status = 'ok' AS is_right, as_score,
+        row_number() OVER (PARTITION BY run_id ORDER BY number, place) AS turn
+    FROM nodes WHERE state = 'done' AND status != 'infrastructure'
+        AND run_id IN (SELECT id FROM runs WHERE {which})
+), figures AS (
+    SELECT run_id, count(*) AS candidates, max(as_score) AS best_as, sum(is_right) AS correct,
+        max(CASE WHEN turn = 1 THEN as_score END) AS first_as,
+        max(CASE WHEN is_right THEN turn END) - min(CASE WHEN is_right THEN turn END) + 1 AS span
+    FROM judged GROUP BY run_id
+)
+SELECT id, task, model, trial, state, input_tokens + output_tokens AS tokens, cost,
+    (SELECT coalesce(sum(steps), 0) FROM episodes WHERE run_id = runs.id) AS steps,
+    coalesce(candidates, 0) AS evaluations, first_as, best_as,
+    coalesce(correct, 0) > 0 AS is_correct, coalesce(span > correct, 0) AS went_back
+FROM runs LEFT JOIN figures ON run_id = runs.id WHERE {which} ORDER BY runs.rowid
+"""
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A task of a collection, not loaded."""
+class Trial:
+    """A trial of a task, which is not loaded."""
 
     path: Path
-    name: str
+    task: str
     key: str
     """sha256 of the subgraphs' content."""
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A trial that is to be made."""
-
-    entry: Entry
-    trial: int
+    number: int = 0
 
     def __str__(self) -> str:
-        return f"{self.entry.name} trial {self.trial}"
+        return f"{self.task} trial {self.number}"
 
 
 @dataclass(frozen=True)
 class Listing:
-    """The tasks that were asked for."""
+    """The tasks of a collection."""
 
-    entries: list[Entry]
-    """Each task once."""
-    broken: dict[str, str]
+    tasks: dict[str, Trial] = field(default_factory=dict)
+    """The first trial of each task by the task's key."""
+    broken: dict[str, str] = field(default_factory=dict)
     """Directory of each task that cannot be loaded, and why."""
-    equal: list[tuple[Path, Path]]
+    equal: list[tuple[Path, Path]] = field(default_factory=list)
     """Tasks with the content of an earlier one, and that one."""
 
     def too_broken(self, unfit: dict[str, str]) -> PassagentError | None:
         """Return the error of more than _MOST_BROKEN broken tasks, if they are; `unfit`: more of them."""
-        broken, count = self.broken | unfit, len(self.entries) + len(self.broken)
+        broken, count = self.broken | unfit, len(self.tasks) + len(self.broken)
         if not broken or len(broken) <= _MOST_BROKEN * count:
             return None
         path, reason = next(iter(broken.items()))
@@ -94,82 +105,74 @@ class Listing:
 
 def list_tasks(paths: Iterable[Path]) -> Listing:
     """Read every task of `paths` once for its key; it is not kept."""
-    entries: dict[str, Entry] = {}
-    listing = Listing([], {}, [])
+    listing = Listing()
     for path in paths:
         try:
             task = load_task(path)
         except PassagentError as error:
             listing.broken[str(path)] = str(error)
             continue
-        if task.key in entries:
-            listing.equal.append((path, entries[task.key].path))
-        else:
-            entries[task.key] = Entry(path, task.name, task.key)
-    listing.entries.extend(entries.values())
+        first = listing.tasks.setdefault(task.key, Trial(path, task.name, task.key))
+        if first.path != path:
+            listing.equal.append((path, first.path))
     return listing
 
 
-def pairs_of(
-    entries: Sequence[Entry], count: int, shuffle: int | None = None, shard: tuple[int, int] = (0, 1)
-) -> list[Pair]:
+def list_trials(
+    tasks: Iterable[Trial], count: int, shuffle: int | None = None, shard: tuple[int, int] = (0, 1)
+) -> list[Trial]:
     """List `count` trials of each task, one after the other, or all in the order of the seed `shuffle`.
 
-    shard: (I, N) takes every Nth pair from the Ith on, so that the N shards are a partition.
+    shard: (I, N) takes every Nth trial from the Ith on, so that the N shards are a partition.
     """
-    pairs = [Pair(entry, trial) for entry in entries for trial in range(count)]
+    trials = [Trial(task.path, task.task, task.key, number) for task in tasks for number in range(count)]
     if shuffle is not None:
-        random.Random(shuffle).shuffle(pairs)
-    return pairs[shard[0] :: shard[1]]
+        random.Random(shuffle).shuffle(trials)
+    return trials[shard[0] :: shard[1]]
 
 
-def settings_of_trials(config: Config, given: Iterable[str]) -> Config:
-    """Return `config` with FIXED. Raises UsageError for a setting that is `given` another value there."""
+def settings_of_trials(config: Config, settings: Iterable[str]) -> Config:
+    """Return `config` with FIXED. Raises UsageError if one of `settings` has another value there."""
     data = config.model_dump()
-    for key in given:
-        section, _, field = key.partition(".")
-        if key in FIXED and data[section][field] != FIXED[key]:
+    for key in settings:
+        section, _, name = key.partition(".")
+        if key in FIXED and data[section][name] != FIXED[key]:
             raise UsageError(
                 f"{key}: is {FIXED[key]} in a collection: a trial is one conversation from the task on"
             )
     return override(config, FIXED)
 
 
-def config_of(config: Config, trial: int) -> Config:
+def config_of(config: Config, trial: Trial) -> Config:
     """Return the settings of a trial's run: a seed of its own, and no budget, which is the collection's."""
     search = config.search.model_copy(
-        update={"seed": config.search.seed + trial} | dict.fromkeys(_BUDGETS, None)
+        update={"seed": config.search.seed + trial.number} | dict.fromkeys(BUDGETS, None)
     )
     return config.model_copy(update={"search": search})
 
 
-def budgets_of(config: Config) -> SearchConfig:
-    """Return the limits that bound the whole collection."""
-    return SearchConfig(**config.search.model_dump(include=set(_BUDGETS)))
-
-
-def find_trial(store: Store, pair: Pair, model: str) -> Run | None:
+def find_run(store: Store, trial: Trial, model: str) -> Run | None:
     """Return the run of this trial, None if it has not begun."""
     return store.one(
         Run,
         "SELECT * FROM runs WHERE task_key = :task AND model = :model AND trial = :trial",
-        {"task": pair.entry.key, "model": model, "trial": pair.trial},
+        {"task": trial.key, "model": model, "trial": trial.number},
     )
 
 
-def finished_trials(store: Store, pairs: Iterable[Pair], config: Config) -> dict[Pair, str]:
-    """Return the pairs whose trial is finished, and its run's id.
+def finished_trials(store: Store, trials: Iterable[Trial], config: Config) -> dict[Trial, str]:
+    """Return the trials that are finished, and their runs' ids.
 
     Raises UsageError for a trial that was made by another passagent or under other settings.
     """
     finished = {}
-    for pair in pairs:
-        run = find_trial(store, pair, config.model.label)
+    for trial in trials:
+        run = find_run(store, trial, config.model.label)
         if run is None:
             continue
         differ = [f"passagent {run.version}, now {__version__}"] if run.version != __version__ else []
         same = kind_of(run.device) == kind_of(config.evaluator.device)
-        for change in changed_settings(run.config, config_of(config, pair.trial).model_dump_json()):
+        for change in changed_settings(run.config, config_of(config, trial).model_dump_json()):
             key = change.partition(" ")[0]
             if key not in _FREE and not (key == "evaluator.device" and same):
                 differ.append(change)
@@ -179,7 +182,7 @@ def finished_trials(store: Store, pairs: Iterable[Pair], config: Config) -> dict
                 f"{', '.join(differ)}; collect as before, or with another --runs-dir"
             )
         if run.state == "finished":
-            finished[pair] = run.id
+            finished[trial] = run.id
     return finished
 
 
@@ -187,81 +190,40 @@ def finished_trials(store: Store, pairs: Iterable[Pair], config: Config) -> dict
 class Outcome:
     """The end of a trial, or where it stands."""
 
+    id: str
+    """The id of its run."""
     task: str
     model: str
     trial: int
     state: str
-    """Run.state."""
+    """Run.state; `finished`: the conversation came to its end."""
+    tokens: int
+    cost: float
     steps: int
     """Model calls."""
     evaluations: int
     """Candidates that were judged, answers from the store and refusals included."""
-    tokens: int
-    cost: float
     first_as: float | None
     """AS of the first judged candidate; None: there is none, or it was not timed."""
     best_as: float | None
     """The highest AS of its candidates, right or wrong."""
-    is_correct: bool
-    """A candidate is right on every subgraph."""
-    went_back: bool
-    """A right candidate was followed by a wrong one, and that by a right one."""
-
-    @property
-    def is_done(self) -> bool:
-        """The conversation came to its end."""
-        return self.state == "finished"
+    is_correct: int
+    """1: a candidate is right on every subgraph."""
+    went_back: int
+    """1: a right candidate was followed by a wrong one, and that by a right one, with anything between."""
 
 
-def outcomes(store: Store) -> Iterator[Outcome]:
-    """Read the outcome of every trial in the database, in the order in which they began."""
-    for row in store.rows("SELECT id FROM runs WHERE trial IS NOT NULL ORDER BY rowid"):
-        yield outcome(store, row["id"])
+def outcomes(store: Store, run_id: str | None = None) -> list[Outcome]:
+    """Read the outcome so far of a trial, or of every one in the database in the order of their beginning."""
+    which = "trial IS NOT NULL" if run_id is None else "id = :run"
+    return store.all(Outcome, _OUTCOMES.format(which=which), {} if run_id is None else {"run": run_id})
 
 
-def outcome(store: Store, run_id: str) -> Outcome:
-    """Read the outcome of a trial so far."""
-    run = get_run(store, run_id)
-    assert run.trial is not None
-    judged = store.rows(
-        "SELECT status, as_score FROM nodes WHERE run_id = :run AND state = 'done' "
-        "AND status != 'infrastructure' ORDER BY number, place",
-        {"run": run_id},
-    )
-    steps = store.row("SELECT sum(steps) AS steps FROM episodes WHERE run_id = :run", {"run": run_id})
-    scores = [row["as_score"] for row in judged]
-    right = [row["status"] == "ok" for row in judged]
-    return Outcome(
-        task=run.task,
-        model=run.model,
-        trial=run.trial,
-        state=run.state,
-        steps=(steps and steps["steps"]) or 0,
-        evaluations=len(judged),
-        tokens=run.tokens,
-        cost=run.cost,
-        first_as=scores[0] if scores else None,
-        best_as=max((score for score in scores if score is not None), default=None),
-        is_correct=any(right),
-        went_back=went_back(right),
-    )
-
-
-def went_back(right: list[bool]) -> bool:
-    """Return whether a pass, a failure and a pass follow each other, with anything between them."""
-    if True not in right:
-        return False
-    first, last = right.index(True), len(right) - 1 - right[::-1].index(True)
-    return False in right[first:last]
-
-
-@dataclass
+@dataclass(frozen=True)
 class Summary:
     """The figures of one model's trials; those that are not finished are only counted."""
 
     model: str
-    floor: float = EvaluatorConfig().b
-    """AS of a trial without a candidate."""
     runs: int = 0
     """Finished trials."""
     unfinished: int = 0
@@ -276,60 +238,49 @@ class Summary:
     """The tokens of all trials, unfinished ones too."""
     cost: float = 0.0
     """USD, as far as prices are known; of all trials, unfinished ones too."""
-    _steps: list[int] = field(default_factory=list)
-    _evaluations: list[int] = field(default_factory=list)
-    _log_best: float = 0.0
-    _log_first: float = 0.0
-
-    def add(self, outcome: Outcome) -> None:
-        """Count a trial."""
-        self.tokens += outcome.tokens
-        self.cost += outcome.cost
-        if not outcome.is_done:
-            self.unfinished += 1
-            return
-        best = self.floor if outcome.best_as is None else outcome.best_as
-        self.runs += 1
-        self.kept += outcome.is_correct and best > KEPT_ABOVE
-        self.correct += outcome.is_correct
-        self.went_back += outcome.went_back
-        self._steps.append(outcome.steps)
-        self._evaluations.append(outcome.evaluations)
-        self._log_best += math.log(best)
-        self._log_first += math.log(self.floor if outcome.first_as is None else outcome.first_as)
-
-    @property
-    def as_score(self) -> float | None:
-        """Geometric mean of the finished trials' best AS; None without any."""
-        return math.exp(self._log_best / self.runs) if self.runs else None
-
-    @property
-    def first_share(self) -> float | None:
-        """Share of `as_score` that the trials' first evaluations alone would give (Figure 3)."""
-        return math.exp((self._log_first - self._log_best) / self.runs) if self.runs else None
-
-    @property
-    def steps(self) -> float | None:
-        """Median of model calls in a trial."""
-        return statistics.median(self._steps) if self._steps else None
-
-    @property
-    def evaluations(self) -> float | None:
-        """Median of judged candidates in a trial."""
-        return statistics.median(self._evaluations) if self._evaluations else None
-
-    def kept_share(self) -> float | None:
-        """Return the share of the finished trials that is kept."""
-        return self.kept / self.runs if self.runs else None
-
-    def went_back_share(self) -> float | None:
-        """Return the share of the trials that have a right candidate at all, as in the paper."""
-        return self.went_back / self.correct if self.correct else None
+    kept_share: float | None = None
+    """Share of the finished trials that is kept."""
+    as_score: float | None = None
+    """Geometric mean of the finished trials' best AS; b counts for one without a candidate."""
+    median_steps: float | None = None
+    """Median of model calls in a trial."""
+    median_evaluations: float | None = None
+    """Median of judged candidates in a trial."""
+    first_share: float | None = None
+    """Share of `as_score` that the trials' first evaluations alone would give (Figure 3)."""
+    went_back_share: float | None = None
+    """Share of the trials that have a right candidate at all, as in the paper."""
 
 
-def summarise(outcomes: Iterable[Outcome]) -> list[Summary]:
-    """Sum up each model's trials, in the order in which the models come."""
-    summaries: dict[str, Summary] = {}
-    for outcome in outcomes:
-        summaries.setdefault(outcome.model, Summary(outcome.model)).add(outcome)
-    return list(summaries.values())
+def summarise(outcomes: Sequence[Outcome], model: str) -> Summary:
+    """Sum up the trials of a model."""
+    mine = [outcome for outcome in outcomes if outcome.model == model]
+    done = [outcome for outcome in mine if outcome.state == "finished"]
+    floor, runs = EvaluatorConfig().b, len(done)
+    best = [floor if outcome.best_as is None else outcome.best_as for outcome in done]
+    first = [floor if outcome.first_as is None else outcome.first_as for outcome in done]
+    kept = sum(outcome.is_correct and score > KEPT_ABOVE for outcome, score in zip(done, best, strict=True))
+    correct, back = sum(outcome.is_correct for outcome in done), sum(outcome.went_back for outcome in done)
+    as_score = statistics.geometric_mean(best) if best else None
+    return Summary(
+        model=model,
+        runs=runs,
+        unfinished=len(mine) - runs,
+        kept=kept,
+        correct=correct,
+        went_back=back,
+        tokens=sum(outcome.tokens for outcome in mine),
+        cost=math.fsum(outcome.cost for outcome in mine),
+        kept_share=kept / runs if runs else None,
+        as_score=as_score,
+        median_steps=statistics.median(outcome.steps for outcome in done) if done else None,
+        median_evaluations=statistics.median(outcome.evaluations for outcome in done) if done else None,
+        first_share=statistics.geometric_mean(first) / as_score if as_score else None,
+        went_back_share=back / correct if correct else None,
+    )
+
+
+def summaries_of(store: Store) -> list[Summary]:
+    """Sum up each model's trials in the database, in the order in which the models come."""
+    every = outcomes(store)
+    return [summarise(every, model) for model in dict.fromkeys(outcome.model for outcome in every)]

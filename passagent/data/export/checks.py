@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -111,41 +112,35 @@ class EvaluationTasks:
     """The tasks that a training example must not share anything with."""
 
     def __init__(self, tasks: Iterable[Task]) -> None:
-        self._keys = dict[str, str]()
-        self._sequences = dict[tuple[str, ...], str]()
-        self._files = dict[str, str]()
+        self._shares: dict[str | tuple[str, ...], str] = {}
+        """The thing in common with a task, by the task's key, its operators or a subgraph's key."""
         for task in tasks:
-            self._keys[task.key] = task.name
-            self._sequences[tuple(task.operators)] = task.name
-            self._files |= {graph.source_key: f"{task.name}/{graph.name}" for graph in task.subgraphs}
+            self._shares[task.key] = f"is the task {task.name}"
+            self._shares[tuple(task.operators)] = f"has the operator sequence of {task.name}"
+            for graph in task.subgraphs:
+                self._shares[graph.source_key] = f"has the subgraph {task.name}/{graph.name}"
 
     def check(self, examples: Iterable[dict[str, Any]]) -> None:
         """Raise NotFit, naming the tasks, if an example shares something with one of these tasks.
 
         An example is its `task`, `task_key`, `operators` and `subgraphs`.
         """
-        overlaps = list(dict.fromkeys(filter(None, map(self._overlap, examples))))
+        overlaps: dict[str, None] = {}
+        for example in examples:
+            operators = example["operators"]
+            words = operators.split() if isinstance(operators, str) else operators
+            keys = [example["task_key"], tuple(words), *example["subgraphs"]]
+            if share := next((self._shares[key] for key in keys if key in self._shares), None):
+                overlaps[f"{example['task']} {share}"] = None
         if overlaps:
             more = f" and {len(overlaps) - _SHOWN} more" if len(overlaps) > _SHOWN else ""
             raise NotFit(
-                f"training and evaluation tasks overlap: {'; '.join(overlaps[:_SHOWN])}{more}; leave them "
-                "out, such as with --keep \"task != '...'\""
+                f"training and evaluation tasks overlap: {'; '.join(list(overlaps)[:_SHOWN])}{more}; leave "
+                "them out, such as with --keep \"task != '...'\""
             )
 
-    def _overlap(self, example: dict[str, Any]) -> str | None:
-        task, operators = example["task"], example["operators"]
-        if name := self._keys.get(example["task_key"]):
-            return f"{task} is the task {name}"
-        words = operators.split() if isinstance(operators, str) else operators
-        if name := self._sequences.get(tuple(words)):
-            return f"{task} has the operator sequence of {name}"
-        for key in example["subgraphs"]:
-            if name := self._files.get(key):
-                return f"{task} has the subgraph {name}"
-        return None
 
-
-def check_directory(directory: Path, apart: EvaluationTasks, stores: Sequence[Store]) -> int:
+def check_directory(directory: Path, evaluation: EvaluationTasks, stores: Sequence[Store]) -> int:
     """Return the number of rows, all of which are in order.
 
     Checked are each row's sha256, that no file has other rows, secrets, overlap with evaluation tasks and,
@@ -154,17 +149,17 @@ def check_directory(directory: Path, apart: EvaluationTasks, stores: Sequence[St
     """
     manifest = read_manifest(directory)
     episodes = {episode.columns["id"]: episode for episode in read_episodes(stores)}
-    counts = dict[str, int]()
+    counts = Counter[str]()
     for row, text in texts(directory, provenance(directory)):
         place = f"{directory / row['file']}:{row['line']}"
         if text is None or hashlib.sha256(text.encode()).hexdigest() != row["sha256"]:
             raise NotFit(f"{place}: not the row that was written; export again")
         if kind := find_secret(json.dumps(json.loads(text), ensure_ascii=False)):
             raise NotFit(f"{place}: holds what looks like {kind}; withdraw it, and export again without")
-        apart.check([row])
+        evaluation.check([row])
         if stores:
             _check_row(row, episodes, place)
-        counts[row["file"]] = counts.get(row["file"], 0) + 1
+        counts[row["file"]] += 1
     for name, count in counts.items():
         with open(directory / name, encoding="utf-8") as file:
             if (lines := sum(1 for _ in file)) != count:

@@ -73,8 +73,8 @@ class Example:
     @property
     def reasoning(self) -> Literal["none", "some", "full"]:
         """The part of the replies whose reasoning is known."""
-        known = [turn.reasoning is not None for turn in self.replies]
-        return "full" if all(known) else "some" if any(known) else "none"
+        texts_known = [turn.reasoning is not None for turn in self.replies]
+        return "full" if all(texts_known) else "some" if any(texts_known) else "none"
 
 
 def whole(trajectory: Trajectory) -> Example:
@@ -98,12 +98,12 @@ def steps(trajectory: Trajectory) -> dict[int, Example]:
     evaluated. Trained are the replies since that of the node before.
     """
     episode = whole(trajectory)
-    made = {node.call_id: node.node for node in trajectory.nodes}
-    found, begin = dict[int, Example](), 0
+    node_of_call = {node.call_id: node.node for node in trajectory.nodes}
+    examples, begin = dict[int, Example](), 0
     for place, turn in enumerate(episode.turns):
-        if turn.role != "tool" or turn.answers not in made:
+        if turn.role != "tool" or turn.answers not in node_of_call:
             continue
-        node = made[turn.answers]
+        node = node_of_call[turn.answers]
         # of parallel calls the later ones are answered later: the step ends with its reply's last result
         end = _end_of_reply(episode.turns, place)
         turns = tuple(
@@ -111,9 +111,9 @@ def steps(trajectory: Trajectory) -> dict[int, Example]:
             for at, turn in enumerate(episode.turns[:end])
         )
         if any(turn.is_trained for turn in turns):
-            found[node] = replace(episode, id=f"{episode.id}/{node}", turns=turns)
+            examples[node] = replace(episode, id=f"{episode.id}/{node}", turns=turns)
         begin = end
-    return found
+    return examples
 
 
 def _end_of_reply(turns: tuple[Turn, ...], place: int) -> int:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from passagent.data.export.checks import EvaluationTasks, check_node, check_secrets
-from passagent.data.export.example import Example, Turn, steps, whole
+from passagent.data.export.example import Example, steps, whole
 from passagent.data.export.formats import find_format
+from passagent.data.export.formats.chat_messages import trl_message
 from passagent.data.export.formats.common import functions
 from passagent.data.export.formats.parquet import check_pyarrow, write_parquet
-from passagent.data.export.formats.trl import message
 from passagent.data.export.selection import (
     Chosen,
     JudgedEpisode,
     Revision,
-    Selection,
     failures,
     read_episodes,
     select,
@@ -36,68 +34,49 @@ from passagent.tasks.tasklist import find_tasks
 _FAILURES = "failures_"
 """The beginning of the names of files of negative examples."""
 _PREFERENCES = "preferences.jsonl"
-_SEED = re.compile(r"^Episode seed: \d+$", re.M)
-"""Trials of one task differ in what they are asked by this line alone."""
 
 
-@dataclass(frozen=True)
-class Request:
-    """The data set that is asked for."""
+def make(runs_dirs: Sequence[str], options: Mapping[str, Any], command: str) -> Summary:
+    """Write the data set that the complete options of `passagent export` ask for.
 
-    form: str
-    out: str
-    selection: Selection
-    runs_dirs: Sequence[str] = ("runs",)
-    against: list[str] = field(default_factory=list)
-    with_failures: bool = False
-    with_pairs: bool = False
-    parquet: bool = False
-    tokenizer: str | None = None
-
-
-def make(request: Request, command: str) -> Summary:
-    """Write the data set; `command`: what asked for it, for its card.
-
-    Raises UsageError, and PassagentError for what must not go out.
+    `command`: for its card. Raises UsageError, and PassagentError for what must not go out.
     """
-    form = find_format(request.form)
-    if request.parquet and not form.is_table:
+    form, out, against = find_format(options["format"]), Path(options["out"]), list(options["against"] or ())
+    if options["parquet"] and not form.is_table:
         raise UsageError(f"--parquet: rows of {form.name} are no table")
-    if request.parquet:
+    if options["parquet"]:
         check_pyarrow()
-    if request.with_pairs and form.name != "trl":
+    if options["pairs"] and form.name != "trl":
         raise UsageError("--pairs is for --format trl: other trainers have no common form for preferences")
-    evaluation = evaluation_tasks(request.against)
-    with reading_stores(request.runs_dirs) as stores:
+    selection = {name: options[name] for name in ("keep", "by", "best_of", "per_sequence")}
+    evaluation = evaluation_tasks(against)
+    with reading_stores(runs_dirs) as stores:
         episodes = read_episodes(stores)
-        chosen = select(episodes, request.selection)
-        wrong = failures(episodes) if request.with_failures else []
+        chosen = select(episodes, **selection)
+        wrong = failures(episodes) if options["failures"] else []
         if wrong:  # each is in one of the two
             chosen = [choice for choice in chosen if choice.columns["as_score"] is not None]
         if not chosen:
             raise UsageError(
-                f"{', '.join(request.runs_dirs)}: finished episodes: {len(episodes)}, "
+                f"{', '.join(runs_dirs)}: finished episodes: {len(episodes)}, "
                 "none of them is chosen; see what there is with passagent runs, and loosen --keep"
             )
         evaluation.check(
             choice.columns | {"subgraphs": choice.episode.subgraphs} for choice in [*chosen, *wrong]
         )
-        with new_directory(Path(request.out)) as directory:
-            writer = Writer(directory, form, request.tokenizer)
+        with new_directory(out) as directory:
+            writer = Writer(directory, form, options["tokenizer"])
             for example in build(chosen):
                 writer.add(example)
             for example in build(wrong):
                 writer.add(example, _FAILURES)
-            if request.with_pairs:
-                for pair in _pairs(chosen, episodes):
-                    better, worse = build(pair)
-                    if row := _preference(better, worse):
-                        writer.add_row(better, row, _PREFERENCES)
-            selection = request.selection.words
-            if request.against:
-                selection["against"] = request.against
-            summary = writer.finish({"command": command, "selection": selection, "parquet": request.parquet})
-            if request.parquet:
+            for pair in _pairs(chosen, episodes) if options["pairs"] else ():
+                better, worse = build(pair)
+                if row := _preference(better, worse):
+                    writer.add_row(better, row, _PREFERENCES)
+            words = {name: value for name, value in (selection | {"against": against}).items() if value}
+            summary = writer.finish({"command": command, "selection": words, "parquet": options["parquet"]})
+            if options["parquet"]:
                 for name in summary.files:
                     write_parquet(directory / name, (directory / name).with_suffix(".parquet"))
     return summary
@@ -181,19 +160,24 @@ def _best_as(episode: JudgedEpisode, end: str) -> float:
 
 
 def _preference(better: Example, worse: Example) -> dict[str, Any] | None:
-    """Return the pair as TRL takes it; None where the two were not asked the same."""
+    """Return the pair as TRL takes it; None where the two began with other messages.
 
-    def asked(turns: Sequence[Turn]) -> list[tuple[str, str]]:
-        return [(turn.role, _SEED.sub("", turn.content)) for turn in turns]
-
+    Trials of one task differ in their seed alone, which is the last word of the task message.
+    """
     begin = next((place for place, turn in enumerate(better.turns) if turn.role == "assistant"), 0)
-    if begin == 0 or asked(better.turns[:begin]) != asked(worse.turns[:begin]):
+
+    def opening(example: Example) -> list[tuple[str, str]]:
+        messages = [turn.message for turn in example.trajectory.messages[:begin]]
+        seeds = [str(message.get("data", {}).get("seed", "")) for message in messages]
+        return [(m["role"], m["content"].removesuffix(seed)) for m, seed in zip(messages, seeds, strict=True)]
+
+    if begin == 0 or opening(better) != opening(worse):
         return None
     return {
         "id": f"{better.id}>{worse.id}",
-        "prompt": [*map(message, better.turns[:begin])],
-        "chosen": [*map(message, better.turns[begin:])],
-        "rejected": [*map(message, worse.turns[begin:])],
+        "prompt": [*map(trl_message, better.turns[:begin])],
+        "chosen": [*map(trl_message, better.turns[begin:])],
+        "rejected": [*map(trl_message, worse.turns[begin:])],
         "tools": functions(better),
         "chosen_as": better.columns["as_score"],
         "rejected_as": worse.columns["as_score"],

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any, Literal
 
@@ -18,8 +19,6 @@ from passagent.errors import UsageError, nearest
 from passagent.store import evaluations
 from passagent.store.database import Store
 from passagent.store.runs import CLIENTS
-
-By = Literal["episode", "step"]
 
 COLUMNS = {
     "id": "TEXT",
@@ -138,14 +137,8 @@ class JudgedEpisode:
     store: Store
     """The database that holds it."""
 
-    @property
-    def returns(self) -> list[float]:
-        """The sum of the rewards from each revision on."""
-        rewards = [revision.reward for revision in self.revisions]
-        return [math.fsum(rewards[place:]) for place in range(len(rewards))]
-
     def step_columns(self, revision: Revision) -> dict[str, Any]:
-        """The columns of the step that made `revision`."""
+        """Return the columns of the step that made `revision`."""
         is_known = revision.gain is not None and revision.low
         return self.columns | {
             "id": f"{self.columns['id']}/{revision.node}",
@@ -156,24 +149,6 @@ class JudgedEpisode:
             "gain": revision.gain,
             "sure_gain": math.log((revision.low or 0.0) / revision.before_high) if is_known else None,
         }
-
-
-@dataclass(frozen=True)
-class Selection:
-    """The examples that are asked for."""
-
-    keep: str | None = None
-    """A condition over COLUMNS, as SQLite writes one; None: all."""
-    by: By = "episode"
-    best_of: int | None = None
-    """At most so many of a task, those with the best AS."""
-    per_sequence: int | None = None
-    """At most so many of an operator sequence, those with the best AS."""
-
-    @property
-    def words(self) -> dict[str, Any]:
-        """The parts of the selection that were asked for."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -240,70 +215,66 @@ def _read_revisions(store: Store, episode_id: int, start: float | None) -> Itera
 
 def with_advantages(episodes: list[JudgedEpisode]) -> list[JudgedEpisode]:
     """Give every revision its return and its leave-one-out advantage (TRLOO: Dr. Kernel, 2602.05885)."""
-    groups = dict[tuple[Any, ...], list[list[float]]]()
+    groups = defaultdict[tuple[Any, ...], list[list[float]]](list)
+    returns_of = []
     for episode in episodes:
-        groups.setdefault(episode.group, []).append(episode.returns)
+        rewards = [revision.reward for revision in episode.revisions]
+        returns_of.append([math.fsum(rewards[place:]) for place in range(len(rewards))])
+        groups[episode.group].append(returns_of[-1])
     totals = {
         group: [math.fsum(column) for column in zip_longest(*returns, fillvalue=0.0)]
         for group, returns in groups.items()
     }
     judged = []
-    for episode in episodes:
-        total, others = totals[episode.group], len(groups[episode.group]) - 1
-        revisions = tuple(
-            replace(
-                revision,
-                returns=returns,
-                advantage=returns - (total[place] - returns) / others if others else None,
-            )
-            for place, (revision, returns) in enumerate(zip(episode.revisions, episode.returns, strict=True))
-        )
-        judged.append(replace(episode, revisions=revisions))
+    for episode, returns in zip(episodes, returns_of, strict=True):
+        others = len(groups[episode.group]) - 1
+        revisions = []
+        for revision, value, total in zip(episode.revisions, returns, totals[episode.group], strict=False):
+            advantage = value - (total - value) / others if others else None
+            revisions.append(replace(revision, returns=value, advantage=advantage))
+        judged.append(replace(episode, revisions=tuple(revisions)))
     return judged
 
 
-def select(episodes: list[JudgedEpisode], selection: Selection) -> list[Chosen]:
-    """Choose the examples that `selection` asks for, in the order of the database. Raises UsageError.
+def select(
+    episodes: list[JudgedEpisode],
+    keep: str | None = None,
+    by: Literal["episode", "step"] = "episode",
+    best_of: int | None = None,
+    per_sequence: int | None = None,
+) -> list[Chosen]:
+    """Choose examples, in the order of the database. Raises UsageError.
 
-    Of steps, those are candidates that stayed correct and gained more than their interval.
+    keep: a condition over COLUMNS, as SQLite writes one; None: all. by: of steps, those are candidates that
+    stayed correct and gained more than their interval. best_of, per_sequence: at most so many of a task, and
+    of an operator sequence, those with the best AS.
     """
     candidates = [
         chosen
         for episode in episodes
         for chosen in (
             [Chosen(episode, None, episode.columns)]
-            if selection.by == "episode"
+            if by == "episode"
             else [Chosen(episode, r, episode.step_columns(r)) for r in episode.revisions if r.reward > 0]
         )
     ]
-    wanted = _matching_ids((chosen.columns for chosen in candidates), selection)
-    return [chosen for chosen in candidates if chosen.columns["id"] in wanted]
-
-
-def failures(episodes: list[JudgedEpisode]) -> list[Chosen]:
-    """Choose the episodes that left nothing correct: negative examples."""
-    wrong = [episode for episode in episodes if episode.columns["as_score"] is None]
-    return [Chosen(episode, None, episode.columns) for episode in wrong]
-
-
-def _matching_ids(rows: Iterator[dict[str, Any]], selection: Selection) -> set[str]:
-    table = sqlite3.connect(":memory:")
-    table.execute(f"CREATE TABLE examples ({', '.join(f'{name} {kind}' for name, kind in COLUMNS.items())})")
-    table.executemany(
-        f"INSERT INTO examples VALUES ({', '.join(':' + name for name in COLUMNS)})",
-        ({name: row[name] for name in COLUMNS} for row in rows),
-    )
-    table.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in _READS else sqlite3.SQLITE_DENY)
-    query = f"SELECT id, task_key, operators, as_score FROM examples WHERE ({selection.keep or 'true'}\n)"
-    for column, most in (("task_key", selection.best_of), ("operators", selection.per_sequence)):
+    query = f"SELECT id, task_key, operators, as_score FROM examples WHERE ({keep or 'true'}\n)"
+    for column, most in (("task_key", best_of), ("operators", per_sequence)):
         if most is not None:
             query = (
                 f"SELECT id, task_key, operators, as_score FROM (SELECT *, row_number() OVER "
                 f"(PARTITION BY {column} ORDER BY as_score DESC NULLS LAST, id) AS rank FROM ({query})) "
                 f"WHERE rank <= {most}"
             )
+    table = sqlite3.connect(":memory:")
+    table.execute(f"CREATE TABLE examples ({', '.join(f'{name} {kind}' for name, kind in COLUMNS.items())})")
+    table.executemany(
+        f"INSERT INTO examples VALUES ({', '.join(':' + name for name in COLUMNS)})",
+        ({name: chosen.columns[name] for name in COLUMNS} for chosen in candidates),
+    )
+    table.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in _READS else sqlite3.SQLITE_DENY)
     try:
-        return {row[0] for row in table.execute(query)}
+        ids = {row[0] for row in table.execute(query)}
     except (sqlite3.Error, sqlite3.Warning) as error:
         message = str(error)
         unknown = message.removeprefix("no such column: ")
@@ -311,4 +282,11 @@ def _matching_ids(rows: Iterator[dict[str, Any]], selection: Selection) -> set[s
             message = f"no column '{unknown}'{nearest(unknown, list(COLUMNS))}"
         elif message == "not authorized":
             message = "only conditions over columns"
-        raise UsageError(f"--keep '{selection.keep}': {message}") from error
+        raise UsageError(f"--keep '{keep}': {message}") from error
+    return [chosen for chosen in candidates if chosen.columns["id"] in ids]
+
+
+def failures(episodes: list[JudgedEpisode]) -> list[Chosen]:
+    """Choose the episodes that left nothing correct: negative examples."""
+    wrong = [episode for episode in episodes if episode.columns["as_score"] is None]
+    return [Chosen(episode, None, episode.columns) for episode in wrong]

@@ -10,9 +10,10 @@ import json
 import os
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -49,14 +50,16 @@ Count = Callable[[str], int]
 class Summary:
     """The figures of an export, for the card and for `passagent show`."""
 
+    counted_by: str
+    """The way in which tokens are counted."""
     examples: int = 0
     rows: int = 0
-    files: dict[str, int] = field(default_factory=dict)
+    files: Counter[str] = field(default_factory=Counter)
     """Rows of each data file; of documents, of the directory."""
-    models: dict[str, int] = field(default_factory=dict)
+    models: Counter[str] = field(default_factory=Counter)
     """Examples of each model."""
-    devices: dict[str, int] = field(default_factory=dict)
-    evaluators: dict[str, int] = field(default_factory=dict)
+    devices: Counter[str] = field(default_factory=Counter)
+    evaluators: Counter[str] = field(default_factory=Counter)
     tasks: int = 0
     sequences: int = 0
     """Operator sequences."""
@@ -69,7 +72,6 @@ class Summary:
     """Percentiles of the examples' lengths."""
     cut: dict[str, int] = field(default_factory=dict)
     """Examples that a context of so many tokens would cut."""
-    counted_by: str = ""
 
 
 class Writer:
@@ -83,27 +85,24 @@ class Writer:
         self._open: dict[str, IO[str]] = {}
         self._stack = ExitStack()
         self._lengths: list[int] = []
-        self._tasks: dict[str, int] = {}
+        self._tasks = Counter[str]()
         """The examples of each task, by its name."""
         self._keys: set[str] = set()
         self._sequences: set[str] = set()
 
-    def add(self, example: Example, apart: str = "") -> None:
-        """Write an example's rows; `apart`: in files of their own, whose names begin with this."""
+    def add(self, example: Example, prefix: str = "") -> None:
+        """Write an example's rows; `prefix`: of the names of files of their own."""
         tokens = self._length(example)
-        for row in self._form.rows(example):
-            self.add_row(example, row, apart + self._form.file_of(row), tokens)
-        if apart:
+        for file, row in self._form.rows(example):
+            self.add_row(example, row, prefix + file, tokens)
+        if prefix:
             return
         summary, columns = self.summary, example.columns
         summary.examples += 1
-        for counts, name in (
-            (summary.models, columns["model"]),
-            (summary.devices, columns["device"]),
-            (summary.evaluators, columns["evaluator_version"] or "none"),
-            (self._tasks, columns["task"]),
-        ):
-            counts[name] = counts.get(name, 0) + 1
+        summary.models[columns["model"]] += 1
+        summary.devices[columns["device"]] += 1
+        summary.evaluators[columns["evaluator_version"] or "none"] += 1
+        self._tasks[columns["task"]] += 1
         trained = [turn for turn in example.replies if turn.is_trained]
         summary.replies += len(example.replies)
         summary.trained += len(trained)
@@ -115,14 +114,12 @@ class Writer:
     def add_row(self, example: Example, row: dict[str, Any], file: str, tokens: int | None = None) -> None:
         """Write a row that comes of `example`, and where it comes from."""
         text = json.dumps(row, ensure_ascii=False)
-        files = self.summary.files
-        if self._form.is_lines or file.endswith(".jsonl"):
-            files[file] = line = files.get(file, 0) + 1
+        is_lines = file.endswith(".jsonl")
+        self.summary.files[file if is_lines else "*.json"] += 1
+        if is_lines:
             self._append(file, text)
         else:
             (self._directory / file).write_text(text + "\n", encoding="utf-8")
-            files["*.json"] = files.get("*.json", 0) + 1
-            line = 1
         origin = {name: example.columns[name] for name in _OF_EXAMPLE} | {
             "tokens": tokens,
             "nodes": [
@@ -131,7 +128,7 @@ class Writer:
             ],
             "raw_arguments": raw_arguments(example),
             "file": file,
-            "line": line,
+            "line": self.summary.files[file] if is_lines else 1,
             "sha256": hashlib.sha256(text.encode()).hexdigest(),
         }
         self._append(PROVENANCE, json.dumps(origin))
@@ -151,10 +148,10 @@ class Writer:
             texts += [f"{call.name} {json.dumps(call.arguments)}" for call in turn.calls]
         return sum(self._count(text) for text in texts if text)
 
-    def finish(self, asked: dict[str, Any]) -> Summary:
-        """Write what the trainer reads beside the rows, the manifest with what was `asked` for, and the card.
+    def finish(self, options: dict[str, Any]) -> Summary:
+        """Write what the trainer reads beside the rows, the manifest with the `options`, and the card.
 
-        asked: `command`, `selection` (name to value) and `parquet` (whether there are such files, too).
+        options: `command`, `selection` (name to value) and `parquet` (whether there are such files, too).
         """
         self._stack.close()
         summary, form = self.summary, self._form
@@ -162,10 +159,10 @@ class Writer:
         summary.tokens = percentiles(self._lengths)
         summary.cut = {str(most): sum(n > most for n in self._lengths) for most in _CONTEXTS}
         extra = form.extra_files([name for name in summary.files if name in form.files])
-        manifest = {**asked, "format": form.name, **asdict(summary)}
+        manifest = {**options, "format": form.name, **vars(summary)}
         extra |= {
             MANIFEST: json.dumps(manifest, indent=1) + "\n",
-            CARD: _card(form, summary, asked, self._tasks),
+            CARD: _card(form, summary, options, self._tasks),
         }
         for name, text in extra.items():
             (self._directory / name).write_text(text, encoding="utf-8")
@@ -201,9 +198,9 @@ def percentiles(lengths: list[int]) -> dict[str, int]:
     }
 
 
-def _card(form: Format, summary: Summary, asked: dict[str, Any], tasks: dict[str, int]) -> str:
+def _card(form: Format, summary: Summary, options: dict[str, Any], tasks: dict[str, int]) -> str:
     """Return README.md in Markdown, which begins with what the Hugging Face hub reads."""
-    suffix = ".parquet" if asked["parquet"] else ".jsonl"
+    suffix = ".parquet" if options["parquet"] else ".jsonl"
     stems = [name.removesuffix(".jsonl") for name in summary.files if not name.startswith("*")]
     configs = [line for stem in stems for line in (f"- config_name: {stem}", f"  data_files: {stem}{suffix}")]
     reasoning = (
@@ -221,8 +218,8 @@ def _card(form: Format, summary: Summary, asked: dict[str, Any], tasks: dict[str
         return [f"- `{name}`: {n} ({n / summary.examples:.0%})" for name, n in sorted(counts.items())]
 
     sections = {
-        "Made with": ["```", asked["command"], "```"],
-        "Chosen": [f"- {_WORDS[name]}: `{value}`" for name, value in asked["selection"].items()],
+        "Made with": ["```", options["command"], "```"],
+        "Chosen": [f"- {_WORDS[name]}: `{value}`" for name, value in options["selection"].items()],
         "Models": shares(summary.models),
         "Devices and evaluators": shares(summary.devices | summary.evaluators),
         "Reasoning": [reasoning],
@@ -246,15 +243,14 @@ def _card(form: Format, summary: Summary, asked: dict[str, Any], tasks: dict[str
             "`passagent check` holds the data against it.",
         ],
     }
-    lines = ["---", *(["configs:", *configs] if configs else [])]
-    lines += [
+    lines = [
+        "---",
+        *(["configs:", *configs] if configs else []),
         "tags: [passagent, tool-use, compilers]",
         "---",
         "",
         "# Trajectories of compiler-pass search",
         "",
-    ]
-    lines += [
         f"{summary.examples} examples in {summary.rows} rows of the format `{form.name}` "
         f"({form.about}), made by passagent {__version__}. Each is a conversation in which a model wrote "
         "compiler passes for a PyTorch subgraph and had them judged by passagent's evaluator.",

@@ -12,17 +12,26 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from passagent.data.pipeline import folding
-from passagent.data.pipeline.cutting import BACKWARD
-from passagent.data.pipeline.generalisation import DTYPES, SHAPES, instance
-from passagent.data.pipeline.grouping import Bucketed, Group, Member, Partition, bucketed, groups, partition
+from passagent.data.pipeline.cutting import BACKWARD, cut_fusible, cut_ranges, with_gradients
+from passagent.data.pipeline.generalisation import DTYPES, generalise, instance
+from passagent.data.pipeline.grouping import (
+    Bucketed,
+    Group,
+    Member,
+    Partition,
+    dimension_bucket,
+    groups,
+    partition,
+)
 from passagent.data.pipeline.inspection import LISTS, RECORD, TASKS
-from passagent.data.pipeline.units import Done, Unit, Units
+from passagent.data.pipeline.sample_validation import validate_sample
+from passagent.data.pipeline.units import Done, Function, Job, Units
 from passagent.errors import UsageError
 from passagent.system.cache import write_whole
 from passagent.system.resumable import locked
@@ -34,27 +43,9 @@ _KINDS = ("fusible", "classical")
 _NAMED = 40
 """Letters of operators in a task's name."""
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 Data = dict[str, Any]
 """A graph or a subgraph as plain data."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """The data set that is to be built."""
-
-    samples: Sequence[str]
-    out: str
-    device: str | None = None
-    """Default: cpu."""
-    shapes: int = SHAPES
-    evaluation: int = 200
-    """Operator sequences of each kind that are for evaluation."""
-    parallel: int | None = None
-    """Units at a time; default: one a core."""
-    backward: bool = False
-    limit_s: int = 600
-    """CPU time of a unit."""
 
 
 def find_samples(places: Iterable[str]) -> dict[str, Path]:
@@ -71,26 +62,28 @@ def find_samples(places: Iterable[str]) -> dict[str, Path]:
     return {"/".join(path.resolve().parts[-2:]): path for path in samples.values()}
 
 
-def validation(name: str, path: Path, device: str) -> Unit:
-    """Return the unit that validates a sample."""
+def validation(name: str, path: Path, device: str) -> Job:
+    """Return the unit of validate_sample for a sample."""
     digest = hashlib.sha256()
     for file in FILES:
         content = (path / file).read_bytes() if (path / file).is_file() else b""
         digest.update(f"{file} {len(content)}\n".encode() + content)
-    payload = {"path": str(path.resolve()), "files": digest.hexdigest(), "device": device}
-    return Unit("validated", name, "passagent.data.pipeline.sample_validation:validate_sample", payload)
+    return name, {"path": str(path.resolve()), "files": digest.hexdigest(), "device": device}
 
 
-def build(request: Request, tell: Tell = lambda line: None) -> Data:
-    """Build a data set, or go on with it; return its record. Raises UsageError, InfrastructureError."""
-    samples, out = find_samples(request.samples), Path(request.out)
-    work, device = out / "work", request.device or "cpu"
-    parallel = request.parallel or len(os.sched_getaffinity(0))
+def build(samples: Sequence[str], options: Mapping[str, Any], report: Report = lambda line: None) -> Data:
+    """Build the data set that the complete options of `passagent tasks build` ask for, or go on with it.
+
+    samples: directories of them. Return its record. Raises UsageError, InfrastructureError.
+    """
+    places, out, device = find_samples(samples), Path(options["out"]), options["device"] or "cpu"
+    work = out / "work"
+    parallel = options["parallel"] or len(os.sched_getaffinity(0))
     if out.is_dir() and any(out.iterdir()) and not work.is_dir():
         raise UsageError(f"--out {out}: holds other files; name another directory")
-    with locked(work, "lock", "--out"), Units(work, parallel, request.limit_s, device) as units:
-        steps = _Steps(request, units, tell)
-        graphs = steps.validate([validation(name, path, device) for name, path in samples.items()])
+    with locked(work, "lock", "--out"), Units(work, parallel, options["limit"], device) as units:
+        steps = _Steps(options, units, report)
+        graphs = steps.validate([validation(name, path, device) for name, path in places.items()])
         subgraphs = steps.generalise(steps.cut(graphs))
         tasks, subgraphs_of = steps.group(subgraphs)
         parts = steps.divide(tasks)
@@ -101,10 +94,10 @@ def build(request: Request, tell: Tell = lambda line: None) -> Data:
             if str(place.relative_to(out)) not in placed:
                 shutil.rmtree(place, ignore_errors=True)
         record = {
-            "samples": list(request.samples),
+            "samples": list(samples),
             "device": device,
-            "shapes": request.shapes,
-            "backward": request.backward,
+            "shapes": options["shapes"],
+            "backward": options["backward"],
             "tasks": _write_lists(out / LISTS, {task.name: task.kind for task in tasks}, parts),
             "funnel": steps.funnel,
         }
@@ -116,9 +109,9 @@ def build(request: Request, tell: Tell = lambda line: None) -> Data:
 class _Steps:
     """The steps of a build, and a funnel: how much went into each and came out, and why not the rest."""
 
-    request: Request
+    options: Mapping[str, Any]
     units: Units
-    tell: Tell
+    report: Report
     funnel: list[Data] = field(default_factory=list)
 
     def _count(
@@ -129,25 +122,25 @@ class _Steps:
         row = {"step": step, "in": before, "out": after, "lost": dict((+lost).most_common())}
         self.funnel.append(row | {"seconds": seconds, "peak_mib": peak})
 
-    def _run(self, step: str, jobs: Sequence[Unit]) -> list[Done]:
+    def _run(self, step: str, function: Function, jobs: Sequence[Job]) -> list[Done]:
         """Compute units, and count those that were refused."""
-        done = self.units.results(jobs)
+        done = self.units.results(function.__name__, function, jobs)
         lost = Counter(unit.reason for unit in done if not unit.value)
         self._count(step, len(done), len(done) - lost.total(), lost, done)
         return done
 
-    def validate(self, jobs: Sequence[Unit]) -> dict[str, Data]:
+    def validate(self, jobs: Sequence[Job]) -> dict[str, Data]:
         """Return the samples' graphs by their names, equal ones once."""
-        done = self._run("validate", jobs)
+        done = self._run("validate", validate_sample, jobs)
         unique: dict[str, tuple[str, Data]] = {}
         for result in done:
             if result.value:
                 unique.setdefault(result.value["hash"]["instance"], (result.name, result.value))
             else:
-                self.tell(f"{result.name}: {result.reason}: {result.detail}")
+                self.report(f"{result.name}: {result.reason}: {result.detail}")
         count = sum(bool(result.value) for result in done)
         self._count("unique graphs", count, len(unique), Counter({"equal": count - len(unique)}))
-        self.tell(f"{len(unique)} graphs of {len(done)} samples")
+        self.report(f"{len(unique)} graphs of {len(done)} samples")
         return dict(unique.values())
 
     def cut(self, graphs: dict[str, Data]) -> list[Data]:
@@ -160,41 +153,39 @@ class _Steps:
                 *(["classical", *span] for span in classical_ranges),
                 *(["single", i, i + 1] for i in range(len(graph["operators"]))),
             ]
-            jobs.append(Unit("cut", name, "passagent.data.pipeline.cutting:cut_ranges", payload))
-        records = self._cut_by("cut", jobs, ("classical", "single"))
+            jobs.append((name, payload))
+        records = self._cut_by("cut", cut_ranges, jobs, ("classical", "single"))
         classical = [record for record in records if record["kind"] == "classical"]
-        self.tell(f"{len(classical)} classical subgraphs, {len(records) - len(classical)} single operators")
-        function = "passagent.data.pipeline.cutting:cut_fusible"
-        jobs = [Unit("fusible", record["origin"], function, _material(record)) for record in classical]
-        fusible = self._cut_by("prefixes", jobs, ("fusible",))
-        self.tell(f"{len(fusible)} fusible subgraphs")
+        self.report(f"{len(classical)} classical subgraphs, {len(records) - len(classical)} single operators")
+        jobs = [(record["origin"], _material(record)) for record in classical]
+        fusible = self._cut_by("prefixes", cut_fusible, jobs, ("fusible",))
+        self.report(f"{len(fusible)} fusible subgraphs")
         records += fusible
-        if self.request.backward:
-            function = "passagent.data.pipeline.cutting:with_gradients"
-            several = [record for record in records if record["kind"] != "single"]
-            jobs = [Unit("backward", record["origin"], function, _material(record)) for record in several]
-            records += self._cut_by("gradients", jobs, BACKWARD)
+        if self.options["backward"]:
+            jobs = [(record["origin"], _material(record)) for record in records if record["kind"] != "single"]
+            records += self._cut_by("gradients", with_gradients, jobs, BACKWARD)
         return records
 
-    def _cut_by(self, step: str, jobs: Sequence[Unit], kinds: Sequence[str]) -> list[Data]:
+    def _cut_by(self, step: str, function: Function, jobs: Sequence[Job], kinds: Sequence[str]) -> list[Data]:
         """Return the records that units cut, equal ones once."""
-        done = [result for result in self._run(step, jobs) if result.value]
-        records: list[Data] = []
+        done = [result for result in self._run(step, function, jobs) if result.value]
+        unique: dict[tuple[str, str], Data] = {}
+        counts, lost = Counter[str](), {kind: Counter[str]() for kind in kinds}
+        for result in done:
+            for words, times in result.value["refused"].items():
+                kind, _, reason = words.partition(" ")
+                lost[kind][reason] += times
+            for record in result.value["records"]:
+                counts[record["kind"]] += record["count"]
+                key = record["kind"], record["hash"]["instance"]
+                unique.setdefault(key, {**record, "origin": result.name})
+        records = []
         for kind in kinds:
-            first: dict[str, Data] = {}
-            count, lost = 0, Counter[str]()
-            for result in done:
-                for reason, times in result.value["refused"].items():
-                    if reason.startswith(f"{kind} "):
-                        lost[reason.partition(" ")[2]] += times
-                for record in result.value["records"]:
-                    if record["kind"] == kind:
-                        count += record["count"]
-                        first.setdefault(record["hash"]["instance"], {**record, "origin": result.name})
-            before = count + lost.total()
-            lost["equal"] += count - len(first)
-            self._count(f"{kind} subgraphs", before, len(first), lost)
-            records += first.values()
+            of_kind = [record for record in unique.values() if record["kind"] == kind]
+            before = counts[kind] + lost[kind].total()
+            lost[kind]["equal"] = counts[kind] - len(of_kind)
+            self._count(f"{kind} subgraphs", before, len(of_kind), lost[kind])
+            records += of_kind
         return records
 
     def generalise(self, records: Sequence[Data]) -> list[Data]:
@@ -203,32 +194,32 @@ class _Steps:
         jobs = []
         for record in records:
             structure = record["kind"], record["hash"]["structure"]
-            shapes = 1 if structure in structures else self.request.shapes
+            shapes = 1 if structure in structures else self.options["shapes"]
             structures.add(structure)
-            payload = {**_material(record), "shapes": shapes, "dtypes": list(DTYPES)}
-            function = "passagent.data.pipeline.generalisation:generalise"
-            jobs.append(Unit("generalised", record["origin"], function, payload))
+            jobs.append((record["origin"], {**_material(record), "shapes": shapes, "dtypes": list(DTYPES)}))
         unique: dict[tuple[str, str], Data] = {}
         count = 0
-        for record, result in zip(records, self._run("shapes and dtypes", jobs), strict=True):
+        for record, result in zip(records, self._run("shapes and dtypes", generalise, jobs), strict=True):
             for sized in result.value["instances"] if result.value else ():
                 count += 1
                 subgraph = {**record, **sized, "template": result.value["template"]}
                 unique.setdefault((record["kind"], sized["hash"]["instance"]), subgraph)
         self._count("instances", count, len(unique), Counter({"equal": count - len(unique)}))
-        self.tell(f"{len(unique)} subgraphs in all sizes and dtypes")
+        self.report(f"{len(unique)} subgraphs in all sizes and dtypes")
         return list(unique.values())
 
     def group(self, subgraphs: Sequence[Data]) -> tuple[list[Member], dict[str, list[Data]]]:
         """Return the tasks, and the subgraphs of each by its name."""
         by_uid = {f"{number:07}": subgraph for number, subgraph in enumerate(subgraphs)}
-        in_buckets: list[Bucketed] = []
+        in_buckets = []
         for uid, subgraph in by_uid.items():
-            inputs = [
-                ([subgraph["sizes"].get(size, size) for size in meta["shape"]], dtype)
-                for meta, dtype in zip(subgraph["template"]["inputs"], subgraph["input_dtypes"], strict=True)
-            ]
-            in_buckets.append(bucketed(uid, subgraph["kind"], subgraph["operators"], inputs))
+            sizes, operators = subgraph["sizes"], tuple(subgraph["operators"])
+            shapes = tuple(
+                tuple(dimension_bucket(sizes.get(size, size)) for size in meta["shape"])
+                for meta in subgraph["template"]["inputs"]
+            )
+            dtypes = tuple(subgraph["input_dtypes"])
+            in_buckets.append(Bucketed(uid, subgraph["kind"], operators, shapes, dtypes))
         members, subgraphs_of, chosen = [], {}, set[str]()
         for group in groups(in_buckets):
             members_of_group = [by_uid[uid] for uid in group.uids]
@@ -248,10 +239,10 @@ class _Steps:
 
     def divide(self, tasks: Sequence[Member]) -> Partition:
         """Divide the tasks into training and evaluation."""
-        parts = partition(tasks, dict.fromkeys(_KINDS, self.request.evaluation))
+        parts = partition(tasks, dict.fromkeys(_KINDS, self.options["evaluation"]))
         lost = Counter({"shares with evaluation": len(parts.left_out)})
         self._count("split", len(tasks), len(parts.train) + len(parts.evaluation), lost)
-        self.tell(f"{len(parts.train)} tasks to train on, {len(parts.evaluation)} to evaluate with")
+        self.report(f"{len(parts.train)} tasks to train on, {len(parts.evaluation)} to evaluate with")
         return parts
 
 

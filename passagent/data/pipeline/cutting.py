@@ -7,6 +7,8 @@ between them have it. So few prefixes are scheduled.
 
 from __future__ import annotations
 
+import functools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from itertools import groupby, pairwise
@@ -97,15 +99,16 @@ def cut_ranges(payload: dict[str, Any]) -> dict[str, Any]:
     graph_module = load_graph(payload["nodes"])
     graph, metas = graph_module.graph, metas_of(payload)
     regions = [(kind, start, end, region_of(graph, start, end)) for kind, start, end in payload["ranges"]]
-    metadata = _seen(
+    metadata = _run_metadata(
         graph_module, metas, {node.name for *_, region in regions for node in region.inputs + region.outputs}
     )
     first_operator = payload["range"][0] if "range" in payload else 0
     records: dict[tuple[str, str], dict[str, Any]] = {}
-    refused: dict[str, int] = {}
+    refused = Counter[str]()
     for kind, start, end, region in regions:
-        if why := _refusal(region, metadata):
-            refused[f"{kind} {why}"] = refused.get(f"{kind} {why}", 0) + 1
+        is_tensors = all(metadata.get(node.name) is not None for node in (*region.inputs, *region.outputs))
+        if not region.outputs or not is_tensors:
+            refused[f"{kind} {'no-tensor' if region.outputs else 'unused'}"] += 1
             continue
         inputs = [replace(metadata[node.name], name=f"in_{i}") for i, node in enumerate(region.inputs)]
         record = graph_record(region.graph(), inputs)
@@ -115,26 +118,19 @@ def cut_ranges(payload: dict[str, Any]) -> dict[str, Any]:
             first["count"] += 1
         else:
             records[kind, instance] = record
-    return {"records": list(records.values()), "refused": refused}
+    return {"records": list(records.values()), "refused": dict(refused)}
 
 
-def _refusal(region: Region, metadata: dict[str, Any]) -> str:
-    """Return why operators are no subgraph, in a word; empty if they are one."""
-    if not region.outputs:
-        return "unused"
-    if any(not isinstance(metadata.get(node.name), TensorMeta) for node in (*region.inputs, *region.outputs)):
-        return "no-tensor"
-    return ""
-
-
-def _seen(graph_module: fx.GraphModule, metas: Sequence[TensorMeta], wanted: set[str]) -> dict[str, Any]:
+def _run_metadata(
+    graph_module: fx.GraphModule, metas: Sequence[TensorMeta], names: set[str]
+) -> dict[str, Any]:
     """Record the metadata of values in one run, as they are made; None for what is no tensor."""
     metadata: dict[str, Any] = {}
 
     class Recording(fx.Interpreter):
         def run_node(self, n: fx.Node) -> Any:
             value = super().run_node(n)
-            if n.name in wanted and n.name not in metadata:
+            if n.name in names and n.name not in metadata:
                 is_tensor = isinstance(value, torch.Tensor)
                 metadata[n.name] = input_metas([n.name], [value])[0] if is_tensor else None
             return value
@@ -171,25 +167,17 @@ def cut_fusible(payload: dict[str, Any]) -> dict[str, Any]:
 
 def kernel_counts(operators: int, count: Callable[[int], int]) -> list[int]:
     """Count the kernels of the prefixes of 1, 2, ... operators, by bisection between equal counts."""
-    counts: dict[int, int] = {}
+    at = functools.cache(count)
 
-    def at(prefix: int) -> int:
-        if prefix not in counts:
-            counts[prefix] = count(prefix)
-        return counts[prefix]
-
-    stack = [(1, operators)] if operators else []
-    while stack:
-        low, high = stack.pop()
+    def between(low: int, high: int) -> list[int]:
         if high - low < 2:
-            at(low), at(high)
-            continue
+            return [at(prefix) for prefix in range(low, high + 1)]
         middle = (low + high) // 2
         if at(low) == at(high) == at(middle):
-            counts.update(dict.fromkeys(range(low, high), at(low)))
-        else:
-            stack += [(low, middle), (middle, high)]
-    return [counts[prefix] for prefix in range(1, operators + 1)]
+            return [at(low)] * (high - low + 1)
+        return between(low, middle) + between(middle, high)[1:]
+
+    return between(1, operators)
 
 
 def fusible_ranges(counts: Sequence[int]) -> list[tuple[int, int]]:
@@ -243,12 +231,16 @@ def with_gradients(payload: dict[str, Any]) -> dict[str, Any]:
     graphs: list[tuple[str, fx.GraphModule, list[Any]]] = []
 
     def compiler(kind: str) -> Any:
-        def compile_graph(made: fx.GraphModule, _example: list[Any]) -> Any:
+        def compile_graph(compiled_graph: fx.GraphModule, _example: list[Any]) -> Any:
             def run(*args: Any) -> Any:
                 graphs.append(
-                    (kind, made, copied([a.detach() if isinstance(a, torch.Tensor) else a for a in args]))
+                    (
+                        kind,
+                        compiled_graph,
+                        copied([a.detach() if isinstance(a, torch.Tensor) else a for a in args]),
+                    )
                 )
-                return made(*args)
+                return compiled_graph(*args)
 
             return make_boxed_func(run)
 
@@ -263,9 +255,11 @@ def with_gradients(payload: dict[str, Any]) -> dict[str, Any]:
                 bw_compiler=compiler(BACKWARD[1]),
             )
             outputs = [
-                one for one in compiled(*leaves) if isinstance(one, torch.Tensor) and one.requires_grad
+                value
+                for value in compiled(*leaves)
+                if isinstance(value, torch.Tensor) and value.requires_grad
             ]
-            torch.autograd.backward(outputs, [torch.randn_like(one) for one in outputs])
+            torch.autograd.backward(outputs, [torch.randn_like(output) for output in outputs])
     except RuntimeError as error:
         raise Refused("no-gradient", str(error).strip().partition("\n")[0]) from error
     return {"records": [_backward_record(*graph, payload) for graph in graphs], "refused": {}}

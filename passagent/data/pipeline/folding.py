@@ -2,7 +2,8 @@
 
 This is done again and again. Which sequence is GraphNet's choice: that with the largest
 (length - 1) * (occurrences - 1), occurrences that overlap included. GraphNet compares random floating point
-fingerprints of all windows. Here the suffixes are sorted, which is exact and takes O(n log n).
+fingerprints of all windows. Here windows grow by a token at a time, and only repeated ones are kept: that is
+exact.
 """
 
 from __future__ import annotations
@@ -29,83 +30,49 @@ class Pattern(NamedTuple):
 
 
 def most_telling(tokens: np.ndarray, window: int = WINDOW) -> Pattern:
-    """The sequence with the largest (length - 1) * (occurrences - 1); length 1 if nothing repeats.
+    """Find the sequence with the largest (length - 1) * (occurrences - 1); length 1 if nothing repeats.
 
-    Of equal ones the shortest, of these the one that begins first.
+    Of equal ones it is the shortest, of these the one that begins first.
     """
-    count = len(tokens)
-    order, common = _sorted_suffixes(tokens, window)
-    best, key = Pattern(1, [0] if count else []), (0, 0, 0)
-    stack: list[tuple[int, int]] = []
-    """Common length, and the first suffix in order that has it."""
-    for position in range(1, count + 1):
-        length = int(common[position]) if position < count else 0
-        first = position - 1
-        while stack and stack[-1][0] > length:
-            shared, first = stack.pop()
-            score = (shared - 1) * (position - first - 1)
-            if score and score >= key[0]:
-                starts = order[first:position]
-                own = (score, -shared, -int(starts.min()))
-                if own > key:
-                    best, key = Pattern(shared, sorted(starts.tolist())), own
-        if length and (not stack or stack[-1][0] < length):
-            stack.append((length, first))
+    best, best_score = Pattern(1, [0] if len(tokens) else []), 0
+    values = np.unique(tokens, return_inverse=True)[1].astype(np.int64)
+    starts, groups = np.arange(len(tokens)), values
+    for length in range(2, min(window, len(tokens)) + 1):
+        inside = starts + length <= len(tokens)
+        starts, groups = starts[inside], groups[inside]
+        if not len(starts):
+            break
+        windows = groups * len(tokens) + values[starts + length - 1]
+        _, first, groups, counts = np.unique(
+            windows, return_index=True, return_inverse=True, return_counts=True
+        )
+        occurrences = int(counts.max())
+        if (score := (length - 1) * (occurrences - 1)) > best_score:
+            group = groups[first[counts == occurrences].min()]
+            best, best_score = Pattern(length, starts[groups == group].tolist()), score
+        repeated = counts[groups] > 1  # what is unique stays unique when it grows
+        starts, groups = starts[repeated], groups[repeated]
     return best
 
 
-def _sorted_suffixes(tokens: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray]:
-    """Suffixes by their first `window` tokens, and how many of these each shares with the one before."""
-    count = len(tokens)
-    ranks = [np.unique(tokens, return_inverse=True)[1].astype(np.int64)]
-    lengths = [1]
-    while lengths[-1] * 2 <= window:
-        rank, length = ranks[-1], lengths[-1]
-        behind = np.full(count, -1, np.int64)
-        behind[: max(0, count - length)] = rank[length:]
-        ranks.append(np.unique(rank * (count + 2) + behind + 1, return_inverse=True)[1].astype(np.int64))
-        lengths.append(length * 2)
-    # ranks of 2^k tokens: two that overlap rank any window between 2^k and 2^(k+1)
-    order = np.argsort(ranks[-1], kind="stable")
-    if lengths[-1] < window:
-        behind = np.full(count, -1, np.int64)
-        behind[: max(0, count - (window - lengths[-1]))] = ranks[-1][window - lengths[-1] :]
-        order = np.lexsort((behind, ranks[-1]))
-    common = np.zeros(count, np.int64)
-    one, other = order[:-1].copy(), order[1:].copy()
-    for rank, length in zip(reversed(ranks), reversed(lengths), strict=True):
-        for _ in range(2 if length == lengths[-1] else 1):
-            inside = (np.maximum(one, other) + length <= count) & (common[1:] + length <= window)
-            equal = np.zeros(len(one), bool)
-            equal[inside] = rank[one[inside]] == rank[other[inside]]
-            common[1:][equal] += length
-            one[equal] += length
-            other[equal] += length
-    return order, common
-
-
-def apart(starts: Sequence[int], length: int) -> list[int]:
+def without_overlap(starts: Sequence[int], length: int) -> list[int]:
     """Choose occurrences that do not overlap, from the left."""
-    found: list[int] = []
+    places: list[int] = []
     for start in starts:
-        if not found or start >= found[-1] + length:
-            found.append(start)
-    return found
+        if not places or start >= places[-1] + length:
+            places.append(start)
+    return places
 
 
 def period(tokens: Sequence[int]) -> int:
-    """The shortest length after which a sequence repeats itself; its own length if it does not."""
-    border = [0] * len(tokens)
-    for i in range(1, len(tokens)):
-        k = border[i - 1]
-        while k and tokens[i] != tokens[k]:
-            k = border[k - 1]
-        border[i] = k + (tokens[i] == tokens[k])
-    return len(tokens) - (border[-1] if tokens else 0)
+    """Return the shortest length after which a sequence repeats itself; its full length if it does not."""
+    return next(
+        length for length in range(1, len(tokens) + 1) if tokens[length:] == tokens[: len(tokens) - length]
+    )
 
 
 class Fold(NamedTuple):
-    """A sequence that was found, and where."""
+    """A folded sequence."""
 
     token: int
     body: list[int]
@@ -124,10 +91,10 @@ class Folded(NamedTuple):
 
     def lengths(self) -> dict[int, int]:
         """Operators of each fold's token."""
-        found: dict[int, int] = {}
+        lengths: dict[int, int] = {}
         for fold in self.folds:
-            found[fold.token] = sum(found.get(token, 1) for token in fold.body)
-        return found
+            lengths[fold.token] = sum(lengths.get(token, 1) for token in fold.body)
+        return lengths
 
 
 def fold(
@@ -151,14 +118,14 @@ def fold(
     for token in range(len(names), len(names) + folds):
         length, starts = most_telling(np.array(tokens, np.int64), window)
         body = tokens[starts[0] : starts[0] + length] if starts else []
-        if whole_periods and length > 1 and (own := period(body)) * 2 <= length and own > 1:
-            length, body = own, body[:own]
-            starts = [i for i in range(len(tokens) - own + 1) if tokens[i : i + own] == body]
-        while length > 1 and len(apart(starts, length)) < 2:
+        if whole_periods and length > 1 and 1 < (layer := period(body)) <= length // 2:
+            length, body = layer, body[:layer]
+            starts = [i for i in range(len(tokens) - layer + 1) if tokens[i : i + layer] == body]
+        while length > 1 and len(without_overlap(starts, length)) < 2:
             length -= 1
         if length <= 1:
             break
-        places = apart(starts, length)
+        places = without_overlap(starts, length)
         done.append(Fold(token, tokens[places[0] : places[0] + length], len(places)))
         replaced, at = list[int](), 0
         for start in places:

@@ -24,8 +24,6 @@ from passagent.tasks.extract.structural_hash import is_sized, structural_hash
 from passagent.tasks.graphio import load_graph
 from passagent.tasks.meta import TensorMeta
 
-SHAPES = 10
-"""Sizes of each subgraph, the recorded one included."""
 DTYPES = ("float32", "float16", "bfloat16")
 SIZES: dict[int, tuple[tuple[int, ...], ...]] = {
     1: ((1,), (2,), (4,), (16,), (32,), (64,), (128,), (256,), (512,)),
@@ -60,12 +58,11 @@ def generalise(payload: dict[str, Any]) -> dict[str, Any]:
     symbols = symbols[: max(SIZES)]
     template = _fixed(template, {key: value for key, value in recorded.items() if key not in symbols})
     recorded = {key: recorded[key] for key in symbols}
-    kept_sizes, tried = [recorded], 0
+    kept_sizes = [recorded]
     for values in SIZES.get(len(symbols), ()):
         sizes = dict(zip(symbols, values, strict=True))
         if len(kept_sizes) == shapes or sizes in kept_sizes:
             continue
-        tried += 1
         if holds(sizes) and _runs(*instance(template, sizes, None)):
             kept_sizes.append(sizes)
     instances = []
@@ -73,11 +70,12 @@ def generalise(payload: dict[str, Any]) -> dict[str, Any]:
         graph, metas = instance(template, sizes, dtype)
         if dtype != dtypes[0] and not (any(meta.dtype == dtype for meta in metas) and _runs(graph, metas)):
             continue
-        dtypes_of_inputs = [meta.dtype for meta in metas]
-        digest = structural_hash(graph, metas)._asdict()
-        made_instance = {"sizes": sizes, "dtype": dtype, "input_dtypes": dtypes_of_inputs, "hash": digest}
-        instances.append(made_instance)
-    return {"template": template, "instances": instances, "symbols": symbols, "tried": tried}
+        facts = {
+            "input_dtypes": [meta.dtype for meta in metas],
+            "hash": structural_hash(graph, metas)._asdict(),
+        }
+        instances.append({"sizes": sizes, "dtype": dtype, **facts})
+    return {"template": template, "instances": instances, "symbols": symbols}
 
 
 def instance(template: dict[str, Any], sizes: Sizes, dtype: str | None) -> tuple[fx.Graph, list[TensorMeta]]:
@@ -91,15 +89,14 @@ def instance(template: dict[str, Any], sizes: Sizes, dtype: str | None) -> tuple
 
 def _resized(meta: TensorMeta) -> TensorMeta:
     """Recorded values and strides hold for the recorded shape only; then the values' range is kept."""
-    if meta.data is not None and not meta.is_python_scalar and len(_flat(meta.data)) != meta.numel:
-        values = _flat(meta.data)
-        if meta.is_floating:
-            mean = sum(values) / len(values)
-            spread = (sum((value - mean) ** 2 for value in values) / len(values)) ** 0.5
-            meta = replace(meta, data=None, mean=mean, std=spread)
-        else:
-            meta = replace(meta, data=None, min_val=int(min(values)), max_val=int(max(values)))
-    return meta
+    values = [] if meta.data is None or meta.is_python_scalar else _flat(meta.data)
+    if not values or len(values) == meta.numel:
+        return meta
+    if meta.is_floating:
+        mean = sum(values) / len(values)
+        spread = (sum((value - mean) ** 2 for value in values) / len(values)) ** 0.5
+        return replace(meta, data=None, mean=mean, std=spread)
+    return replace(meta, data=None, min_val=int(min(values)), max_val=int(max(values)))
 
 
 def _flat(data: Any) -> list[Any]:
@@ -134,9 +131,8 @@ def _template(record: dict[str, Any]) -> tuple[dict[str, Any], Sizes]:
     sized = {node.name for node in graph.nodes if node.op.startswith("call") and is_sized(node)}
     nodes = []
     for node in record["nodes"]:
-        is_sized_one = node["name"] in sized
-        args = _symbolic(node["args"], sizes, [has_batch]) if is_sized_one else node["args"]
-        nodes.append({**node, "args": args})
+        is_sized_node = node["name"] in sized
+        nodes.append(node | {"args": _symbolic(node["args"], sizes, [has_batch])} if is_sized_node else node)
     template = {"nodes": nodes, "inputs": inputs}
     if has_batch:
         lifted = next(n for n in itertools.count(3) if f"s{n}" not in sizes)
@@ -211,10 +207,10 @@ def _free_symbols(template: dict[str, Any], recorded: Sizes) -> tuple[list[str],
         for dim, size in enumerate(meta_data["shape"]):
             if isinstance(size, str):
                 torch._dynamo.maybe_mark_dynamic(inputs[position], dim)
-    seen: list[fx.GraphModule] = []
+    captured: list[fx.GraphModule] = []
 
     def backend(graph_module: fx.GraphModule, _example: list[Any]) -> Callable[..., Any]:
-        seen.append(graph_module)
+        captured.append(graph_module)
         raise RuntimeError("there is no need to go on")
 
     forget()
@@ -223,11 +219,11 @@ def _free_symbols(template: dict[str, Any], recorded: Sizes) -> tuple[list[str],
             module = fx.GraphModule(torch.nn.Module(), graph)
             torch.compile(module, backend=backend, fullgraph=True, dynamic=None)(*inputs)
     except Exception:
-        if not seen:
+        if not captured:
             return [], lambda sizes: not sizes
     finally:
         forget()
-    return _read_guards(seen[0], list(places), example)
+    return _read_guards(captured[0], list(places), example)
 
 
 def _with_sizes_of_inputs(template: dict[str, Any], example: Sizes) -> tuple[fx.Graph, Sizes]:
@@ -253,7 +249,7 @@ def _read_guards(
     graph_module: fx.GraphModule, symbols: list[str], example: Sizes
 ) -> tuple[list[str], Callable[[Sizes], bool]]:
     """Read which sizes whose example is a symbol's Dynamo kept free, and its guards."""
-    kept: dict[int, sympy.Expr] = {}
+    free_sizes: dict[int, sympy.Expr] = {}
     fixed: set[int] = set()
     env = None
     for node in graph_module.graph.find_nodes(op="placeholder"):
@@ -264,15 +260,15 @@ def _read_guards(
         for size in value.shape:
             if isinstance(size, torch.SymInt):
                 env = size.node.shape_env
-                kept[int(size.node.hint)] = size.node.expr
+                free_sizes[int(size.node.hint)] = size.node.expr
             elif not is_weight:
                 fixed.add(int(size))
-    free = [symbol for symbol in symbols if example[symbol] in kept and example[symbol] not in fixed]
+    free = [symbol for symbol in symbols if example[symbol] in free_sizes and example[symbol] not in fixed]
     guards: list[Any] = [guard.expr for guard in env.guards] if env is not None else []
     ranges: dict[Any, Any] = dict(env.var_to_range) if env is not None else {}
 
     def holds(sizes: Sizes) -> bool:
-        values = {kept[example[symbol]]: value for symbol, value in sizes.items()}
+        values = {free_sizes[example[symbol]]: value for symbol, value in sizes.items()}
         for symbol, value in values.items():
             span = ranges.get(symbol)
             # Dynamo takes 0 and 1 apart; the run on fake tensors says whether 1 holds

@@ -53,15 +53,6 @@ def dimension_bucket(size: int) -> int:
     return -1 if size <= 0 else int(math.log2(size)) // 4
 
 
-def bucketed(
-    uid: str, kind: str, operators: Sequence[str], inputs: Iterable[tuple[Sequence[int], str]]
-) -> Bucketed:
-    """Put a subgraph into its bucket; `inputs`: shape and dtype of each."""
-    inputs = list(inputs)
-    shapes = tuple(tuple(map(dimension_bucket, shape)) for shape, _ in inputs)
-    return Bucketed(uid, kind, tuple(operators), shapes, tuple(dtype for _, dtype in inputs))
-
-
 def groups(subgraphs: Sequence[Bucketed]) -> list[Group]:
     """Group subgraphs, which are in the order of their making."""
     buckets: dict[Hashable, list[Bucketed]] = defaultdict(list)
@@ -69,37 +60,27 @@ def groups(subgraphs: Sequence[Bucketed]) -> list[Group]:
         buckets[subgraph.kind, subgraph.operators, subgraph.shapes].append(subgraph)
     ordered = [buckets[key] for key in sorted(buckets, key=repr)]
     heads = [min(bucket, key=lambda subgraph: subgraph.uid) for bucket in ordered]
-    chosen = [
-        Group(1, subgraph.kind, subgraph.operators, (subgraph.uid,))
-        for bucket, head in zip(ordered, heads, strict=True)
-        for subgraph in bucket[::STRIDE]
-        if subgraph.uid != head.uid
-    ]
-    chosen += [
-        Group(2, alike[0].kind, alike[0].operators, tuple(subgraph.uid for subgraph in alike))
-        for alike in _sequences(heads)
-    ]
+    chosen: list[Group] = []
+
+    def add(rule: int, alike: Sequence[Bucketed], uids: Sequence[str]) -> None:
+        if uids:
+            chosen.append(Group(rule, alike[0].kind, alike[0].operators, tuple(uids)))
+
+    for bucket, head in zip(ordered, heads, strict=True):
+        for subgraph in bucket[::STRIDE]:
+            if subgraph.uid != head.uid:
+                add(1, bucket, [subgraph.uid])
+    for alike in _sequences(heads):
+        add(2, alike, [subgraph.uid for subgraph in alike])
     taken = {uid for group in chosen for uid in group.uids}
-    rest = sorted(
-        (subgraph for subgraph in subgraphs if subgraph.uid not in taken),
-        key=lambda subgraph: (
-            subgraph.kind,
-            subgraph.operators,
-            subgraph.shapes,
-            subgraph.dtypes,
-            subgraph.uid,
-        ),
-    )
-    sparse = []
-    for alike in _sequences(rest):
-        covered = _each_dtype(alike)
-        if covered:
-            chosen.append(Group(4, alike[0].kind, alike[0].operators, tuple(covered)))
-        others = sorted(subgraph.uid for subgraph in alike if subgraph.uid not in set(covered))
-        picked = [uid for i, uid in enumerate(others) if i % (DTYPES * WIDTH) < DTYPES]
-        if picked:
-            sparse.append(Group(3, alike[0].kind, alike[0].operators, tuple(picked)))
-    return chosen + sparse
+    rest = _sequences(sorted((s for s in subgraphs if s.uid not in taken), key=lambda s: (*s[1:], s.uid)))
+    covered = [_each_dtype(alike) for alike in rest]
+    for alike, uids in zip(rest, covered, strict=True):
+        add(4, alike, uids)
+    for alike, uids in zip(rest, covered, strict=True):
+        others = sorted({subgraph.uid for subgraph in alike}.difference(uids))
+        add(3, alike, [uid for i, uid in enumerate(others) if i % (DTYPES * WIDTH) < DTYPES])
+    return chosen
 
 
 def _sequences(subgraphs: Iterable[Bucketed]) -> list[list[Bucketed]]:
@@ -176,7 +157,12 @@ def select(sequences: Sequence[tuple[str, ...]], count: int) -> list[tuple[str, 
     for (first, _), times in steps.items():
         begun[first] += times
     words = len({operator for sequence in sequences for operator in sequence})
-    rarity = [_rarity(sequence, steps, begun, words) for sequence in sequences]
+    rarity = []  # the mean of -log P(step)
+    for sequence in sequences:
+        surprise = [
+            -math.log((steps[step] + ALPHA) / (begun[step[0]] + ALPHA * words)) for step in pairwise(sequence)
+        ]
+        rarity.append(sum(surprise) / len(surprise) if surprise else 0.0)
     low, high = min(rarity), max(rarity)
     is_flat = math.isclose(low, high)
     bonus = [0.0 if is_flat else RARITY * (value - low) / (high - low) for value in rarity]
@@ -190,12 +176,3 @@ def select(sequences: Sequence[tuple[str, ...]], count: int) -> list[tuple[str, 
         covered |= unique[best]
         del waiting[best]
     return chosen
-
-
-def _rarity(
-    sequence: tuple[str, ...], steps: Mapping[tuple[str, str], int], begun: Mapping[str, int], words: int
-) -> float:
-    """Return the mean of -log P(step)."""
-    own_steps = list(pairwise(sequence))
-    surprise = [-math.log((steps[step] + ALPHA) / (begun[step[0]] + ALPHA * words)) for step in own_steps]
-    return sum(surprise) / len(surprise) if surprise else 0.0

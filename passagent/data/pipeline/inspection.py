@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,28 +38,31 @@ def member_of(path: Path) -> Member:
     return Member(str(path), path.parent.name, task.operators, frozenset(hashes), len(task.subgraphs))
 
 
+def _listed(out: Path, record: dict[str, Any]) -> Iterator[tuple[str, list[Path]]]:
+    """Yield the name and the tasks' directories of each list."""
+    for name in record["tasks"]:
+        lines = (out / LISTS / f"{name}.txt").read_text(encoding="utf-8").split()
+        yield name, [(out / LISTS / line).resolve() for line in lines]
+
+
 def check(out: Path) -> list[str]:
     """List the problems of a data set: tasks that are not as recorded, evaluation tasks in training."""
     record = read_record(out)
-    problems, members = [], dict[str, list[Member]]()
-    for name, count in record["tasks"].items():
-        lines = (out / LISTS / f"{name}.txt").read_text(encoding="utf-8").split()
-        if len(lines) != count:
-            problems.append(f"{LISTS}/{name}.txt: lists {len(lines)} tasks, {RECORD} has {count}")
-        members[name] = []
-        for path in (out / LISTS / line for line in lines):
+    problems = []
+    sides: dict[bool, list[Member]] = {False: [], True: []}
+    for name, paths in _listed(out, record):
+        if len(paths) != (count := record["tasks"][name]):
+            problems.append(f"{LISTS}/{name}.txt: lists {len(paths)} tasks, {RECORD} has {count}")
+        for path in paths:
             try:
-                member = member_of(path.resolve())
+                member = member_of(path)
                 recorded = {subgraph.graph_hash for subgraph in load_task(path).subgraphs}
             except PassagentError as error:
                 problems.append(str(error))
                 continue
-            members[name].append(member)
+            sides[name.startswith(EVALUATION)].append(member)
             if not recorded <= member.hashes:
-                problems.append(f"{path.resolve()}: a subgraph has not the hash that is recorded with it")
-    sides: dict[bool, list[Member]] = defaultdict(list)
-    for name, listed in members.items():
-        sides[name.startswith(EVALUATION)] += listed
+                problems.append(f"{path}: a subgraph has not the hash that is recorded with it")
     return problems + shared(sides[False], sides[True])
 
 
@@ -84,9 +87,8 @@ def stats(out: Path) -> dict[str, Any]:
     """Return the funnel, and the tasks, subgraphs, operators and dtypes of each list."""
     record = read_record(out)
     lists = []
-    for name in record["tasks"]:
-        lines = (out / LISTS / f"{name}.txt").read_text(encoding="utf-8").split()
-        tasks = [load_task(out / LISTS / line) for line in lines]
+    for name, paths in _listed(out, record):
+        tasks = [load_task(path) for path in paths]
         graphs = [graph for task in tasks for graph in task.subgraphs]
         lists.append({
             "list": name,

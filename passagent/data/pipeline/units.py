@@ -18,11 +18,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any
+
+from pydantic import BaseModel
 
 from passagent.errors import InfrastructureError, MachineFault, PassagentError
 from passagent.sandbox import privileges
@@ -45,26 +47,23 @@ class Refused(PassagentError):
         self.reason, self.detail = reason, detail
 
 
-class Unit(NamedTuple):
-    """A call of a function of passagent with plain data."""
-
-    stage: str
-    name: str
-    function: str
-    """`module:function`; it takes the payload and returns plain data, or raises Refused."""
-    payload: dict[str, Any]
-
-    @property
-    def key(self) -> str:
-        """The hash of the function and its payload."""
-        text = json.dumps([_VERSION, self.function, self.payload], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
+Function = Callable[[dict[str, Any]], Any]
+"""A function of a module of passagent. It takes plain data and returns plain data, or raises Refused."""
+Job = tuple[str, dict[str, Any]]
+"""A unit of a function: its name, and the data that the function takes."""
 
 
-class Done(NamedTuple):
+def key_of(function: Function, payload: dict[str, Any]) -> str:
+    """Hash a unit."""
+    text = json.dumps([_VERSION, f"{function.__module__}:{function.__name__}", payload], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+class Done(BaseModel):
     """The result of a unit."""
 
-    name: str
+    key: str
+    name: str = ""
     value: Any
     """The value that the function returned, None where it refused."""
     reason: str
@@ -82,60 +81,51 @@ class Units:
         self._work, self._parallel, self._limit_s, self._device = work, parallel, limit_s, device
         self._idle: SimpleQueue[subprocess.Popen[str]] = SimpleQueue()
         self._processes: list[subprocess.Popen[str]] = []
-        self._stage: RowFile[dict[str, Any]] | None = None
+        self._stage: RowFile[Done] | None = None
 
     def __enter__(self) -> Units:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         """End the processes."""
         while self._processes:
             process = self._processes.pop()
             process.kill()
             process.communicate()
 
-    def rows(self, stage: str) -> dict[Any, dict[str, Any]]:
+    def rows(self, stage: str) -> dict[Hashable, Done]:
         """Return the results of a stage by the units' keys."""
         path = self._work / f"{stage}.jsonl"
         if self._stage is None or self._stage.path != path:
-            what = "a result of passagent tasks build"
-            self._stage = RowFile(path, lambda row: row["key"], dict, dict, what)
+            self._stage = RowFile(path, Done, "a result of passagent tasks build")
         return self._stage.rows
 
-    def results(self, units: Sequence[Unit]) -> list[Done]:
-        """Return the results of units of one stage, in their order.
+    def results(self, stage: str, function: Function, jobs: Sequence[Job]) -> list[Done]:
+        """Return the results of a stage's units, in their order.
 
         Raises InfrastructureError for faults of the machine once all other units are computed.
         """
-        if not units:
-            return []
-        rows = self.rows(units[0].stage)
-        keys = [unit.key for unit in units]
-        todo = {key: unit for key, unit in zip(keys, units, strict=True) if key not in rows}
-        if todo:
-            self._compute(todo)
-        return [
-            Done(unit.name, **{field: rows[key][field] for field in Done._fields[1:]})
-            for key, unit in zip(keys, units, strict=True)
-        ]
-
-    def _compute(self, units: dict[str, Unit]) -> None:
-        while len(self._processes) < min(self._parallel, len(units)):
+        rows, keys = self.rows(stage), [key_of(function, payload) for _, payload in jobs]
+        todo = {key: job for key, job in zip(keys, jobs, strict=True) if key not in rows}
+        while len(self._processes) < min(self._parallel, len(todo)):
             self._processes.append(self._start())
             self._idle.put(self._processes[-1])
         with ThreadPoolExecutor(self._parallel) as pool:
-            running = [pool.submit(self._ask, key, unit) for key, unit in units.items()]
+            running = [pool.submit(self._ask, function, key, *job) for key, job in todo.items()]
             try:
                 faults = [fault for future in as_completed(running) if (fault := future.result())]
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
-                self.close()
+                self.__exit__()
                 raise
         if faults:
-            raise InfrastructureError(f"{len(faults)} of {len(units)} {faults[0]}; the same command goes on")
+            raise InfrastructureError(
+                f"{len(faults)} of {len(todo)} {stage} units failed for the machine's sake: {faults[0]}; "
+                "the same command goes on"
+            )
+        return [
+            rows[key].model_copy(update={"name": name}) for key, (name, _) in zip(keys, jobs, strict=True)
+        ]
 
     def _start(self) -> subprocess.Popen[str]:
         """Start a process that forks.
@@ -156,27 +146,24 @@ class Units:
             start_new_session=True,
         )
 
-    def _ask(self, key: str, unit: Unit) -> str:
+    def _ask(self, function: Function, key: str, name: str, payload: dict[str, Any]) -> str:
         """Have a process compute a unit, and keep its result; return the machine's fault, if it had one."""
         process = self._idle.get()
-        assert process.stdin is not None and process.stdout is not None
-        order = {"function": unit.function, "payload": unit.payload, "limit_s": self._limit_s}
+        assert process.stdin is not None and process.stdout is not None and self._stage is not None
+        order = {"module": function.__module__, "function": function.__name__, "payload": payload}
         try:
             with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(json.dumps(order) + "\n")
+                process.stdin.write(json.dumps(order | {"limit_s": self._limit_s}) + "\n")
                 process.stdin.flush()
             line = process.stdout.readline()
         finally:
             self._idle.put(process)
         if not line:
-            raise InfrastructureError(
-                f"{unit.name}: the process that computes it ended; run the command again"
-            )
+            raise InfrastructureError(f"{name}: the process that computes it ended; run the command again")
         answer = json.loads(line)
         if fault := answer.pop("fault", ""):
-            return f"{unit.stage} units failed for the machine's sake: {unit.name}: {fault}"
-        assert self._stage is not None
-        self._stage.add({"key": key, **answer})
+            return f"{name}: {fault}"
+        self._stage.add(Done(key=key, **answer))
         return ""
 
 
@@ -216,32 +203,31 @@ def _in_a_process(order: dict[str, Any]) -> dict[str, Any]:
         _, status, usage = os.wait4(pid, 0)
         result.seek(0)
         text = result.read()
-    seconds, peak_mib = round(time.monotonic() - begun, 3), usage.ru_maxrss >> 10
-    with contextlib.suppress(json.JSONDecodeError):
-        if text:
-            return json.loads(text) | {"seconds": seconds, "peak_mib": peak_mib}
     ended = os.waitstatus_to_exitcode(status)
-    reason, detail = "crash", f"its process ended with {ended}"
-    if ended in (-signal.SIGALRM, -signal.SIGXCPU):
-        reason, detail = "timeout", f"takes more than {order['limit_s']} s of CPU time"
+    if text and ended == 0:
+        answer: dict[str, Any] = json.loads(text)
+    elif ended in (-signal.SIGALRM, -signal.SIGXCPU):
+        answer = _refusal("timeout", f"takes more than {order['limit_s']} s of CPU time")
     elif ended == -signal.SIGKILL and memory_kills() > kills:
-        reason, detail = "memory", "needs more memory than there is"
-    return {"value": None, "reason": reason, "detail": detail, "seconds": seconds, "peak_mib": peak_mib}
+        answer = _refusal("memory", "needs more memory than there is")
+    else:
+        answer = _refusal("crash", f"its process ended with {ended}")
+    return answer | {"seconds": round(time.monotonic() - begun, 3), "peak_mib": usage.ru_maxrss >> 10}
+
+
+def _refusal(reason: str, detail: str) -> dict[str, Any]:
+    return {"value": None, "reason": reason, "detail": detail}
 
 
 def _computed(order: dict[str, Any]) -> dict[str, Any]:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    module, _, name = order["function"].partition(":")
     try:
-        value = getattr(importlib.import_module(module), name)(order["payload"])
-        return {"value": value, "reason": "", "detail": ""}
+        function = getattr(importlib.import_module(order["module"]), order["function"])
+        return {"value": function(order["payload"]), "reason": "", "detail": ""}
     except Refused as error:
-        return {"value": None, "reason": error.reason, "detail": error.detail}
-    except MachineFault as error:
-        return {"fault": str(error)}
+        return _refusal(error.reason, error.detail)
     except Exception as error:
-        if fault := machine_fault(error):
+        if fault := error if isinstance(error, MachineFault) else machine_fault(error):
             return {"fault": str(fault)}
         lines = str(error).strip().splitlines()
-        detail = f"{type(error).__name__}: {lines[0] if lines else ''}"
-        return {"value": None, "reason": "error", "detail": detail}
+        return _refusal("error", f"{type(error).__name__}: {lines[0] if lines else ''}")

@@ -44,7 +44,7 @@ class Export:
 
     @property
     def device(self) -> str:
-        """In a container: the one GPU that it is given, or the CPU."""
+        """The device in a container: the one GPU that it is given, or the CPU."""
         return kind_of(self.config.evaluator.device)
 
 
@@ -59,7 +59,11 @@ def export(paths: Sequence[Path], directory: Path, shared: Export) -> list[Path]
     if shared.wheel is not None and not (shared.wheel.is_file() and shared.wheel.suffix == ".whl"):
         raise UsageError(f"{shared.wheel}: no such wheel; make one with `python -m build --wheel`")
     tasks = [load_task(path) for path in paths]
-    names = [_name_of(task) for task in tasks]
+    # letters, digits, dots, hyphens and underscores are allowed in Harbor's names
+    names = [
+        re.sub(r"[^A-Za-z0-9._-]+", "-", task.name).lstrip("._-").replace("..", ".") or "task"
+        for task in tasks
+    ]
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"{name}: {names.count(name)} tasks have this name; export them apart")
@@ -76,13 +80,8 @@ def export(paths: Sequence[Path], directory: Path, shared: Export) -> list[Path]
     return [directory / name for name in names]
 
 
-def _name_of(task: Task) -> str:
-    """The task's name as Harbor allows it: letters, digits, dots, hyphens and underscores."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", task.name).lstrip("._-").replace("..", ".") or "task"
-
-
 def _write(task: Task, place: Path, name: str, shared: Export) -> None:
-    """One Harbor task directory."""
+    """Write one Harbor task directory."""
     environment, tests = place / "environment", place / "tests"
     copied = copy_task(task, environment / "task")
     if shared.wheel is not None:
@@ -95,13 +94,23 @@ def _write(task: Task, place: Path, name: str, shared: Export) -> None:
     (place / "instruction.md").write_text(template.replace("DEVICE", shared.device) + "\n" + text + "\n")
     (place / "task.toml").write_text(_task_toml(task, name, shared))
     (environment / "Dockerfile").write_text(_dockerfile(shared))
+    settings = "".join(f" --set {shlex.quote(pair)}" for pair in shared.settings)
     test = tests / "test.sh"
-    test.write_text(_test_script(shared))
+    test.write_text(f"""#!/usr/bin/env bash
+# Judges {APP}/pass_dir and writes {LOGS}/reward.txt: the rounded AS, 0 for no pass and for a refused one.
+# A fault of the machine writes no reward. Written by passagent {__version__}.
+# PASSAGENT_ROOT: a directory to put before all paths, to try it outside a container.
+set -eu
+root="${{PASSAGENT_ROOT:-}}"
+mkdir -p "$root{LOGS}"
+exec passagent eval "$root{APP}/task" --pass-dir "$root{APP}/pass_dir" \\
+    --reward "$root{LOGS}" --device {shared.device}{settings}
+""")
     test.chmod(0o755)
 
 
 def copy_task(task: Task, place: Path) -> Task:
-    """A copy of the task's own files under `place`, without answers; its key is the original's."""
+    """Copy the task's files to `place`, without answers; the copy's key is the original's."""
     places = []
     for subgraph in task.subgraphs:
         target = place / "graphs" / subgraph.name
@@ -115,7 +124,7 @@ def copy_task(task: Task, place: Path) -> Task:
 
 
 def _task_toml(task: Task, name: str, shared: Export) -> str:
-    """The text of task.toml; a JSON string or number is one of TOML's, too."""
+    """Write task.toml's text; a JSON string or number is one of TOML's, too."""
     is_gpu = shared.device == "cuda"
     sections: dict[str, dict[str, object]] = {
         "": {"schema_version": "1.4", "artifacts": [f"{APP}/pass_dir"]},
@@ -144,7 +153,7 @@ def _task_toml(task: Task, name: str, shared: Export) -> str:
 
 
 def _dockerfile(shared: Export) -> str:
-    """The image: a compiler for C++ kernels, torch as it is installed here, passagent, the task."""
+    """Write the image's text: a compiler for C++ kernels, torch as installed here, passagent, the task."""
     extra = "[cuda]" if shared.device == "cuda" else ""
     torch = metadata.version("torch").partition("+")[0]
     wheel = shared.wheel.name if shared.wheel else ""
@@ -157,19 +166,4 @@ RUN apt-get update && apt-get install -y --no-install-recommends g++ binutils \\
 COPY task {APP}/task
 RUN mkdir {APP}/pass_dir
 WORKDIR {APP}
-"""
-
-
-def _test_script(shared: Export) -> str:
-    """The text of test.sh."""
-    settings = "".join(f" --set {shlex.quote(pair)}" for pair in shared.settings)
-    return f"""#!/usr/bin/env bash
-# Judges {APP}/pass_dir and writes {LOGS}/reward.txt: the rounded AS, 0 for no pass and for a refused one.
-# A fault of the machine writes no reward. Written by passagent {__version__}.
-# PASSAGENT_ROOT: a directory to put before all paths, to try it outside a container.
-set -eu
-root="${{PASSAGENT_ROOT:-}}"
-mkdir -p "$root{LOGS}"
-exec passagent eval "$root{APP}/task" --pass-dir "$root{APP}/pass_dir" \\
-    --reward "$root{LOGS}" --device {shared.device}{settings}
 """

@@ -7,7 +7,9 @@ arguments that `passagent.agent.toolbox` gives a model: what is learned here is 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import partial
+from inspect import Parameter, Signature
 from typing import Any, Literal
 
 from passagent.agent import toolbox
@@ -18,7 +20,8 @@ from passagent.agent.evaluator_tool import pass_evaluator
 from passagent.agent.observe import observation, verdict
 from passagent.agent.prompt import compose
 from passagent.agent.taskfiles import TaskFiles
-from passagent.agent.tool_specs import CHECK, CODE, EDITOR, EVALUATOR, KNOWLEDGE, PROFILE, Answer, Tool
+from passagent.agent.tool_specs import Answer, Tool
+from passagent.agent.toolbox import SPECS
 from passagent.agent.workspace import Workspace
 from passagent.config import Config, load_config
 from passagent.data.rl.reward import reward_of
@@ -28,8 +31,12 @@ from passagent.evaluator.fleet.opening import device_label, threads_of
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.target import target_of
 from passagent.experience import knowledge
+from passagent.models.types import ToolSpec
 from passagent.search.candidates import profiled
 from passagent.tasks import Task, load_task
+
+_KINDS: dict[str, Any] = {"string": str, "integer": int, "boolean": bool, "array": list[int]}
+"""The Python types of arguments, by their types in a JSON schema."""
 
 
 class PassEnv:
@@ -56,6 +63,13 @@ class PassEnv:
     """The files of the best candidate so far, name to text; empty if there is none."""
     best: Evaluation | None
     """Its evaluation."""
+    file_editor: Callable[..., str]
+    check: Callable[..., str]
+    pass_evaluator: Callable[..., str]
+    search_knowledge: Callable[..., str]
+    search_code: Callable[..., str]
+    profile: Callable[..., str]
+    """The tools, made of the agent's own schemas (see `_method`)."""
 
     def __init__(
         self,
@@ -115,98 +129,8 @@ class PassEnv:
         """`reward`, as TRL asks for it; no tool."""
         return self.reward
 
-    def file_editor(
-        self,
-        command: Literal["view", "create", "str_replace", "insert", "undo_edit", "restore"],
-        path: str,
-        file_text: str | None = None,
-        old_str: str | None = None,
-        new_str: str | None = None,
-        insert_line: int | None = None,
-        view_range: list[int] | None = None,
-        version: int | None = None,
-    ) -> str:
-        """View and edit the files of your pass directory; 'task/...' is the task, read-only.
-
-        Args:
-            command: view (a file with line numbers, or a directory), create (write file_text to path), str_replace (replace old_str, which must occur exactly once, by new_str), insert (put new_str after insert_line), undo_edit (take the last edit of path back) or restore (take the directory back to an evaluated version).
-            path: Relative to your directory, such as FusedAddRelu.py, sorted_output_pass_rule_names.json, task/graph_list.txt or '.'.
-            file_text: create: the whole file.
-            old_str: str_replace: the text to replace.
-            new_str: str_replace, insert: the new text.
-            insert_line: insert: the line after which new_str goes; 0 is the beginning.
-            view_range: view: [first, last]; last -1 is the end.
-            version: restore: the number that pass_evaluator gave the version; 0 is what you began with.
-
-        Returns:
-            What the command led to.
-        """  # noqa: E501 (an argument's description is one line for TRL)
-        return self._call(
-            EDITOR,
-            command=command,
-            path=path,
-            file_text=file_text,
-            old_str=old_str,
-            new_str=new_str,
-            insert_line=insert_line,
-            view_range=view_range,
-            version=version,
-        )
-
-    def check(self) -> str:
-        """Check your pass directory without running it: what does not parse, and which integrity rules it breaks. Costs no evaluation.
-
-        Returns:
-            Each problem with its line and what to write instead.
-        """  # noqa: E501
-        return self._call(CHECK)
-
-    def pass_evaluator(self) -> str:
-        """Evaluate your pass directory on every graph of the task: integrity rules, matching, correctness, then timing against eager. Evaluations are limited.
-
-        Returns:
-            The stage reached, what is wrong where, the speedup of each graph and the AS.
-        """  # noqa: E501
-        return self._call(EVALUATOR)
-
-    def search_knowledge(self, query: str | None = None, path: str | None = None) -> str:
-        """Search the optimisation knowledge by keywords, or read a document that a search named.
-
-        Args:
-            query: Keywords, such as: row softmax half precision.
-            path: Path of a document that a search named.
-
-        Returns:
-            The passages found, or the document.
-        """
-        return self._call(KNOWLEDGE, query=query, path=path)
-
-    def search_code(self, query: str, kind: str | None = None, cursor: str | None = None) -> str:
-        """Search code: sample passes and the sources of the kernel language that is installed.
-
-        Args:
-            query: What is looked for in each line; with kind file a part of a file's name or all of it.
-            kind: string or file; default string.
-            cursor: Go on where an answer was cut, with its cursor.
-
-        Returns:
-            Lines `file:line: text`; with kind file the names found, or the file.
-        """
-        return self._call(CODE, query=query, kind=kind, cursor=cursor)
-
-    def profile(self, deep: bool | None = None) -> str:
-        """Say what limits your pass directory, which must have been evaluated. Uses no evaluation.
-
-        Args:
-            deep: Read hardware counters, too, where there are some.
-
-        Returns:
-            Each limit with the figure that shows it and its threshold, and what was not measured.
-        """
-        return self._call(PROFILE, deep=deep)
-
-    def _call(self, name: str, **arguments: Any) -> str:
-        """A tool's answer, or the model's mistake in words. Raises what is not the policy's fault."""
+    def _call(self, name: str, arguments: dict[str, Any]) -> str:
+        """Return a tool's answer, or the model's mistake in words. Raises what is not the policy's fault."""
         if not self._tools:
             raise UsageError("reset has to come before the first tool call")
         self._calls += 1
@@ -264,6 +188,43 @@ class PassEnv:
             return
         if self.best is None or reward_of(evaluation) > reward_of(self.best):
             self.best, self.best_files = evaluation, files
+
+
+def _method(spec: ToolSpec) -> Callable[..., str]:
+    """Make a tool a method, with the annotations and the docstring that a trainer reads its schema from."""
+    parameters = [Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)]
+    # a trainer's call waits for its result: it has no `wait`
+    lines = [spec.description.partition(" With wait ")[0], "", "Args:"]
+    for name, schema in spec.parameters["properties"].items():
+        if name == "wait":
+            continue
+        is_required = name in spec.parameters["required"]
+        kind = Literal[tuple(schema["enum"])] if "enum" in schema else _KINDS[schema["type"]]
+        parameters.append(
+            Parameter(
+                name,
+                Parameter.POSITIONAL_OR_KEYWORD,
+                default=Parameter.empty if is_required else None,
+                annotation=kind if is_required else kind | None,
+            )
+        )
+        lines.append(f"    {name}: {schema.get('description') or ', '.join(schema['enum'])}")
+    signature = Signature(parameters, return_annotation=str)
+
+    def call(*values: Any, **arguments: Any) -> str:
+        bound = signature.bind(*values, **arguments).arguments
+        answer: str = bound.pop("self")._call(spec.name, bound)
+        return answer
+
+    call.__name__, call.__qualname__ = spec.name, f"PassEnv.{spec.name}"
+    call.__doc__ = "\n".join([*lines, "", "Returns:", "    The tool's answer."])
+    call.__annotations__ = {p.name: p.annotation for p in parameters[1:]} | {"return": str}
+    vars(call)["__signature__"] = signature
+    return call
+
+
+for _spec in SPECS.values():
+    setattr(PassEnv, _spec.name, _method(_spec))
 
 
 def task_text(task: Task, config: Config, rules: bool = True, here: bool = True) -> str:

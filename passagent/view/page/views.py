@@ -292,7 +292,7 @@ def sections(store: Store) -> dict[str, bool]:
 
 def collect(store: Store) -> dict[str, Any]:
     """PassNet's figures about the trials in the database: a funnel and its Table 4."""
-    summaries = trials.summarise(trials.outcomes(store))
+    summaries = trials.summaries_of(store)
     if not summaries:
         raise UsageError(f"{store.runs_dir}: holds no trials of passagent collect")
     return {

@@ -1,5 +1,83 @@
-"""The forms that an exported example takes: a module each, all in one table. See docs/formats.md."""
+"""The forms that an exported example takes, all in one table. See docs/formats.md."""
 
-from passagent.data.export.formats.registry import FORMATS, Format, find_format
+from __future__ import annotations
 
-__all__ = ["FORMATS", "Format", "find_format"]
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from passagent.data.export.example import Example
+from passagent.data.export.formats import atif, llamafactory
+from passagent.data.export.formats.chat_messages import (
+    PARTS,
+    TRAIN,
+    WHOLE,
+    axolotl_files,
+    axolotl_rows,
+    openai_rows,
+    trl_rows,
+)
+from passagent.data.export.formats.common import FILES, FileRow
+from passagent.errors import UsageError, nearest
+from passagent.models.wire import clean
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format: a pure function from an example to rows, and the files that they go to."""
+
+    name: str
+    about: str
+    """One line for a person."""
+    make: Callable[[Example], Iterator[FileRow]]
+    """Makes an example's rows, each with the name of its file; `rows` is what is written."""
+    files: tuple[str, ...] = ()
+    """The files, each with a row a line and rows of one schema; (): a document for each row, `*.json`."""
+    is_table: bool = True
+    """Its rows can be a parquet file."""
+    extra_files: Callable[[list[str]], dict[str, str]] = lambda names: {}
+    """`extra_files(names)`: name to text of what else the trainer reads; `names`: the data files written."""
+
+    def rows(self, example: Example) -> Iterator[FileRow]:
+        """Return the rows: JSON-able, and without lone surrogates, which UTF-8 cannot hold."""
+        return ((file, clean(row)) for file, row in self.make(example))
+
+
+def _stored(example: Example) -> Iterator[FileRow]:
+    """Make a line that `Trajectory` reads, its `columns` and `files` filled in."""
+    columns = dict(example.columns)
+    files = {FILES: columns.pop(FILES)} if FILES in columns else {}
+    yield "episodes.jsonl", {**example.trajectory.model_dump(), "columns": columns, **files}
+
+
+_TRL, _OPENAI = "TRL's SFTTrainer: messages and tools", "OpenAI fine-tuning: messages with weights, tools"
+_LLAMA = "LLaMA-Factory: sharegpt and dataset_info.json"
+_AXOLOTL = "axolotl's chat_template strategy: messages with train"
+_PASSAGENT = "everything, as it is stored: passagent.trajectory/1 and columns"
+_ATIF = "ATIF v1.8, the interchange format that harbor reads: a document each"
+_LLAMA_FILES = (llamafactory.WHOLE, llamafactory.LAST)
+FORMATS = {
+    form.name: form
+    for form in (
+        Format("passagent", _PASSAGENT, _stored, ("episodes.jsonl",)),
+        Format("trl", _TRL, trl_rows, (WHOLE, PARTS)),
+        Format("openai", _OPENAI, openai_rows, (TRAIN,), is_table=False),
+        Format("llamafactory", _LLAMA, llamafactory.rows, _LLAMA_FILES, True, llamafactory.extra_files),
+        Format(
+            "axolotl",
+            _AXOLOTL,
+            axolotl_rows,
+            (TRAIN,),
+            True,
+            axolotl_files,
+        ),
+        Format("atif", _ATIF, atif.rows, is_table=False),
+    )
+}
+"""Every format, by its name."""
+
+
+def find_format(name: str) -> Format:
+    """Return the format of this name. Raises UsageError."""
+    if name not in FORMATS:
+        raise UsageError(f"there is no format '{name[:80]}'{nearest(name[:80], list(FORMATS))}")
+    return FORMATS[name]

@@ -6,34 +6,32 @@ from collections.abc import Iterator
 from typing import Any
 
 from passagent.data.export.example import Example, ToolCall, Turn
-from passagent.data.export.formats.common import Row, functions, provenance
+from passagent.data.export.formats.common import FileRow, Row, functions, provenance
 
 VERSION = "ATIF-v1.8"
 _SOURCES = {"system": "system", "user": "user", "assistant": "agent"}
 
 
-def rows(example: Example) -> Iterator[Row]:
-    """The whole conversation, what is not trained too: `extra.is_trained` of a step tells."""
+def rows(example: Example) -> Iterator[FileRow]:
+    """Make a document of the whole conversation; `extra.is_trained` of a step says whether it is trained."""
     trajectory = example.trajectory
-    yield {
-        "schema_version": VERSION,
-        "session_id": trajectory.run,
-        "trajectory_id": example.id,
-        "agent": {
-            "name": "passagent",
-            "version": trajectory.passagent,
-            "model_name": trajectory.model,
-            "tool_definitions": functions(example),
+    yield (
+        f"{example.id.replace('/', '-')}.json",
+        {
+            "schema_version": VERSION,
+            "session_id": trajectory.run,
+            "trajectory_id": example.id,
+            "agent": {
+                "name": "passagent",
+                "version": trajectory.passagent,
+                "model_name": trajectory.model,
+                "tool_definitions": functions(example),
+            },
+            "steps": _steps(example),
+            "final_metrics": _totals(example),
+            "extra": provenance(example),
         },
-        "steps": _steps(example),
-        "final_metrics": _totals(example),
-        "extra": provenance(example),
-    }
-
-
-def file_of(row: Row) -> str:
-    """The document's name, of the run, the episode and, of a step, the node."""
-    return f"{row['trajectory_id'].replace('/', '-')}.json"
+    )
 
 
 def _steps(example: Example) -> list[Row]:
@@ -52,12 +50,12 @@ def _steps(example: Example) -> list[Row]:
         if is_part and place < begin:
             step["is_copied_context"] = True  # another example has it
         if turn.role == "assistant":
-            step |= _of_reply(turn, trajectory.model)
+            step |= _reply(turn, trajectory.model)
         steps.append(step)
     return steps
 
 
-def _of_reply(turn: Turn, model: str) -> Row:
+def _reply(turn: Turn, model: str) -> Row:
     step: Row = {"llm_call_count": 1, "extra": {"is_trained": turn.is_trained}}
     if turn.usage and turn.usage.model and turn.usage.model != model:
         step["model_name"] = turn.usage.model
@@ -66,12 +64,12 @@ def _of_reply(turn: Turn, model: str) -> Row:
     if turn.calls:
         step["tool_calls"] = [_call(call) for call in turn.calls]
     if turn.usage:
-        step["metrics"] = _known(
+        step["metrics"] = _without_none(
             prompt_tokens=turn.usage.input_tokens,
             completion_tokens=turn.usage.output_tokens,
             cached_tokens=turn.usage.cached_tokens,
             cost_usd=turn.usage.cost,
-            extra=_known(
+            extra=_without_none(
                 cache_write_tokens=turn.usage.cache_write_tokens,
                 reasoning_tokens=turn.usage.reasoning_tokens,
                 latency_s=turn.usage.latency_s,
@@ -86,14 +84,14 @@ def _call(call: ToolCall) -> Row:
 
 
 def _totals(example: Example) -> Row:
-    """The sums over the replies; of what is not known of each reply, none."""
+    """Sum up the replies, leaving out figures that are not known of each reply."""
     used = [turn.usage for turn in example.replies]
 
     def total(name: str) -> Any:
         values = [getattr(usage, name, None) for usage in used]
         return None if None in values else sum(values)
 
-    return _known(
+    return _without_none(
         total_prompt_tokens=total("input_tokens"),
         total_completion_tokens=total("output_tokens"),
         total_cached_tokens=total("cached_tokens"),
@@ -102,5 +100,5 @@ def _totals(example: Example) -> Row:
     )
 
 
-def _known(**values: Any) -> Row:
+def _without_none(**values: Any) -> Row:
     return {name: value for name, value in values.items() if value is not None}

@@ -1,15 +1,17 @@
-"""Parts that the formats share: columns of provenance, tool schemas, chat messages, and what a row trains."""
+"""Parts that the formats share: columns of provenance, tool schemas, and the replies that a row trains."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from passagent.data.export.example import Example, ToolCall, Turn
+from passagent.data.export.example import Example, Turn
 
 Row = dict[str, Any]
 """One JSON object of an export."""
+FileRow = tuple[str, Row]
+"""The name of a file in the output directory, and a row of it."""
 FILES = "files"
 """The column of `Example.columns` with the candidates' files, which the format `passagent` alone carries."""
 
@@ -22,7 +24,7 @@ class Stretch(NamedTuple):
 
 
 def stretches(turns: Sequence[Turn]) -> list[Stretch]:
-    """The longest stretches of trained replies, in order: together they hold each trained reply once."""
+    """List the longest stretches of trained replies: together they hold each trained reply once."""
     trained: list[Stretch] = []
     is_open = False
     for place, turn in enumerate(turns):
@@ -41,30 +43,22 @@ def has_untrained(turns: Sequence[Turn]) -> bool:
 
 
 def provenance(example: Example) -> Row:
-    """Where an example comes from, and what is known of it: columns of every table.
+    """Return where an example comes from, and what is known of it: columns of every table.
 
     A column of the example is taken before what the trajectory says. `raw_arguments` is JSON text: an empty
     list has no type that a table could take.
     """
-    trajectory = example.trajectory
-    origin = {
-        "run": trajectory.run,
-        "episode": trajectory.episode,
-        "model": trajectory.model,
-        "device": trajectory.device,
-    }
-    columns = {name: value for name, value in example.columns.items() if name != FILES}
     return {
         "id": example.id,
-        **origin,
-        **columns,
+        **example.trajectory.model_dump(include={"run", "episode", "model", "device"}),
+        **{name: value for name, value in example.columns.items() if name != FILES},
         "reasoning": example.reasoning,
         "raw_arguments": json.dumps(raw_arguments(example), ensure_ascii=False),
     }
 
 
 def raw_arguments(example: Example) -> list[dict[str, str]]:
-    """The arguments that are no JSON object, as the model sent them; in its call stands `{}`."""
+    """List the arguments that are no JSON object, as the model sent them; the call has `{}`."""
     return [
         {"call": call.id, "arguments": call.raw}
         for turn in example.replies
@@ -74,22 +68,5 @@ def raw_arguments(example: Example) -> list[dict[str, str]]:
 
 
 def functions(example: Example) -> list[Row]:
-    """The tools in the form that chat APIs and chat templates take."""
+    """Return the tools in the form that chat APIs and chat templates take."""
     return [{"type": "function", "function": dict(tool)} for tool in example.tools]
-
-
-def chat_message(turn: Turn, arguments: Callable[[ToolCall], Any]) -> Row:
-    """A turn as a chat message, its reasoning left out. `arguments` gives a call's arguments."""
-    message: Row = {"role": turn.role, "content": turn.content}
-    if turn.role == "tool":
-        message |= {"tool_call_id": turn.answers, "name": turn.name}
-    if turn.calls:
-        message["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": arguments(call)},
-            }
-            for call in turn.calls
-        ]
-    return message

@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Any
 
 from passagent.data.export.example import Example, Turn
-from passagent.data.export.formats.common import Row, has_untrained, provenance, stretches
+from passagent.data.export.formats.common import FileRow, Row, has_untrained, provenance, stretches
 
 WHOLE, LAST = "train.jsonl", "train_last.jsonl"
 INFO = "dataset_info.json"
@@ -21,27 +21,28 @@ _BETWEEN = "\n</tool_response>\n<tool_response>\n"
 """Between the results of parallel calls: the words of LLaMA-Factory's own converter."""
 
 
-def rows(example: Example) -> Iterator[Row]:
-    """The conversation as far as every reply is trained; and one row for each trained reply after that."""
+def rows(example: Example) -> Iterator[FileRow]:
+    """Make a row as far as every reply is trained, and one row for each trained reply after that.
+
+    What needs `mask_history` is a training of its own.
+    """
     shared = {name: _flat(value) for name, value in provenance(example).items()}
     shared |= {"system": example.turns[0].content, "tools": json.dumps(example.tools, ensure_ascii=False)}
     for begin, end in stretches(example.turns):
         if not has_untrained(example.turns[:begin]):
-            yield {**shared, "mask_history": False, "conversations": _conversation(example.turns[1:end])}
+            yield (
+                WHOLE,
+                {**shared, "mask_history": False, "conversations": _conversation(example.turns[1:end])},
+            )
             continue
         for place in range(begin, end):
             if example.turns[place].role == "assistant":
                 turns = example.turns[1 : place + 1]
-                yield {**shared, "mask_history": True, "conversations": _conversation(turns)}
-
-
-def file_of(row: Row) -> str:
-    """The file of a row: what needs `mask_history` is a training of its own."""
-    return LAST if row["mask_history"] else WHOLE
+                yield LAST, {**shared, "mask_history": True, "conversations": _conversation(turns)}
 
 
 def extra_files(names: list[str]) -> dict[str, str]:
-    """The description of each data file, as a data set named `passagent_` and the file's stem."""
+    """Describe each data file, as a data set named `passagent_` and the file's stem."""
     described = {
         f"passagent_{name.rsplit('/', 1)[-1].split('.')[0]}": {
             "file_name": name,
@@ -54,18 +55,18 @@ def extra_files(names: list[str]) -> dict[str, str]:
 
 
 def _flat(value: Any) -> Any:
-    """A column's value, objects and lists as JSON text: LLaMA-Factory's `datasets` has no type for them."""
+    """Return a column's value, objects and lists as JSON text: its `datasets` has no type for them."""
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | tuple) else value
 
 
 def _conversation(turns: Sequence[Turn]) -> list[Row]:
-    """Messages that alternate: results in a row are one observation."""
+    """Return messages that alternate: results in a row are one observation."""
     messages: list[Row] = []
     for is_reply, group in groupby(turns, lambda turn: turn.role == "assistant"):
         side = list(group)
         if is_reply:
             messages += [
-                {"from": "function_call" if turn.calls else "gpt", "value": _said(turn)} for turn in side
+                {"from": "function_call" if turn.calls else "gpt", "value": _value_of(turn)} for turn in side
             ]
         else:
             role = "observation" if side[0].role == "tool" else "human"
@@ -73,8 +74,8 @@ def _conversation(turns: Sequence[Turn]) -> list[Row]:
     return messages
 
 
-def _said(turn: Turn) -> str:
-    """A reply's reasoning, text and calls.
+def _value_of(turn: Turn) -> str:
+    """Return a reply's reasoning, text and calls.
 
     The calls come first, and no `<` is in them: LLaMA-Factory looks for the first pair of words, whatever a
     text says, and puts the calls behind the text.

@@ -69,10 +69,10 @@ def column_kinds(rows: Iterator[dict[str, Any]]) -> dict[str, str | tuple[str, .
     kinds: dict[str, str | tuple[str, ...] | None] = {}
     for row in rows:
         for name, value in row.items():
-            known, kind = kinds.setdefault(name, None), _kind(value)
-            if known is None or kind in (None, known):
-                kinds[name] = known or kind
-            elif {known, kind} == {"int", "float"}:
+            earlier, kind = kinds.setdefault(name, None), _kind(value)
+            if earlier is None or kind in (None, earlier):
+                kinds[name] = earlier or kind
+            elif {earlier, kind} == {"int", "float"}:
                 kinds[name] = "float"
             else:
                 kinds[name] = _JSON
