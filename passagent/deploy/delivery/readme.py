@@ -29,15 +29,17 @@ class Origin:
 
 
 @dataclass
-class Story:
-    """The history of a candidate before it was written out, for people."""
+class Delivery:
+    """What is written of a candidate."""
 
+    origin: Origin
     evaluation: Evaluation
-    """Its candidate is what is written, or the text that it was made from: see `is_own`."""
-    is_own: bool
-    """The plans that were measured are those of the text that is written."""
+    """The run's, of the candidate as its author wrote it."""
+    files: dict[str, str]
+    """Relative file names to texts."""
     recording: Recording | None = None
     notes: list[str] = field(default_factory=list)
+    """What a reader should know, a sentence each."""
 
 
 def figures(evaluation: Evaluation) -> str:
@@ -45,36 +47,25 @@ def figures(evaluation: Evaluation) -> str:
     return f"AS {_interval(evaluation.as_score, evaluation.as_low, evaluation.as_high)}"
 
 
-_BY_SPEEDUPS = "in brackets: with every speedup at an end of its 95% interval"
-
-
-def measurement(evaluation: Evaluation) -> str:
-    """`figures`, and what they are of, in words."""
-    rounds = evaluation.protocol.get("rounds")
-    pooled = f"geometric mean over {rounds} rounds, as the speedups are; in brackets: the 95% interval"
-    return f"{figures(evaluation)} ({pooled if rounds else _BY_SPEEDUPS})"
-
-
-def readme(origin: Origin, story: Story, files: dict[str, str]) -> str:
+def readme(delivery: Delivery) -> str:
     """Return README.md for the directory of these files."""
-    evaluation, recording, stands_alone = story.evaluation, story.recording, HELPER in files
-    whose = (
-        "The plans that were measured are those of the files here."
-        if story.is_own
-        else "It was measured before it was formatted, and not again."
-    )
+    origin, evaluation, recording = delivery.origin, delivery.evaluation, delivery.recording
+    stands_alone, rounds = HELPER in delivery.files, evaluation.protocol.get("rounds")
+    pooled = f"geometric mean over {rounds} rounds, as the speedups are; in brackets: the 95% interval"
+    by_speedups = "in brackets: with every speedup at an end of its 95% interval"
     parts = [
         f"# Passes for {origin.task}",
-        f"{_passes(files, recording)}\n\nMeasured on {_device(evaluation)}.",
-        f"Eager is 1.0. **{measurement(evaluation)}**, dispatch {evaluation.dispatch}, "
-        f"{_versions(evaluation)}. {whose}",
+        f"{_passes(delivery.files, recording)}\n\nMeasured on {_device(evaluation)}.",
+        f"Eager is 1.0. **{figures(evaluation)}** ({pooled if rounds else by_speedups}), "
+        f"dispatch {evaluation.dispatch}, {_versions(evaluation)}. It was measured as the author wrote it; "
+        "formatting changed nothing that runs.",
         _table(evaluation.graphs),
     ]
     if recording is not None:
         digests = dict.fromkeys(plan.digest()[:12] for one in recording.passes for plan in one.plans)
         parts.append(f"Plans (SHA-256, first digits): {', '.join(digests)}. `plan.txt` shows them.")
-    if story.notes:
-        parts.append("Good to know:\n\n" + "\n".join(f"- {note}" for note in story.notes))
+    if delivery.notes:
+        parts.append("Good to know:\n\n" + "\n".join(f"- {note}" for note in delivery.notes))
     dtypes = sorted({graph.dtype for graph in evaluation.graphs})
     parts += [
         "## Use",
