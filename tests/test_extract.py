@@ -20,7 +20,6 @@ from passagent.tasks.constraints import check_task
 from passagent.tasks.extract.extracting import STAGES, validate
 from passagent.tasks.extract.factories import Model, load_model
 from passagent.tasks.extract.model_capture import capture_model
-from passagent.tasks.extract.sample import laid_out
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.module import load_module
 
@@ -98,19 +97,14 @@ def test_graph_breaks_are_named_and_every_piece_is_kept_in_order(extract, tmp_pa
 
 
 @pytest.mark.long
-def test_inputs_keep_strides_shared_memory_levels_and_signs(tmp_path):
+def test_inputs_keep_strides_levels_and_signs(tmp_path):
     model, inputs = models.odd()
     assert pa.extract(model, *inputs, out=tmp_path / "out").ok
-    subgraph = only(tmp_path / "out")
-    made = laid_out(subgraph.inputs, make_inputs(subgraph, "cpu", 0, 1))
-    by_name = {meta.original_name: (meta, value) for meta, value in zip(subgraph.inputs, made, strict=True)}
+    by_name = {meta.original_name: meta for meta in only(tmp_path / "out").inputs}
     for name, value in zip(("x", "mask", "wide", "part", "grown"), inputs, strict=True):
-        assert by_name[f"L_{name}_"][1].stride() == value.stride(), name
-    x, part = by_name["L_x_"][1], by_name["L_part_"][1]
-    assert part.data_ptr() == x[2:4, 3:9].data_ptr()
-    assert bool((x >= 0).all())
-    mask = by_name["L_mask_"][1]
-    assert set(mask.unique().tolist()) == {0.0, float("-inf")} and bool((mask[:, 0] == 0).all())
+        assert (by_name[f"L_{name}_"].stride or value.contiguous().stride()) == value.stride(), name
+    assert by_name["L_x_"].min_val >= 0
+    assert set(by_name["L_mask_"].levels) == {0.0, float("-inf")}
 
 
 @pytest.mark.long
@@ -122,29 +116,14 @@ def test_training_is_captured_with_gradients(tmp_path):
     assert all(grads.values())
 
 
-def test_dynamic_sizes_become_an_input_and_their_bounds_are_kept(tmp_path):
+def test_dynamic_sizes_become_an_input(tmp_path):
     model, inputs = models.encoder()
     extracted = pa.extract(model, *inputs, dynamic=True, out=tmp_path / "out")
     assert extracted.ok, extracted.problems
     subgraph = only(tmp_path / "out")
     sizes = [meta.data for meta in subgraph.inputs if meta.is_python_scalar]
     assert 16 in sizes
-    relations = (subgraph.path / "input_tensor_constraints.py").read_text()
-    assert "Symbol(" in relations and "<= 64" in relations
-
-
-@pytest.mark.long
-def test_the_decorator_extracts_the_first_call_and_changes_nothing(tmp_path):
-    model, inputs = models.encoder()
-
-    @pa.extract(name="step", out=tmp_path / "step")
-    def step(ids):
-        return model(ids) * 2
-
-    expected = model(*inputs) * 2
-    assert torch.equal(step(*inputs), expected) and torch.equal(step(*inputs), expected)
-    assert [graph.name for graph in step.extracted[0].graphs] == ["step"]
-    assert (tmp_path / "step" / "graph_list.txt").read_text() == "step\n"
+    assert json.loads((subgraph.path / "graph_net.json").read_text())["dynamic"]
 
 
 @pytest.mark.long

@@ -1,5 +1,6 @@
 """Problems of other suites become tasks; what does not is named in a word and a line."""
 
+import contextlib
 import itertools
 import json
 import shutil
@@ -13,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 from passagent.errors import UsageError
 from passagent.tasks import large_tensors, load_task
 from passagent.tasks.suites import import_problems as imports
-from passagent.tasks.suites.import_problems import RECORD, How, read_record
+from passagent.tasks.suites.import_problems import RECORD, How, open_record
 from passagent.tasks.suites.import_problems import import_problems as run_import
 from passagent.tasks.suites.loading_problems import input_bytes, load_problem
 from passagent.tasks.suites.problem_child import Request, make_tasks
@@ -54,6 +55,13 @@ def get_init_inputs():
 
 def plain(body, inputs="return [torch.rand(4, 8)]"):
     return HEAD + PLAIN.format(body=body, inputs=inputs)
+
+
+@pytest.fixture
+def no_process(monkeypatch):
+    """An import whose problems are answered here."""
+    monkeypatch.setattr(imports, "start", lambda *_: None)
+    monkeypatch.setattr(imports, "serving", contextlib.nullcontext)
 
 
 @pytest.fixture
@@ -166,7 +174,7 @@ def test_definitions_and_tests_of_a_task_are_read(tmp_path):
 def answering(monkeypatch, answers):
     asked = []
 
-    def ask(problem, how, workers):
+    def ask(problem, how, server):
         asked.append(problem.name)
         return answers[problem.name]
 
@@ -177,7 +185,7 @@ def answering(monkeypatch, answers):
 FILES = {"g": {"model.py": "x", "weight_meta.py": ""}}
 
 
-def test_an_import_goes_on_where_it_ended(suite, tmp_path, monkeypatch):
+def test_an_import_goes_on_where_it_ended(no_process, suite, tmp_path, monkeypatch):
     suite("1_First", HEAD)
     suite("2_Second", HEAD + "# two")
     out = tmp_path / "tasks"
@@ -195,10 +203,10 @@ def test_an_import_goes_on_where_it_ended(suite, tmp_path, monkeypatch):
     list(run_import(found(), out, How()))
     assert sorted(asked[2:]) == ["level1_1_First", "level1_2_Second"]
     assert not list(out.glob(".*.part")) and (out / "level1_1_First" / "graph_list.txt").is_file()
-    assert read_record(out).keys() == {"level1_1_First", "level1_2_Second"}
+    assert open_record(out).rows.keys() == {"level1_1_First", "level1_2_Second"}
 
 
-def test_what_found_no_memory_is_tried_again(suite, tmp_path, monkeypatch):
+def test_what_found_no_memory_is_tried_again(no_process, suite, tmp_path, monkeypatch):
     suite("1_Large", HEAD)
     [problem] = find_problems("kernelbench", str(suite.root), [1])
     answers = {"level1_1_Large": Answer(reason="memory")}
@@ -258,12 +266,12 @@ def test_few_tensors_of_a_large_input_are_on_the_device_at_a_time(suite, tmp_pat
     assert 3 <= live / (512 * 4096 * 4) <= most
 
 
-def test_what_lacked_memory_beside_others_on_a_gpu_is_run_alone(suite, tmp_path, monkeypatch):
+def test_what_lacked_memory_beside_others_on_a_gpu_is_run_alone(no_process, suite, tmp_path, monkeypatch):
     for name in ("1_Small", "2_Large", "3_Huge"):
         suite(name, HEAD)
     together, asked, running, alone = threading.Barrier(3), [], set(), []
 
-    def ask(problem, how, workers):
+    def ask(problem, how, server):
         running.add(problem.name)
         if is_first := problem.name not in asked:
             asked.append(problem.name)
@@ -295,14 +303,14 @@ def test_what_lacked_memory_beside_others_on_a_gpu_is_run_alone(suite, tmp_path,
         MadeTask(suffix="", subgraphs={"g": {"sitecustomize.py": ""}}),
     ],
 )
-def test_a_process_cannot_have_other_files_written(suite, tmp_path, monkeypatch, task):
+def test_a_process_cannot_have_other_files_written(no_process, suite, tmp_path, monkeypatch, task):
     suite("1_First", HEAD)
 
     class Forked:
         def run(self, *_args, **_kwargs):
             return Answer(tasks=[task]).model_dump_json().encode(), {"status": 0}
 
-    monkeypatch.setattr(imports._Workers, "mine", lambda self: Forked())
+    monkeypatch.setattr(imports, "start", lambda *_: Forked())
     [row] = run_import(find_problems("kernelbench", str(suite.root), [1]), tmp_path / "out" / "tasks", How())
     assert (row.reason, row.tasks) == ("fails", [])
     assert [path.name for path in (tmp_path / "out").rglob("*")] == ["tasks", RECORD]

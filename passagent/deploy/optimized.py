@@ -24,7 +24,7 @@ class RegionOutcome:
     """How often one call of the model runs it."""
     eager_us: float
     """Time of its operators in one call of the model, all its runs together."""
-    light_us: float
+    light_us: float = 0.0
     """The least that the device needs for that."""
     outcome: str = WAITING
     why: str = ""
@@ -36,8 +36,6 @@ class RegionOutcome:
     """Inductor's kernels for it, of one call of the model; None: not measured."""
     pass_us: float | None = None
     """The pass, likewise."""
-    speedup: Ratio | None = None
-    """The pass over eager, the region alone."""
 
     @property
     def vs_inductor(self) -> float | None:
@@ -111,26 +109,18 @@ class Optimized:
         return [*lines, self.headline(), f"use it: {call}"]
 
     def markdown(self) -> str:
-        """report.md."""
-        lines = [f"# {self.model} on {self.device}", ""]
-        lines += [f"**{self.headline()}**"]
+        """Return the content of report.md."""
+        lines = [f"# {self.model} on {self.device}", "", f"**{self.headline()}**"]
         if self.stopped:
             lines += ["", f"It stopped early: {self.stopped}. The same command goes on."]
-        lines += ["", "## Regions", "", *_table(_HEADS, [_row(one) for one in self.regions]), ""]
-        lines += [_LEGEND, "", "## What was done", ""]
-        lines += [f"- {one.name}: {_outcome(one)}" for one in self.regions]
-        left = [one for one in self.regions if one.outcome != KEPT and one.eager_us > one.light_us]
-        if left:
-            lines += ["", "## Left on the table", ""]
-            lines += [f"- {one.name}: {one.eager_us - one.light_us:.0f} us above the least" for one in left]
+        lines += ["", "## Regions", "", *_table(_HEADS, [_row(region) for region in self.regions]), ""]
+        lines += [_LEGEND]
         if self.left_out:
-            lines += ["", "## Left out", "", *(f"- {one}" for one in self.left_out)]
+            lines += ["", "## Left out", "", *(f"- {what}" for what in self.left_out)]
         if self.measurement:
             rows = [[name, f"{us:.1f}"] for name, us in self.measurement.us.items()]
             lines += ["", "## The whole model", "", *_table(["side", "us"], rows), ""]
             lines += [f"- {line}" for line in self.measurement.comparisons()]
-            lines += ["", "Printed by the model:", ""] if self.measurement.printed else []
-            lines += [f"    {line}" for line in self.measurement.printed]
         return "\n".join(lines) + "\n"
 
 
@@ -142,9 +132,10 @@ _LEGEND = (
 )
 
 
-def _row(one: RegionOutcome) -> list[str]:
-    times = [one.eager_us, one.inductor_us, one.pass_us, one.light_us]
-    return [one.name, str(one.count), *("-" if us is None else f"{us:.0f}" for us in times), one.outcome]
+def _row(region: RegionOutcome) -> list[str]:
+    times = [region.eager_us, region.inductor_us, region.pass_us, region.light_us]
+    cells = ["-" if us is None else f"{us:.0f}" for us in times]
+    return [region.name, str(region.count), *cells, _outcome(region)]
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -152,8 +143,8 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(row)} |" for row in (heads, aligned, *rows)]
 
 
-def _outcome(one: RegionOutcome) -> str:
-    known = " (known from the library)" if one.from_library else ""
-    beside = f"{one.vs_inductor:.2f}x of Inductor's kernels" if one.vs_inductor else ""
-    words = ", ".join(word for word in (beside, one.why) if word)
-    return f"{one.outcome}{known}{f': {words}' if words else ''}"
+def _outcome(region: RegionOutcome) -> str:
+    source = " (known from the library)" if region.from_library else ""
+    beside = f"{region.vs_inductor:.2f}x of Inductor's kernels" if region.vs_inductor else ""
+    words = ", ".join(word for word in (beside, region.why) if word)
+    return f"{region.outcome}{source}{f': {words}' if words else ''}"

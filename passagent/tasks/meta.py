@@ -50,9 +50,6 @@ class TensorMeta:
     stride: tuple[int, ...] | None = None
     """In elements; None: contiguous. The evaluator draws its inputs contiguous all the same."""
     requires_grad: bool = False
-    shares: str | None = None
-    """The input whose memory this one is a view of, `storage_offset` elements from that one's first."""
-    storage_offset: int = 0
     role: str = ""
     """What the graph uses it for (uses.py; no file holds it): `positive`, `mask`, `index`, `rising` for
     indices that rise within a row, or `any` number of its dtype. `recorded`: nothing is drawn beyond what
@@ -156,8 +153,6 @@ def _tensor_meta(node: ast.ClassDef, file: Path) -> TensorMeta:
         levels=tuple(fields["levels"]) if fields.get("levels") else None,
         stride=tuple(fields["stride"]) if fields.get("stride") is not None else None,
         requires_grad=bool(fields.get("requires_grad")),
-        shares=fields.get("shares"),
-        storage_offset=int(fields.get("storage_offset") or 0),
     )
     if meta.stride is not None and len(meta.stride) != len(meta.shape):
         raise fail("stride", f"'stride' has {len(meta.stride)} numbers, shape {list(shape)} has {len(shape)}")
@@ -246,8 +241,6 @@ def _class(meta: TensorMeta) -> str:
         "levels": None if meta.levels is None else list(meta.levels),
         "stride": None if meta.stride is None else list(meta.stride),
         "requires_grad": meta.requires_grad or None,
-        "shares": meta.shares,
-        "storage_offset": meta.storage_offset or None,
     }
     fields.update({key: value for key, value in optional.items() if value is not None})
     lines = [f"\t{key} = {_generated(value) or _literal(value)}" for key, value in fields.items()]

@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from passagent.cli.commands.running import Interrupted, stop_on_signals
+from passagent.cli.commands.running import Interrupted
 from passagent.errors import PassagentError
-from passagent.options import OptimizeOptions, settings_of
+from passagent.options import OptimizeOptions
 from passagent.view.text import clock, table
 
 if TYPE_CHECKING:
-    from passagent.deploy.optimizing import Begun
     from passagent.tasks.extract.extracting import Extracted
-
-_GO_ON = "the same command goes on"
-
-
-class _Lines:
-    """What happens, a line each, with the time since the beginning."""
-
-    def __init__(self, as_json: bool) -> None:
-        self._stream = sys.stderr if as_json else sys.stdout
-        self._begun = time.monotonic()
-
-    def say(self, text: str) -> None:
-        """A line."""
-        print(f"[{clock(time.monotonic() - self._begun):>5}] {text}", file=self._stream, flush=True)
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 def optimize(spec: str, options: OptimizeOptions, as_json: bool) -> None:
@@ -43,25 +24,15 @@ def optimize(spec: str, options: OptimizeOptions, as_json: bool) -> None:
     from passagent.deploy import optimizing
     from passagent.tasks.extract.factories import load_model
 
-    lines = _Lines(as_json)
-    request = optimizing.Request(
-        out=Path(options["out"]),
-        settings=settings_of(OptimizeOptions, options),
-        preset=options["config"],
-        state=Path(options["state"]) if options["state"] else None,
-        max_time_s=options["max_time"],
-        library=options["library"],
-    )
+    begun, stream = time.monotonic(), sys.stderr if as_json else sys.stdout
 
-    def conduct(work: Callable[[Begun], Coroutine[Any, Any, None]]) -> None:
-        asyncio.run(work(lambda searches: stop_on_signals(searches, lines, _GO_ON)))
+    def say(text: str) -> None:
+        print(f"[{clock(time.monotonic() - begun):>5}] {text}", file=stream, flush=True)
 
     try:
-        optimized = optimizing.optimize(request, load_model(spec, options["inputs"]), conduct, lines.say)
+        optimized = optimizing.optimize(options, load_model(spec, options["inputs"]), say)
     except KeyboardInterrupt as error:
-        raise Interrupted(f"interrupted; what was found is stored, {_GO_ON}") from error
-    if optimized.stopped == "interrupted":
-        raise Interrupted(f"interrupted; what was found is stored in {optimized.state}, {_GO_ON}")
+        raise Interrupted("interrupted; what was found is stored, the same command goes on") from error
     print(json.dumps(optimized.data(), default=str) if as_json else optimized)
     if not as_json:
         print(f"report: {optimized.state / 'report.md'}")

@@ -6,8 +6,7 @@ the inputs and weights of the model's own call.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from passagent.tasks.reader import read_subgraph
 
 STAGES = ("read", "run", "extract", "compare")
 _RTOL, _ATOL = 1.3e-6, 1e-5
-"""Where outputs are not equal bit for bit; times the precision of the dtype over that of float32."""
+"""Where outputs are not equal bit for bit; see find_difference."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ def validate(
             outputs = pytree.tree_leaves(module(*copied(clean.values)))
     except Exception as error:
         return ended(f"does not run: {type(error).__name__}: {str(error).splitlines()[0]}")
-    differing, is_exact = _difference(outputs, expected)
+    differing, is_exact = find_difference(outputs, expected, _RTOL, _ATOL)
     del outputs  # their memory is needed
     if differing:
         return ended(differing)
@@ -89,8 +88,13 @@ def validate(
     return ended()
 
 
-def _difference(outputs: Sequence[Any], expected: Sequence[Any]) -> tuple[str, bool]:
-    """In what the outputs differ from the model's, if they do; whether they are equal bit for bit."""
+def find_difference(
+    outputs: Sequence[Any], expected: Sequence[Any], rtol: float, atol: float
+) -> tuple[str, bool]:
+    """Say in what the outputs differ from the model's, if they do, and whether they are equal bit for bit.
+
+    The tolerances are those of float32; times the precision of the dtype over float32's.
+    """
     if len(outputs) != len(expected):
         return f"gives {len(outputs)} outputs, the model {len(expected)}", False
     is_exact = True
@@ -105,7 +109,7 @@ def _difference(outputs: Sequence[Any], expected: Sequence[Any]) -> tuple[str, b
             continue
         is_exact = False
         scale = torch.finfo(one.dtype).eps / torch.finfo(torch.float32).eps if one.is_floating_point() else 0
-        if not close(one, other, _RTOL * scale, _ATOL * scale):
+        if not close(one, other, rtol * scale, atol * scale):
             return f"output {number} differs from the model's", False
     return "", is_exact
 
@@ -187,13 +191,18 @@ def _write(
     operators = sum(node.op.startswith("call") for node in piece.graph_module.graph.nodes)
     try:
         clean = clean_graph(piece.graph_module, piece.inputs, model.is_training)
-        facts = {"order": number, "runs": piece.runs, "graph_breaks": captured.breaks}
-        constraints = piece.constraints if dynamic else None
-        found = write_sample(place / name, clean, model.name, constraints, facts)
+        facts = {
+            "dynamic": dynamic,
+            "order": number,
+            "runs": piece.runs,
+            "graph_breaks": captured.breaks,
+        }
+        metas = input_metas(clean.names, clean.values)
+        hashes = write_sample(place / name, clean.graph, metas, model.name, facts)
     except TaskError as error:
         return ExtractedGraph(name, operators, piece.runs, None, Validation((), (str(error),), False))
     validation = validate(place / name, clean, piece.outputs, device, model.is_training)
-    return ExtractedGraph(name, operators, piece.runs, found, validation)
+    return ExtractedGraph(name, operators, piece.runs, hashes, validation)
 
 
 def device_of(captured: Capture) -> str:
@@ -201,17 +210,3 @@ def device_of(captured: Capture) -> str:
     values = (value for piece in captured.pieces for value in piece.inputs)
     devices = [value.device for value in values if isinstance(value, torch.Tensor)]
     return str(next((device for device in devices if device.type != "cpu"), "cpu"))
-
-
-def extracting(function: Callable[..., Any], name: str, out: Path, dynamic: bool) -> Callable[..., Any]:
-    """A model that is extracted at its first call, and otherwise does what it did."""
-    done: list[Extracted] = []
-
-    @functools.wraps(function if not isinstance(function, torch.nn.Module) else function.forward)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if not done:
-            done.append(extract_model(Model(name, function, args, kwargs), out, dynamic))
-        return function(*args, **kwargs)
-
-    call.extracted = done  # type: ignore[attr-defined]
-    return call

@@ -6,7 +6,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,8 +34,6 @@ class Piece:
     """Outputs of that call. Large tensors of a GPU are in host memory here."""
     runs: int = 1
     """How often one call of the model runs it."""
-    constraints: list[str] = field(default_factory=list)
-    """Constraints of symbolic sizes, as Dynamo's guards have them."""
 
 
 @dataclass
@@ -86,7 +84,6 @@ def capture_model(
             inputs = copied(args, _unwritten(args, leaves, given) if saves_memory else None)
             outputs = graph_module.forward(*args)
             piece.append(Piece(graph_module, inputs, _as_now(outputs)))
-            piece[0].constraints = _constraints(graph_module)
             pieces.append(piece[0])
             return outputs
 
@@ -233,20 +230,3 @@ def _mark(value: Any) -> None:
         for dim, size in enumerate(value.shape):
             if size > 1:
                 torch._dynamo.maybe_mark_dynamic(value, dim)
-
-
-def _constraints(graph_module: fx.GraphModule) -> list[str]:
-    """Return the guards' constraints of symbolic sizes."""
-    fake = next(
-        (value for node in graph_module.graph.nodes
-         if isinstance(value := node.meta.get("example_value"), torch._subclasses.FakeTensor)),
-        None,
-    )  # fmt: skip
-    shapes = getattr(getattr(fake, "fake_mode", None), "shape_env", None)
-    if shapes is None:
-        return []
-    found = {str(guard.expr) for guard in shapes.guards}
-    for symbol, span in shapes.var_to_range.items():
-        low, high = span.lower, span.upper
-        found.add(f"{low} <= {symbol}" + (f" <= {high}" if high < 1 << 40 else ""))
-    return sorted(found)

@@ -24,7 +24,7 @@ from passagent.tasks.extract.graph_text import CleanGraph
 from passagent.tasks.extract.inductor_schedule import scheduled_kernels
 from passagent.tasks.extract.model_capture import Capture, capture_model, copied, restored_transforms
 from passagent.tasks.extract.regions import Region, cut
-from passagent.tasks.extract.sample import whole_directory, write_list, write_sample
+from passagent.tasks.extract.sample import input_metas, whole_directory, write_list, write_sample
 from passagent.tasks.extract.structural_hash import StructuralHash, structural_hash
 from passagent.tasks.meta import TensorMeta
 
@@ -37,18 +37,17 @@ def operator_times(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> dict[
 
     On a GPU those of its kernels, by the profiler; on the CPU the fastest of a few calls.
     """
-    is_cuda = any(isinstance(value, torch.Tensor) and value.is_cuda for value in inputs)
-    timed = _Profiled(graph_module) if is_cuda else _Timed(graph_module)
+    observed = _Observed(graph_module)
     for _ in range(_WARM_UP):
-        timed.run(*copied(inputs))
-    if isinstance(timed, _Timed):
-        timed.times.clear()
+        observed.run(*copied(inputs))
+    observed.times.clear()
+    if not any(isinstance(value, torch.Tensor) and value.is_cuda for value in inputs):
         for _ in range(_ROUNDS):
-            timed.run(*copied(inputs))
-        return {name: min(times) for name, times in timed.times.items()}
+            observed.run(*copied(inputs))
+        return {name: min(times) for name, times in observed.times.items()}
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
         for _ in range(_ROUNDS):
-            timed.run(*copied(inputs))
+            observed.run(*copied(inputs))
         torch.cuda.synchronize()
     seconds: dict[str, float] = defaultdict(float)
     for event in profiled.events():
@@ -57,46 +56,26 @@ def operator_times(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> dict[
     return dict(seconds)
 
 
-def values_of(graph_module: fx.GraphModule, inputs: Sequence[Any], nodes: Collection[str]) -> dict[str, Any]:
-    """The values of some nodes in one run, as they were when they were made."""
-    kept = _Keeping(graph_module, nodes)
-    kept.run(*copied(inputs))
-    return kept.values
+class _Observed(fx.Interpreter):
+    """Runs a graph; times its operators, names them to the profiler, and keeps the values of some nodes."""
 
-
-class _Profiled(fx.Interpreter):
-    def run_node(self, n: fx.Node) -> Any:
-        """The node's value; the profiler sees its name."""
-        if not n.op.startswith("call"):
-            return super().run_node(n)
-        with record_function(_MARK + n.name):
-            return super().run_node(n)
-
-
-class _Timed(fx.Interpreter):
-    def __init__(self, graph_module: fx.GraphModule) -> None:
+    def __init__(self, graph_module: fx.GraphModule, kept: Collection[str] = ()) -> None:
         super().__init__(graph_module)
+        self._kept = kept
         self.times: dict[str, list[float]] = defaultdict(list)
-
-    def run_node(self, n: fx.Node) -> Any:
-        """The node's value; the time of its call is kept."""
-        begun = time.perf_counter()
-        value = super().run_node(n)
-        if n.op.startswith("call"):
-            self.times[n.name].append(time.perf_counter() - begun)
-        return value
-
-
-class _Keeping(fx.Interpreter):
-    def __init__(self, graph_module: fx.GraphModule, nodes: Collection[str]) -> None:
-        super().__init__(graph_module)
-        self._nodes = nodes
         self.values: dict[str, Any] = {}
+        """As they were when they were made, whatever later operators write."""
 
     def run_node(self, n: fx.Node) -> Any:
-        """The node's value; what later operators write does not change what is kept."""
-        value = super().run_node(n)
-        if n.name in self._nodes:
+        """The node's value."""
+        if not n.op.startswith("call"):
+            value = super().run_node(n)
+        else:
+            with record_function(_MARK + n.name):
+                begun = time.perf_counter()
+                value = super().run_node(n)
+                self.times[n.name].append(time.perf_counter() - begun)
+        if n.name in self._kept:
             with temporarily_clear_interpreter_stack():  # what leaves vmap is kept as outside of it
                 self.values[n.name] = copied([value])[0]
         return value
@@ -267,13 +246,15 @@ def _write(
 def _write_instance(path: Path, model: Model, captured: Capture, found: _Found) -> list[str]:
     """Write one subgraph; what validation finds wrong with it."""
     piece, region = captured.pieces[found.piece], found.region
-    wanted = {node.name for node in (*region.inputs, *region.outputs)}
+    observed = _Observed(piece.graph_module, {node.name for node in (*region.inputs, *region.outputs)})
     with torch.set_grad_enabled(model.is_training):
-        values = values_of(piece.graph_module, piece.inputs, wanted)
+        observed.run(*copied(piece.inputs))
+    values = observed.values
     names = [str(n.target) if n.op == "placeholder" else n.name for n in region.inputs]
     clean = CleanGraph(region.graph(), names, [values[node.name] for node in region.inputs])
     first = ", ".join(node.name for node in region.nodes)
-    write_sample(path, clean, model.name, None, {"operators_in_the_model": first})
+    metas = input_metas(clean.names, clean.values)
+    write_sample(path, clean.graph, metas, model.name, {"operators_in_the_model": first})
     expected = [values[node.name] for node in region.outputs]
     found_problems = validate(path, clean, expected, device_of(captured), model.is_training).problems
     return [problem.replace(str(path), path.name) for problem in found_problems]

@@ -64,9 +64,10 @@ def _answer(stream: socket.socket, scratch: Path) -> None:
 def make_tasks(request: Request, scratch: Path) -> Answer:
     """The tasks of a problem, by one capture of each of its calls. Raises Refused, and what its code does."""
     import torch
+    import torch.utils._pytree as pytree
 
     from passagent.tasks.constraints import spread
-    from passagent.tasks.extract.extracting import extract_model
+    from passagent.tasks.extract.extracting import extract_model, find_difference
     from passagent.tasks.suites.loading_problems import load_problem
 
     torch.set_num_threads(request.threads)
@@ -78,7 +79,10 @@ def make_tasks(request: Request, scratch: Path) -> Answer:
         expected = _called_twice(loaded.model)
         out = scratch / f"written_{number}"
         extracted = extract_model(loaded.model, out, saves_memory=True)
-        _compare(extracted.result, expected)
+        tolerances = (_TOLERANCE, _TOLERANCE)
+        differing, _ = find_difference(pytree.tree_leaves(extracted.result), expected, *tolerances)
+        if differing:
+            raise Refused("differs", f"the captured graph: {differing}")
         good = [graph for graph in extracted.graphs if graph.validation.ok]
         first_problem = first_problem or next(iter(extracted.problems), "")
         if len(good) < len(extracted.graphs):
@@ -129,24 +133,6 @@ def _called_twice(model: Any) -> list[Any]:
         if isinstance(one, torch.Tensor) and not equal(one, other) and not close(one, other):
             raise Refused("random", f"{model.name}: two calls with the same inputs give different outputs")
     return first
-
-
-def _compare(result: Any, expected: list[Any]) -> None:
-    """Raise Refused unless what Dynamo captured computes what the model does."""
-    import torch
-    import torch.utils._pytree as pytree
-
-    from passagent.tasks.large_tensors import close, equal
-
-    for number, (one, other) in enumerate(zip(pytree.tree_leaves(result), expected, strict=True)):
-        if not isinstance(other, torch.Tensor) or equal(one, other):
-            continue
-        scale = (
-            torch.finfo(other.dtype).eps / torch.finfo(torch.float32).eps if other.is_floating_point() else 0
-        )
-        tolerance = _TOLERANCE * scale
-        if not close(one, other, tolerance, tolerance):
-            raise Refused("differs", f"output {number} of the captured graph differs from the model's")
 
 
 def _texts(path: Path, facts: dict[str, Any]) -> dict[str, str]:

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -90,11 +91,6 @@ class Row(Outcome):
     tasks: list[str] = []
     seconds: float = 0.0
 
-    @property
-    def stands(self) -> bool:
-        """False if the problem must run again: memory that was short may be there now."""
-        return self.reason != "memory"
-
 
 PROBLEM = "problem.py"
 """In a task's directory: the text of the problem that it was made of (kernelbench, flashinfer)."""
@@ -148,14 +144,12 @@ def find_problems(suite: str, place: str, levels: Sequence[int]) -> list[Problem
 
 def _kernelbench(root: Path, levels: Sequence[int]) -> Iterator[Problem]:
     base = next((one for one in (root / "KernelBench", root) if any(one.glob("level*"))), root)
-    commit, licence = _commit(root), _licence(root)
     for level in levels:
         for path in sorted(base.glob(f"level{level}/*.py"), key=_number):
-            file = str(path.relative_to(root))
             yield Problem(
                 name=f"level{level}_{path.stem.strip('_')}",
                 group=f"level{level}",
-                origin=Origin(suite="kernelbench", file=file, commit=commit, licence=licence),
+                origin=_origin("kernelbench", path, root),
                 files={path.name: path.read_text(encoding="utf-8")},
             )
 
@@ -176,16 +170,10 @@ def _flashinfer(root: Path, _levels: Sequence[int]) -> Iterator[Problem]:
             raise UsageError(f"{path}: is not JSON: {error}") from error
         if not isinstance(definition, dict) or "reference" not in definition:
             continue
-        origin = Origin(
-            suite="flashinfer",
-            file=str(path.relative_to(place)),
-            commit=_commit(place),
-            licence=_licence(place),
-        )
         yield Problem(
             name=str(definition.get("name", path.stem)),
             group=str(definition.get("op_type", "")) or "definition",
-            origin=origin,
+            origin=_origin("flashinfer", path, place),
             files={"reference.py": str(definition["reference"])},
             arguments=[{"axes": definition.get("axes", {}), "inputs": definition.get("inputs", {})}],
         )
@@ -205,12 +193,7 @@ def _gpumode(root: Path, _levels: Sequence[int]) -> Iterator[Problem]:
         yield Problem(
             name=here.name,
             group=here.parent.name,
-            origin=Origin(
-                suite="gpumode",
-                file=str(path.relative_to(root)),
-                commit=_commit(root),
-                licence=_licence(root),
-            ),
+            origin=_origin("gpumode", path, root),
             files=sources,
             arguments=[dict(one) for one in task.get("tests") or [] if isinstance(one, dict)],
         )
@@ -241,23 +224,24 @@ _LOOKS_FOR = {
 }
 
 
-def _commit(path: Path) -> str:
-    """The commit of the repository that `path` is in; empty where there is none, or no git."""
-    command = ["git", "-C", str(path), "rev-parse", "HEAD"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError:
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
-
-
 _LICENCES = {"MIT License": "MIT", "Apache License": "Apache-2.0", "BSD 3-Clause": "BSD-3-Clause"}
 
 
-def _licence(path: Path) -> str:
-    """By the first lines of a LICENSE there."""
-    for place in (path, path.parent):
-        for file in sorted(place.glob("LICENSE*")):
-            head = file.read_text(encoding="utf-8", errors="replace")[:400]
-            return next((short for long, short in _LICENCES.items() if long in head), "")
-    return ""
+def _origin(suite: str, path: Path, root: Path) -> Origin:
+    commit, licence = _repository(root)
+    return Origin(suite=suite, file=str(path.relative_to(root)), commit=commit, licence=licence)
+
+
+@cache
+def _repository(root: Path) -> tuple[str, str]:
+    """The commit of the repository that `root` is in, and its licence; empty where there is none."""
+    command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        commit = ""
+    else:
+        commit = done.stdout.strip() if done.returncode == 0 else ""
+    files = [file for place in (root, root.parent) for file in sorted(place.glob("LICENSE*"))]
+    head = files[0].read_text(encoding="utf-8", errors="replace")[:400] if files else ""
+    return commit, next((short for long, short in _LICENCES.items() if long in head), "")
