@@ -18,8 +18,8 @@ from pathlib import Path
 from evaluator_repeatability import keep
 
 from passagent.sandbox.environment import describe
-from passagent.tasks.suites.import_problems import How, import_problems, open_record
-from passagent.tasks.suites.problems import Problem, find_problems
+from passagent.tasks.suites.import_problems import import_problems, open_record
+from passagent.tasks.suites.problems import How, Problem, find_problems
 
 
 def sample(problems: list[Problem], count: int) -> list[Problem]:

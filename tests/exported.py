@@ -14,7 +14,7 @@ from cases import HERE, write_task
 
 from passagent.config import EvaluatorConfig
 from passagent.deploy.delivery.deliver import deliver
-from passagent.deploy.delivery.readme import Delivery, Origin
+from passagent.deploy.delivery.readme import Delivery
 from passagent.deploy.delivery.standalone import standalone
 from passagent.evaluator.candidate import MANIFEST, Candidate
 from passagent.evaluator.result import Evaluation, GraphResult, Speedup
@@ -87,9 +87,9 @@ def delivered(
     **others: Any,
 ) -> Delivery:
     """What is written of a candidate; `others`: of its evaluation."""
-    origin = Origin("abc", 7, "some/model", task.name, "2026-01-02")
     given = standalone(files) if stands_alone else files
-    delivery = Delivery(origin, evaluation_of(task, device, **others), given)
+    evaluation = evaluation_of(task, device, **others)
+    delivery = Delivery("abc", 7, "some/model", task.name, evaluation, given)
     deliver(delivery, task, recorder, EvaluatorConfig(device=device))
     return delivery
 

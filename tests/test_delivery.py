@@ -43,7 +43,7 @@ def test_readme_says_what_is_known(recorder):
     result = delivered(by_the_expert(task, "cpu"), task, recorder)
     readme = result.files["README.md"]
     assert (
-        "- `FuseMulAddLayerNorm.py` fuses mul, add and layer_norm: a C++ kernel (fused_mul_add_layer_norm). "
+        "- `FuseMulAddLayerNorm.py` fuses mul, add and layer_norm: C++. "
         "It serves 3 of the 3 subgraphs.\n\nMeasured on a CPU, 2 threads.\n"
     ) in readme
     assert "AS 1.500 [1.490, 1.510]" in readme and "assume inference" in readme

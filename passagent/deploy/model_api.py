@@ -127,7 +127,7 @@ def apply(graph_module: GraphModule, passes: Passes) -> GraphModule:
     return graph_module
 
 
-def explain(model: Callable[..., Any], *inputs: Any, passes: Passes, dynamic: bool = False) -> Rewriting:
+def explain(model: Callable[..., Any], *inputs: Any, passes: Passes) -> Rewriting:
     """Say which pass fits where in `model(*inputs)`, which does not and why. Nothing is compiled.
 
     Raises UsageError, PassagentError.
@@ -136,7 +136,7 @@ def explain(model: Callable[..., Any], *inputs: Any, passes: Passes, dynamic: bo
     from passagent.deploy.rewriting import explain_model
     from passagent.tasks.extract.factories import Model
 
-    return explain_model(Model(_name(model), model, inputs), load_packages(passes), dynamic)
+    return explain_model(Model(_name(model), model, inputs), load_packages(passes))
 
 
 def measure(

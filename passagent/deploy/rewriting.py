@@ -67,9 +67,9 @@ class Rewriting:
         return "\n".join(lines)
 
 
-def explain_model(model: Model, packages: Iterable[Package], dynamic: bool = False) -> Rewriting:
+def explain_model(model: Model, packages: Iterable[Package]) -> Rewriting:
     """Capture the model and rewrite its graphs, without compiling them. Raises PassagentError."""
-    packages, captured = list(packages), capture_model(model, dynamic)
+    packages, captured = list(packages), capture_model(model)
     whole = Rewriting(breaks=captured.breaks)
     for piece in captured.pieces:
         done = rewrite(piece.graph_module.graph, packages, explains=True)
@@ -168,17 +168,16 @@ def _copies(
 ) -> Copies | str:
     """The outputs whose strides are not eager's at this place; a reason, if no copy has eager's.
 
-    `others`: inputs that are made contiguous. Without examples, and for symbolic sizes, the operator has the
-    strides of its pattern.
+    `others`: inputs that are made contiguous. Without examples the operator has the strides of its pattern.
     """
     wanted = [node.meta.get("example_value") for node in found.outputs]
     tensors = [value for value in (*values, *wanted) if isinstance(value, torch.Tensor)]
-    if len(tensors) < len(values) + len(wanted) or any(_is_symbolic(value.shape) for value in tensors):
+    if len(tensors) < len(values) + len(wanted):
         return {}
     outputs = operator.by_pattern(*(v.contiguous() if n in others else v for n, v in enumerate(values)))
     copies: Copies = {}
     for number, (own, like) in enumerate(zip(outputs if len(wanted) > 1 else [outputs], wanted, strict=True)):
-        if not _is_symbolic(like.stride()) and layout_of(own) == layout_of(like):
+        if layout_of(own) == layout_of(like):
             continue
         order = sorted(range(like.dim()), key=lambda dim: -int(like.stride(dim)))
         back = sorted(range(like.dim()), key=order.__getitem__)
@@ -208,8 +207,8 @@ def _call_method(node: fx.Node, behind: fx.Node, name: str, *args: int) -> fx.No
     return made
 
 
-def _is_symbolic(sizes: Sequence[Any]) -> bool:
-    return any(isinstance(size, torch.SymInt) for size in sizes)
+def _is_symbolic(value: torch.Tensor) -> bool:
+    return any(isinstance(size, torch.SymInt) for size in (*value.shape, *value.stride()))
 
 
 def _constants(skeleton: dict[str, Any]) -> str:
@@ -226,10 +225,9 @@ def _unfit(operator: PlannedOperator, values: Sequence[Any]) -> str:
     device = next((value.device.type for value in values if value.device.type != operator.device), None)
     if device is not None:
         return f"was measured on {operator.device}, a tensor is on {device}"
-    if any(_is_symbolic(value.shape) for value in values):
-        return _symbolic(operator, values)
-    if any(_is_symbolic(value.stride()) for value in values):
-        return "was measured with other strides: these are symbolic"
+    symbolic = next((n for n, value in enumerate(values) if _is_symbolic(value)), None)
+    if symbolic is not None:
+        return f"a size or stride of tensor {symbolic} is symbolic"
     own = tuple(layout_of(t) if seen else None for t, seen in zip(values, operator.looked_at, strict=True))
     if own in operator.calls:
         return ""
@@ -240,16 +238,20 @@ def _strided(operator: PlannedOperator, values: Sequence[Any]) -> list[int]:
     """The tensors of a call that was measured, but for these, which were contiguous."""
     if not all(isinstance(value, torch.Tensor) and value.device.type == operator.device for value in values):
         return []
-    if any(_is_symbolic(value.shape) for value in values):
+    if any(map(_is_symbolic, values)):
         return []
-    own = [None if _is_symbolic(value.stride()) else layout_of(value) for value in values]
-    as_measured = [layout_of(value.new_empty(value.shape, device="meta")) for value in values]
-    found: list[list[int]] = []
-    for key in operator.calls:
-        others = [n for n, wanted in enumerate(key) if wanted is not None and wanted != own[n]]
-        if all(key[number] == as_measured[number] for number in others):
-            found.append(others)
-    return min(found, key=len, default=[])
+    layouts = [layout_of(value) for value in values]
+    contiguous = [layout_of(value.new_empty(value.shape, device="meta")) for value in values]
+    differing = [
+        [n for n, layout in enumerate(key) if layout is not None and layout != layouts[n]]
+        for key in operator.calls
+    ]
+    fitting = [
+        numbers
+        for numbers, key in zip(differing, operator.calls, strict=True)
+        if all(key[number] == contiguous[number] for number in numbers)
+    ]
+    return min(fitting, key=len, default=[])
 
 
 def _are_written(nodes: Sequence[fx.Node]) -> bool:
@@ -270,23 +272,6 @@ def _nearest(own: Key, known: list[Key]) -> str:
             word, is_now, was = next(differing)
             return f"was measured with {word} {_shown(was)} of tensor {number}, not {_shown(is_now)}"
     return "was measured with other tensors"
-
-
-def _symbolic(operator: PlannedOperator, values: Sequence[Any]) -> str:
-    """A size may be symbolic if two sizes of that dimension were measured; the other sizes must be known."""
-    for number, value in enumerate(values):
-        known = {key[number] for key in operator.calls} - {None}
-        for dim, size in enumerate(value.shape):
-            sizes = {layout[0][dim] for layout in known if layout and len(layout[0]) == value.dim()}
-            if isinstance(size, torch.SymInt) and len(sizes) < 2 and known:
-                what = f"size {dim} of tensor {number} is symbolic"
-                return f"{what}, and was measured at {_shown(next(iter(sizes), 'none'))} only"
-            if known and not isinstance(size, torch.SymInt) and int(size) not in sizes:
-                where = f"in dimension {dim} of tensor {number}"
-                return f"was measured with sizes {sorted(sizes)} {where}, not {size}"
-        if known and str(value.dtype)[6:] not in {layout[2] for layout in known if layout}:
-            return f"was not measured with {value.dtype} of tensor {number}"
-    return ""
 
 
 def _shown(value: Any) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,7 +51,7 @@ def best(name: str, options: BestOptions, as_json: bool) -> None:
             Candidate(delivery.files).write(path)
         except OSError as error:
             raise os_fault(error, path, "--out") from error
-        node, figure = delivery.origin.node, figures(delivery.evaluation)
+        node, figure = delivery.node, figures(delivery.evaluation)
         if as_json:
             data = {
                 "run": run.id,
@@ -97,7 +96,7 @@ def _best_for_suite(name: str, options: BestOptions, as_json: bool) -> None:
         if path.exists() and not options["force"]:
             raise UsageError(f"{path}: is there; name another directory, or --force to replace it")
         delivery = _delivered(store, run, True)
-    recording, node = delivery.recording, delivery.origin.node
+    recording, node = delivery.recording, delivery.node
     if recording is None:
         raise UsageError(f"run {run.id}: {delivery.notes[0]} --format {suite} is made of plans")
     if problem is not None:
@@ -118,19 +117,16 @@ def _best_for_suite(name: str, options: BestOptions, as_json: bool) -> None:
 def _delivered(store: Store, run: Run, stands_alone: bool) -> Delivery:
     """The run's best pass as it is to be written. Raises UsageError where there is none."""
     from passagent.deploy.delivery.deliver import deliver
-    from passagent.deploy.delivery.readme import Delivery, Origin
+    from passagent.deploy.delivery.readme import Delivery
     from passagent.deploy.delivery.standalone import standalone
 
     node = confirmations.winner(store, run.id)
     if node is None or node.evaluation_id is None:
         raise UsageError(f"run {run.id} has no correct pass yet; passagent show {run.id} tells what it tried")
     task, files = stored_task(run), nodes.get_files(store, node)
-    today = datetime.now(UTC).date().isoformat()
-    delivery = Delivery(
-        Origin(run.id, node.id, author_of(store, run, node), task.name, today),
-        confirmed_evaluation(store, node),
-        standalone(files) if stands_alone else files,
-    )
+    author, evaluation = author_of(store, run, node), confirmed_evaluation(store, node)
+    written = standalone(files) if stands_alone else files
+    delivery = Delivery(run.id, node.id, author, task.name, evaluation, written)
     with recording_process() as process:  # it imports torch while this process does
         deliver(delivery, task, process, stored_config(run).evaluator)
     return delivery

@@ -8,15 +8,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from passagent.cli.commands.running import Interrupted
 from passagent.errors import PassagentError
 from passagent.options import OptimizeOptions
 from passagent.view.text import clock, table
-
-if TYPE_CHECKING:
-    from passagent.tasks.extract.extracting import Extracted
 
 
 def optimize(spec: str, options: OptimizeOptions, as_json: bool) -> None:
@@ -42,14 +38,36 @@ def optimize(spec: str, options: OptimizeOptions, as_json: bool) -> None:
 
 def extract(spec: str, inputs: str | None, dynamic: bool, out: str, as_json: bool) -> None:
     """Extract the model of `FILE.py:factory` into `out`. Raises PassagentError if a graph is not in order."""
-    from passagent.tasks.extract.extracting import extract_model
+    from passagent.tasks.extract.extracting import STAGES, extract_model
     from passagent.tasks.extract.factories import load_model
 
     extracted = extract_model(load_model(spec, inputs), Path(out), dynamic)
     if as_json:
-        print(json.dumps(_extracted_data(extracted)))
+        graphs = [
+            {
+                "name": graph.name,
+                "operators": graph.operators,
+                "runs": graph.runs,
+                "structure": graph.hash and graph.hash.structure,
+                "instance": graph.hash and graph.hash.instance,
+                **asdict(graph.validation),
+            }
+            for graph in extracted.graphs
+        ]
+        data = {"path": out, "ok": extracted.ok, "breaks": extracted.breaks, "graphs": graphs}
+        print(json.dumps(data))
     else:
-        print(_extracted_text(extracted))
+        rows = []
+        for graph in extracted.graphs:
+            passed, is_exact = graph.validation.passed, graph.validation.is_exact
+            outputs = "the model's, bit for bit" if is_exact else "close to the model's"
+            outputs = outputs if "run" in passed else "not compared"
+            stages = f"{len(passed)} of {len(STAGES)}"
+            rows.append([graph.name, str(graph.operators), str(graph.runs), stages, outputs])
+        print(table(["graph", ">operators", ">runs", "validated", "outputs"], rows))
+        for line in (*(f"graph break at {place}" for place in extracted.breaks), *extracted.problems):
+            print(line)
+        print(f"wrote {extracted.path}")
     if not extracted.ok:
         raise PassagentError(f"{out}: {extracted.problems[0]}")
 
@@ -75,48 +93,11 @@ def extract_regions(spec: str, inputs: str | None, out: str, as_json: bool) -> N
             for task in regions.tasks
         ]
         print(table(["task", ">runs", ">share", ">us", ">subgraphs"], rows))
-        for text in (*(f"left out: {one}" for one in regions.refused), *problems):
-            print(text)
+        for line in (*(f"left out: {refused}" for refused in regions.refused), *problems):
+            print(line)
         print(f"wrote {len(rows)} tasks below {out}, of {regions.seconds * 1e6:.0f} us of operators")
     if problems:
         raise PassagentError(f"{out}: {problems[0]}")
-
-
-def _extracted_data(extracted: Extracted) -> dict[str, Any]:
-    return {
-        "path": str(extracted.path),
-        "ok": extracted.ok,
-        "breaks": extracted.breaks,
-        "graphs": [
-            {
-                "name": graph.name,
-                "operators": graph.operators,
-                "runs": graph.runs,
-                "structure": graph.hash and graph.hash.structure,
-                "instance": graph.hash and graph.hash.instance,
-                "passed": graph.validation.passed,
-                "problems": graph.validation.problems,
-                "is_exact": graph.validation.is_exact,
-            }
-            for graph in extracted.graphs
-        ],
-    }
-
-
-def _extracted_text(extracted: Extracted) -> str:
-    from passagent.tasks.extract.extracting import STAGES
-
-    rows = []
-    for graph in extracted.graphs:
-        stages = f"{len(graph.validation.passed)} of {len(STAGES)}"
-        outputs = "the model's, bit for bit" if graph.validation.is_exact else "close to the model's"
-        outputs = outputs if "run" in graph.validation.passed else "not compared"
-        rows.append([graph.name, str(graph.operators), str(graph.runs), stages, outputs])
-    lines = [table(["graph", ">operators", ">runs", "validated", "outputs"], rows)]
-    lines += [f"graph break at {one}" for one in extracted.breaks]
-    lines += extracted.problems
-    lines.append(f"wrote {extracted.path}")
-    return "\n".join(lines)
 
 
 def package(sources: Sequence[str], tasks: Sequence[str], out: str, runs_dir: str, as_json: bool) -> None:
@@ -155,11 +136,11 @@ def measure(
         raise PassagentError(f"outputs are not eager's: {found.unequal[0]}")
 
 
-def explain(passes: str, spec: str, inputs: str | None, dynamic: bool, as_json: bool) -> None:
+def explain(passes: str, spec: str, inputs: str | None, as_json: bool) -> None:
     """Print which pass fits where in a model, and which does not and why. Raises PassagentError."""
     from passagent.deploy.loading import load_packages
     from passagent.deploy.rewriting import explain_model
     from passagent.tasks.extract.factories import load_model
 
-    found = explain_model(load_model(spec, inputs), load_packages(passes), dynamic)
+    found = explain_model(load_model(spec, inputs), load_packages(passes))
     print(json.dumps(asdict(found)) if as_json else found)

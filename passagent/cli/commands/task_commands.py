@@ -196,8 +196,8 @@ def import_tasks(suite: str, place: str, options: ImportOptions, as_json: bool) 
     Raises PassagentError where a larger share than `most_refused` became no task, UsageError.
     """
     from passagent.evaluator.hardware.devices import first_device
-    from passagent.tasks.suites.import_problems import How, import_problems
-    from passagent.tasks.suites.problems import find_problems
+    from passagent.tasks.suites.import_problems import import_problems
+    from passagent.tasks.suites.problems import How, find_problems
 
     out, most = options["out"], options["max_input"]
     how = How(

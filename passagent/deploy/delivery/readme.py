@@ -5,34 +5,27 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from passagent.evaluator.candidate import HELPER, MANIFEST, PLANS, TESTS
 from passagent.evaluator.result import Evaluation, GraphResult
-from passagent.plan.model import Pass, Recording, flat
+from passagent.plan.model import Pass, Recording
+from passagent.tasks.graphio import operator_name
 
 LANGUAGES = {"cpp": "C++", "cuda": "CUDA C++", "triton": "Triton"}
 NEEDS = {"cpp": "a C++ compiler", "cuda": "NVRTC (it comes with torch)", "triton": "triton"}
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where a pass comes from."""
-
-    run: str
-    node: int
-    model: str
-    """The author, or where the seed is from."""
-    task: str
-    """Its name."""
-    written: str
-    """The day, UTC."""
 
 
 @dataclass
 class Delivery:
     """What is written of a candidate."""
 
-    origin: Origin
+    run: str
+    node: int
+    author: str
+    """The model, or where the seed is from."""
+    task: str
+    """Its name."""
     evaluation: Evaluation
     """The run's, of the candidate as its author wrote it."""
     files: dict[str, str]
@@ -49,12 +42,12 @@ def figures(evaluation: Evaluation) -> str:
 
 def readme(delivery: Delivery) -> str:
     """Return README.md for the directory of these files."""
-    origin, evaluation, recording = delivery.origin, delivery.evaluation, delivery.recording
+    evaluation, recording = delivery.evaluation, delivery.recording
     stands_alone, rounds = HELPER in delivery.files, evaluation.protocol.get("rounds")
     pooled = f"geometric mean over {rounds} rounds, as the speedups are; in brackets: the 95% interval"
     by_speedups = "in brackets: with every speedup at an end of its 95% interval"
     parts = [
-        f"# Passes for {origin.task}",
+        f"# Passes for {delivery.task}",
         f"{_passes(delivery.files, recording)}\n\nMeasured on {_device(evaluation)}.",
         f"Eager is 1.0. **{figures(evaluation)}** ({pooled if rounds else by_speedups}), "
         f"dispatch {evaluation.dispatch}, {_versions(evaluation)}. It was measured as the author wrote it; "
@@ -76,8 +69,8 @@ def readme(delivery: Delivery) -> str:
     parts += ["## Files", _files(recording is not None, stands_alone)]
     parts += [
         "## Origin",
-        f"It comes from `{origin.model}`, node {origin.node} of passagent run {origin.run}, and "
-        f"written out on {origin.written} (UTC). passagent is under the Apache License 2.0, "
+        f"It comes from `{delivery.author}`, node {delivery.node} of passagent run {delivery.run}, and was "
+        f"written out on {datetime.now(UTC):%Y-%m-%d} (UTC). passagent is under the Apache License 2.0, "
         f"`{HELPER if stands_alone else 'passagent.kernels'}` included. That licence says nothing of this "
         "text, which a model wrote: put it under your project's, if your model provider's terms let you. The "
         "pattern follows the graphs of the task, which have an author of their own.",
@@ -92,8 +85,11 @@ def _passes(files: dict[str, str], recording: Recording | None) -> str:
     lines = []
     for number, one in enumerate(recording.passes):
         served = [s for s in recording.subgraphs if any(call.number == number for call in s.calls)]
+        targets = (node.target for node in one.pattern if node.op.startswith("call"))
+        fused = dict.fromkeys(operator_name(target) for target in targets)
+        kinds = " and ".join(LANGUAGES[kind] for kind in _kinds([one])) or "views, without a kernel"
         lines.append(
-            f"- `{one.file}` fuses {listed(_operators(one))}: {_kernels(one)}. "
+            f"- `{one.file}` fuses {listed([*fused])}: {kinds}. "
             f"It serves {len(served)} of the {len(recording.subgraphs)} subgraphs."
             if served
             else f"- `{one.file}` matches nothing in the task."
@@ -150,48 +146,6 @@ def _interval(value: float | None, low: float | None, high: float | None) -> str
     if value is None:
         return "not timed"
     return f"{value:.3f}" + (f" [{low:.3f}, {high:.3f}]" if low is not None and high is not None else "")
-
-
-def _operators(one: Pass) -> list[str]:
-    """Return the pattern's operators in order, without views and what does nothing in inference."""
-    names = [node.target.split(":")[-1].split(".")[-1] for node in one.pattern if node.op.startswith("call")]
-    spoken = [name for name in names if name not in _QUIET]
-    return list(dict.fromkeys(spoken or names))
-
-
-_QUIET = {
-    "getitem",
-    "getattr",
-    "dropout",
-    "contiguous",
-    "to",
-    "float",
-    "type_as",
-    "detach",
-    "view",
-    "reshape",
-}
-_QUIET |= {"unsqueeze", "squeeze", "expand", "expand_as", "permute", "transpose", "flatten"}
-
-
-def _kernels(one: Pass) -> str:
-    kernels = {
-        (kernel.kind, kernel.entry)
-        for plan in one.plans
-        for step in flat(plan.steps)
-        if step.step == "launch"
-        for kernel in [plan.kernels[step.kernel]]
-    }
-    if not kernels:
-        return "views, without a kernel"
-    parts = []
-    for kind in _kinds([one]):
-        entries = sorted(entry for language, entry in kernels if language == kind)
-        if entries:
-            noun = "kernels" if len(entries) > 1 else "kernel"
-            count = len(entries) if len(entries) > 1 else "a"
-            parts.append(f"{count} {LANGUAGES[kind]} {noun} ({', '.join(entries)})")
-    return " and ".join(parts)
 
 
 def _kinds(passes: Iterable[Pass]) -> list[str]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import functools
 import types
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import black
-from torch import fx
 
 from passagent.errors import UsageError
 from passagent.evaluator.matching.rewrite import PlannedPass, apply_passes
@@ -19,6 +19,7 @@ from passagent.plan.convert import bound_argument
 from passagent.plan.messages import Subgraph
 from passagent.plan.model import Call, Recording
 from passagent.plan.recorded_pattern import pattern_graph
+from passagent.tasks.extract.graph_text import model_text
 from passagent.tasks.graphio import load_graph
 
 HERE = "written_here"
@@ -34,8 +35,22 @@ _LEFT_OUT = {"pattern", "replacement_args", "replacement_func", "get_inputs", "g
 """Functions that only passagent's matcher or KernelBench's scripts call."""
 
 
-def rewritten(subgraph: Subgraph, recording: Recording, files: dict[str, str]) -> tuple[fx.Graph, list[str]]:
-    """Return the subgraph's graph with a call of a pass's function for each match, and the passes' files."""
+@dataclass(frozen=True)
+class Body:
+    """The body of a function that computes a subgraph by the passes' functions."""
+
+    statements: list[ast.stmt]
+    results: list[ast.expr]
+    imports: list[str]
+    files: list[str]
+    """Files of the passes."""
+
+
+def rewritten(subgraph: Subgraph, recording: Recording, files: dict[str, str], places: Sequence[str]) -> Body:
+    """Return a subgraph with a call of a pass's function for each match.
+
+    `places`: expressions for its inputs. Raises UsageError where no pass matches.
+    """
     calls = next((one.calls for one in recording.subgraphs if one.name == subgraph.name), ())
     if not calls:
         raise UsageError(f"no pass matches {subgraph.name}: there is nothing to write")
@@ -57,7 +72,16 @@ def rewritten(subgraph: Subgraph, recording: Recording, files: dict[str, str]) -
             node.target = _named("first_of")
         if getattr(node.target, "__module__", "") == HERE:
             node._rename(f"out_{number}")  # a variable of a function's name would hide it
-    return graph_module.graph, list(used)
+    tree = ast.parse(model_text(graph_module.graph))
+    imports = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    [module] = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    [forward] = [node for node in module.body if isinstance(node, ast.FunctionDef)]
+    inputs = [parameter.arg for parameter in forward.args.args[1:]]
+    expressions = [ast.parse(place, mode="eval").body for place in places]
+    placed = _Placed(dict(zip(inputs, expressions, strict=True)))
+    statements = list(filter(None, map(placed.visit, forward.body)))
+    returned = statements.pop()
+    return Body(statements, returned.value.elts, [line for line in imports if HERE not in line], list(used))
 
 
 def join_files(about: str, passes: Iterable[str], files: dict[str, str], main: str) -> str:
@@ -150,7 +174,7 @@ def _function(text: str, file: str) -> str:
     raise UsageError(f"{file}: its replacement_func must end with `return NAME`")
 
 
-class Placed(ast.NodeTransformer):
+class _Placed(ast.NodeTransformer):
     """Inputs by their places, functions of the file by their names, and no `x = None` behind a line."""
 
     def __init__(self, places: dict[str, Any]) -> None:

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from passagent.deploy.delivery.rewritten_graph import FIRST, HERE, Placed, join_files, rewritten
+from passagent.deploy.delivery.rewritten_graph import FIRST, join_files, rewritten
 from passagent.errors import UsageError
 from passagent.plan.model import Recording
 from passagent.plan.record import subgraphs_of
-from passagent.tasks.extract.graph_text import model_text
-from passagent.tasks.meta import TensorMeta
 from passagent.tasks.reader import Task
 from passagent.tasks.suites.problems import PROBLEM
 
@@ -70,23 +68,42 @@ def _read_problem(task: Task, suite: str) -> tuple[str, dict[str, Any]]:
 
 
 def kernelbench_module(task: Task, problem: Problem, recording: Recording, files: dict[str, str]) -> str:
-    """The text of a file with `ModelNew`.
+    """The text of a file with `ModelNew`, whose forward calls the passes' kernels.
 
     `files`: the candidate as it stands without passagent (standalone.py), `recording` what was recorded of it
-    on `task`. The passes are in the graph already; what is written calls
-    their kernels. Raises UsageError for what is not said in one file.
+    on `task`. Raises UsageError for what is not said in one file.
     """
     [subgraph] = subgraphs_of(task, recording.device.partition(":")[0])
-    graph, used = rewritten(subgraph, recording, files)
-    body = model_text(graph)
-    tree = ast.parse(body)
-    forward = _forward(tree, [task.subgraphs[0].inputs[place] for place in subgraph.order], problem)
-    imports = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    heads = [line for line in imports if HERE not in line]
-    helper = [FIRST] if "first_of" in body else []
-    main = "\n".join([*heads, "import torch", *helper, _model(problem, forward)])
+    [forward] = [
+        node
+        for model in ast.parse(problem.text).body
+        if isinstance(model, ast.ClassDef) and model.name == "Model"
+        for node in model.body
+        if isinstance(node, ast.FunctionDef) and node.name == "forward"
+    ]
+    arguments = _parameters(forward)[1:]
+    metas = [task.subgraphs[0].inputs[place] for place in subgraph.order]
+    places = [_place(meta.original_name, arguments) for meta in metas]
+    body = rewritten(subgraph, recording, files, places)
+    checks = [
+        f"{place}.shape != {tuple(meta.shape)!r}"
+        for place, meta in zip(places, metas, strict=True)
+        if place in arguments
+    ]
+    if checks:
+        what = "ModelNew computes for the shapes that its passes were written for"
+        body.statements[:0] = ast.parse(f"if {' or '.join(checks)}:\n    raise ValueError({what!r})").body
+    result: ast.expr = ast.Tuple(body.results, ast.Load())
+    if problem.returns == "Tensor" and len(body.results) == 1:
+        result = body.results[0]
+    elif problem.returns == "list":
+        result = ast.List(body.results, ast.Load())
+    elif problem.returns != "tuple":
+        raise UsageError(f"--format kernelbench: {problem.file}: a call returns a {problem.returns}")
+    forward.body, forward.returns = [*body.statements, ast.Return(result)], None
+    main = "\n".join([*body.imports, "import torch", FIRST, _model(problem, forward)])
     about = _about(f"{Path(problem.file).name} of KernelBench (MIT)", recording)
-    return join_files(about, used, files, main)
+    return join_files(about, body.files, files, main)
 
 
 def _about(subject: str, recording: Recording) -> str:
@@ -97,52 +114,8 @@ def _about(subject: str, recording: Recording) -> str:
     )
 
 
-def _forward_of(tree: ast.Module) -> ast.FunctionDef:
-    """Return the only function of the module's only class."""
-    [graph] = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    [forward] = [node for node in graph.body if isinstance(node, ast.FunctionDef)]
-    return forward
-
-
-def _place_inputs(forward: ast.FunctionDef, places: dict[str, Any]) -> tuple[list[Any], Any]:
-    """Return the function's body with inputs by their `places`, and its last statement."""
-    body = list(filter(None, map(Placed(places).visit, forward.body)))
-    assert isinstance(body[-1], ast.Return) and isinstance(body[-1].value, ast.Tuple)
-    return body, body[-1]
-
-
-def _forward(tree: ast.Module, inputs: Sequence[TensorMeta], problem: Problem) -> ast.FunctionDef:
-    """The graph's forward as the problem's: its own arguments, weights by their places in the module."""
-    forward = _forward_of(tree)
-    [given] = [
-        node
-        for one in ast.parse(problem.text).body
-        if isinstance(one, ast.ClassDef) and one.name == "Model"
-        for node in one.body
-        if isinstance(node, ast.FunctionDef) and node.name == "forward"
-    ]
-    own = [one.arg for one in [*given.args.posonlyargs, *given.args.args]]
-    places = {}
-    checks = []
-    for parameter, meta in zip(forward.args.args[1:], inputs, strict=True):
-        place = _place(meta.original_name, own[1:])
-        places[parameter.arg] = ast.parse(place, mode="eval").body
-        if place in own:
-            checks.append(f"{place}.shape != {tuple(meta.shape)!r}")
-    body, returned = _place_inputs(forward, places)
-    values = returned.value.elts
-    if problem.returns == "Tensor" and len(values) == 1:
-        returned.value = values[0]
-    elif problem.returns == "list":
-        returned.value = ast.List(values, ast.Load())
-    elif problem.returns != "tuple":
-        raise UsageError(f"--format kernelbench: {problem.file}: a call returns a {problem.returns}")
-    if checks:
-        what = "ModelNew computes for the shapes that its passes were written for"
-        body[:0] = ast.parse(f"if {' or '.join(checks)}:\n    raise ValueError({what!r})").body
-    given.body = body
-    given.returns = None
-    return ast.fix_missing_locations(given)
+def _parameters(function: ast.FunctionDef) -> list[str]:
+    return [parameter.arg for parameter in [*function.args.posonlyargs, *function.args.args]]
 
 
 _WEIGHT = re.compile(r"L_self_(?:modules_(?P<path>.+?)_)?(?:parameters|buffers)_(?P<name>.+?)_?")
@@ -194,28 +167,35 @@ def solution(task: Task, recording: Recording, files: dict[str, str], run: str) 
     Raises UsageError for what is not said in one file.
     """
     text, facts = _read_problem(task, "flashinfer")
-    name, given = str(facts["group"]), _parameters(text)
+    [run_function] = [
+        node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name == "run"
+    ]
+    name, parameters = str(facts["group"]), _parameters(run_function)
     functions, heads, choices, pass_files = [FIRST], ["import torch"], list[str](), dict[str, None]()
     for number, subgraph in enumerate(subgraphs_of(task, recording.device.partition(":")[0])):
-        graph, used = rewritten(subgraph, recording, files)
-        tree = ast.parse(model_text(graph))
-        heads += [ast.unparse(node) for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
         metas = [task.subgraphs[number].inputs[place] for place in subgraph.order]
         names = [re.sub(r"^L_(.*)_$", r"\1", meta.original_name) for meta in metas]
-        if sorted(names) != sorted(given):
-            taken = ", ".join(sorted({*given} ^ {*names}))
+        if sorted(names) != sorted(parameters):
+            taken = ", ".join(sorted({*parameters} ^ {*names}))
             raise UsageError(
                 f"--format flashinfer: {name}: {taken} is no tensor that the captured graph takes"
             )
-        functions.append(_function(tree, f"_call_{number}", names))
-        pass_files |= dict.fromkeys(used)
+        body = rewritten(subgraph, recording, files, names)
+        heads += body.imports
+        pass_files |= dict.fromkeys(body.files)
+        [function] = ast.parse(f"def _call_{number}({', '.join(names)}):\n    pass").body
+        assert isinstance(function, ast.FunctionDef)
+        single = len(body.results) == 1
+        result = body.results[0] if single else ast.Tuple(body.results, ast.Load())
+        function.body = [*body.statements, ast.Return(result)]
+        functions.append(ast.unparse(ast.fix_missing_locations(function)))
         shapes = " and ".join(
-            f"{one}.shape == {meta.shape!r}" for one, meta in zip(names, metas, strict=True)
+            f"{name}.shape == {meta.shape!r}" for name, meta in zip(names, metas, strict=True)
         )
         choices.append(f"    if {shapes}:\n        return _call_{number}({', '.join(names)})")
     message = "this solution computes for the shapes that its passes were measured on"
     functions.append(
-        f"def run({', '.join(given)}):\n" + "\n".join(choices) + f"\n    raise ValueError({message!r})\n"
+        f"def run({', '.join(parameters)}):\n" + "\n".join(choices) + f"\n    raise ValueError({message!r})\n"
     )
     about, main = _about(f"Definition {name}", recording), "\n\n".join(["\n".join(heads), *functions])
     kernels = (kernel for one in recording.passes for plan in one.plans for kernel in plan.kernels.values())
@@ -233,26 +213,3 @@ def solution(task: Task, recording: Recording, files: dict[str, str], run: str) 
         "sources": [{"path": _ENTRY, "content": join_files(about, pass_files, files, main)}],
         "description": f"run {run} of passagent",
     }
-
-
-def _parameters(text: str) -> list[str]:
-    """The parameters of the definition's `run`, in order."""
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.FunctionDef) and node.name == "run":
-            return [one.arg for one in [*node.args.posonlyargs, *node.args.args]]
-    raise UsageError("--format flashinfer: the definition defines no run")
-
-
-def _function(tree: ast.Module, name: str, parameters: list[str]) -> str:
-    """The graph's forward as a function of the definition's tensors."""
-    forward = _forward_of(tree)
-    places: dict[str, Any] = {
-        one.arg: ast.Name(parameter, ast.Load())
-        for one, parameter in zip(forward.args.args[1:], parameters, strict=True)
-    }
-    body, returned = _place_inputs(forward, places)
-    if len(returned.value.elts) == 1:
-        returned.value = returned.value.elts[0]
-    forward.name, forward.body, forward.returns = name, body, None
-    forward.args.args = [ast.arg(parameter) for parameter in parameters]
-    return ast.unparse(ast.fix_missing_locations(forward))

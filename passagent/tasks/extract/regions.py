@@ -41,19 +41,12 @@ class Region:
         return graph
 
 
-@dataclass(frozen=True)
-class Cut:
-    """The regions of a graph, and what became none."""
-
-    regions: list[Region]
-    refused: list[tuple[str, str]]
-    """Names of operators, and why they are no region."""
-
-
 def cut(
     graph: fx.Graph, kernels: Kernels, products: bool = False, whole: Iterable[Sequence[fx.Node]] = ()
-) -> Cut:
-    """The regions of a graph by the kernels that Inductor would make of it, in the graph's order.
+) -> tuple[list[Region], list[tuple[str, str]]]:
+    """Cut a graph by the kernels that Inductor would make of it: the regions, in the graph's order.
+
+    The second list has names of operators that are no region, and why.
 
     `products`: each linear is a region, too, together with a region that takes nothing but its result.
     `whole`: operators that are a region whatever Inductor makes of them; none of the others holds them.
@@ -90,7 +83,7 @@ def cut(
             found.append(_region(ordered))
     if products:
         found = _with_products(found, [node for node in graph.nodes if node.name in kernels.library - apart])
-    return Cut(sorted(found, key=lambda region: position[region.nodes[0]]), refused)
+    return sorted(found, key=lambda region: position[region.nodes[0]]), refused
 
 
 def _region(ordered: tuple[fx.Node, ...]) -> Region:

@@ -6,9 +6,6 @@ row for the same text and the same question is not run again. A task's directory
 
 from __future__ import annotations
 
-import hashlib
-import itertools
-import os
 import re
 import shutil
 import signal
@@ -16,7 +13,6 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -27,9 +23,9 @@ from passagent.sandbox.sandbox import Limits
 from passagent.system.faults import os_fault
 from passagent.system.machine_memory import memory_bytes, memory_kills
 from passagent.system.resumable import RowFile
-from passagent.tasks.reader import ALLOWED, FILES, GRAPH_LIST, ComputeOps
+from passagent.tasks.reader import FILES, GRAPH_LIST
 from passagent.tasks.suites.problem_child import Request
-from passagent.tasks.suites.problems import PROBLEM, Answer, Problem, Reason, Row
+from passagent.tasks.suites.problems import PROBLEM, Answer, How, Problem, Reason, Row
 
 RECORD = "import.jsonl"
 _CHILD = "passagent.tasks.suites.problem_child"
@@ -37,35 +33,6 @@ _MOST_ANSWER = 256 << 20
 _LEAST = 1 << 16
 """Bytes of inputs below which none are cut for want of memory."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-
-
-@dataclass(frozen=True)
-class How:
-    """How problems are run."""
-
-    device: str = "cpu"
-    most_bytes: int | None = None
-    """Limit on a call's inputs, bytes; what is larger is cut, or left out."""
-    timeout_s: float = 600.0
-    jobs: int = 1
-    compute_ops: ComputeOps = ALLOWED
-    """A word on whether passes may replace matrix products and convolutions; kept in the tasks."""
-
-    @property
-    def is_cuda(self) -> bool:
-        """True if problems run on a GPU."""
-        return self.device.startswith("cuda")
-
-    @property
-    def threads(self) -> int:
-        """OpenMP threads of a fork."""
-        return max(1, len(os.sched_getaffinity(0)) // self.jobs)
-
-    def key(self, problem: Problem) -> str:
-        """sha256 of the problem and of what its task depends on."""
-        text = f"{problem.model_dump_json()} {self.device.split(':', maxsplit=1)[0]} {self.most_bytes}"
-        text += "" if self.compute_ops == ALLOWED else f" {self.compute_ops}"
-        return hashlib.sha256(text.encode()).hexdigest()
 
 
 def open_record(out: Path) -> RowFile[Row]:
@@ -82,7 +49,6 @@ def open_record(out: Path) -> RowFile[Row]:
 def import_problems(problems: Sequence[Problem], out: Path, how: How) -> Iterator[Row]:
     """Make tasks of problems below `out`; a row for each problem, those that were known first.
 
-    Problems that share a GPU may lack memory for it: those are run once more, alone, after the others.
     Raises UsageError where `out` cannot be written, MachineFault, InfrastructureError.
     """
     record, new = open_record(out), []
@@ -102,8 +68,6 @@ def import_problems(problems: Sequence[Problem], out: Path, how: How) -> Iterato
             shutil.rmtree(left)
     except OSError as error:
         raise os_fault(error, out, "--out") from error
-    shared = {problem.name: problem for problem in new} if how.jobs > 1 and how.is_cuda else {}
-    alone: list[Problem] = []
     servers = SimpleQueue[ForkServer]()
     with ExitStack() as stack, ThreadPoolExecutor(how.jobs) as threads:
         for _ in range(min(how.jobs, len(new))):
@@ -117,11 +81,7 @@ def import_problems(problems: Sequence[Problem], out: Path, how: How) -> Iterato
             finally:
                 servers.put(server)
 
-        for row in itertools.chain(threads.map(run, new), map(run, alone)):
-            again = shared.pop(row.name, None)
-            if again is not None and row.reason == "memory":
-                alone.append(again)
-                continue
+        for row in threads.map(run, new):
             record.add(row)
             yield row
 
@@ -137,13 +97,13 @@ def _import(problem: Problem, out: Path, how: How, server: ForkServer) -> Row:
         seconds=round(time.monotonic() - began, 2),
         **answer.model_dump(exclude={"tasks", "source"}),
     )
-    names = [f"{problem.name}{task.suffix}" for task in answer.tasks]
+    tasks = {f"{problem.name}{suffix}": subgraphs for suffix, subgraphs in answer.tasks.items()}
     try:
-        for name, task in zip(names, answer.tasks, strict=True):
-            _write(out, name, task.subgraphs, answer.source)
+        for name, subgraphs in tasks.items():
+            _write(out, name, subgraphs, answer.source)
     except OSError as error:
         raise os_fault(error, out, "--out") from error
-    return row.model_copy(update={"tasks": names})
+    return row.model_copy(update={"tasks": list(tasks)})
 
 
 def _ask(problem: Problem, how: How, server: ForkServer) -> Answer:
@@ -158,13 +118,7 @@ def _ask(problem: Problem, how: How, server: ForkServer) -> Answer:
 
 def _ask_once(problem: Problem, how: How, server: ForkServer, most_bytes: int | None) -> Answer:
     kills = memory_kills()
-    request = Request(
-        problem=problem,
-        device=how.device,
-        threads=how.threads,
-        most_bytes=most_bytes,
-        compute_ops=how.compute_ops,
-    )
+    request = Request(problem=problem, how=how, most_bytes=most_bytes)
     memory = 0 if how.is_cuda else memory_bytes() * 3 // 4 // how.jobs
     limits = Limits(memory=memory, scratch=1 << 30, threads=256)
     raw, ended = server.run(
@@ -182,9 +136,9 @@ def _ask_once(problem: Problem, how: How, server: ForkServer, most_bytes: int | 
         answer = Answer.model_validate_json(raw)
     except ValidationError:
         return _refused("fails", "its process gives no answer that can be read")
-    names = [f"{problem.name}{task.suffix}" for task in answer.tasks]
-    names += [name for task in answer.tasks for name in task.subgraphs]
-    files = {name for task in answer.tasks for one in task.subgraphs.values() for name in one}
+    names = [f"{problem.name}{suffix}" for suffix in answer.tasks]
+    names += [name for subgraphs in answer.tasks.values() for name in subgraphs]
+    files = {name for subgraphs in answer.tasks.values() for texts in subgraphs.values() for name in texts}
     if not all(map(_NAME.fullmatch, names)) or not files <= set(FILES):
         return _refused("fails", "its process names files that a task does not have")
     return answer

@@ -16,8 +16,7 @@ from pydantic import BaseModel
 from passagent.errors import MachineFault
 from passagent.sandbox.channel import Channel
 from passagent.sandbox.forking import serve
-from passagent.tasks.reader import ComputeOps
-from passagent.tasks.suites.problems import Answer, MadeTask, Problem, Reason, Refused
+from passagent.tasks.suites.problems import Answer, How, Problem, Reason, Refused
 
 _PRELOADED = (
     "torch._dynamo",
@@ -34,10 +33,8 @@ class Request(BaseModel):
     """A problem and how a fork is to run it."""
 
     problem: Problem
-    device: str
-    threads: int
+    how: How
     most_bytes: int | None
-    compute_ops: ComputeOps
 
 
 def main() -> None:
@@ -70,12 +67,11 @@ def make_tasks(request: Request, scratch: Path) -> Answer:
     from passagent.tasks.extract.extracting import extract_model, find_difference
     from passagent.tasks.suites.loading_problems import load_problem
 
-    torch.set_num_threads(request.threads)
+    torch.set_num_threads(request.how.threads)
     problem = request.problem
-    whole: dict[str, dict[str, dict[str, str]]] = {}
     answer = Answer(is_exact=True)
     first_problem = ""
-    for number, loaded in enumerate(load_problem(problem, scratch, request.device, request.most_bytes)):
+    for number, loaded in enumerate(load_problem(problem, scratch, request.how.device, request.most_bytes)):
         expected = _called_twice(loaded.model)
         out = scratch / f"written_{number}"
         extracted = extract_model(loaded.model, out, saves_memory=True)
@@ -92,19 +88,18 @@ def make_tasks(request: Request, scratch: Path) -> Answer:
             "origin": problem.origin.model_dump(),
             "cut": loaded.cut,
             "group": problem.name,
-            "compute_ops": request.compute_ops,
+            "compute_ops": request.how.compute_ops,
             "returns": type(extracted.result).__name__,
         }
         answer.source = loaded.source
         for graph in good:
             suffix = graph.name.removeprefix(loaded.model.name)
             files = _texts(out / graph.name, facts)
-            whole.setdefault(suffix, {})[loaded.model.name + suffix] = files
+            answer.tasks.setdefault(suffix, {})[loaded.model.name + suffix] = files
             answer.operators += graph.operators
             answer.is_exact &= graph.validation.is_exact
         answer.cut |= loaded.cut
         answer.weak = list(dict.fromkeys([*answer.weak, *spread(expected)]))
-    answer.tasks = [MadeTask(suffix=suffix, subgraphs=subgraphs) for suffix, subgraphs in whole.items()]
     if not answer.tasks:
         what: Reason = "differs" if "differs from the model" in first_problem else "not_captured"
         if _lacks_memory(first_problem):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from passagent.errors import UsageError, closest
 from passagent.system.faults import os_fault
+from passagent.tasks.reader import ALLOWED, ComputeOps
 
 Reason = Literal[
     "fails",
@@ -43,17 +47,6 @@ class Refused(Exception):
         self.reason: Reason = reason
 
 
-class MadeTask(BaseModel):
-    """A task, as text: what the process that ran the problem hands over."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    suffix: str
-    """After the problem's name; empty for the only one."""
-    subgraphs: dict[str, dict[str, str]]
-    """Files of each subgraph."""
-
-
 class Outcome(BaseModel):
     """The outcome of a problem."""
 
@@ -75,7 +68,8 @@ class Answer(Outcome):
 
     model_config = ConfigDict(extra="forbid")
 
-    tasks: list[MadeTask] = []
+    tasks: dict[str, dict[str, dict[str, str]]] = {}
+    """The files of each subgraph of each task; a task's key is what follows the problem's name in its own."""
     source: str = ""
     """The problem's text as it was run; kept beside its task's subgraphs."""
 
@@ -124,6 +118,35 @@ class Problem(BaseModel):
     """Its sources by file name; the first one is the problem."""
     arguments: list[dict[str, Any]] = []
     """Arguments that its inputs are made of, once for each subgraph: sizes, seeds."""
+
+
+@dataclass(frozen=True)
+class How:
+    """How problems are run."""
+
+    device: str = "cpu"
+    most_bytes: int | None = None
+    """Limit on a call's inputs, bytes; what is larger is cut, or left out."""
+    timeout_s: float = 600.0
+    jobs: int = 1
+    compute_ops: ComputeOps = ALLOWED
+    """A word on whether passes may replace matrix products and convolutions; kept in the tasks."""
+
+    @property
+    def is_cuda(self) -> bool:
+        """True if problems run on a GPU."""
+        return self.device.startswith("cuda")
+
+    @property
+    def threads(self) -> int:
+        """OpenMP threads of a fork."""
+        return max(1, len(os.sched_getaffinity(0)) // self.jobs)
+
+    def key(self, problem: Problem) -> str:
+        """sha256 of the problem and of what its task depends on."""
+        text = f"{problem.model_dump_json()} {self.device.split(':', maxsplit=1)[0]} {self.most_bytes}"
+        text += "" if self.compute_ops == ALLOWED else f" {self.compute_ops}"
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
 def find_problems(suite: str, place: str, levels: Sequence[int]) -> list[Problem]:
