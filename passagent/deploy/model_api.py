@@ -76,8 +76,8 @@ def optimize(
     from passagent.deploy import optimizing
     from passagent.tasks.extract.factories import Model
 
-    given = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
-    complete = checked(OptimizeOptions, given)
+    plain = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
+    complete = checked(OptimizeOptions, plain)
     return optimizing.optimize(
         complete, Model(_name(model), model, inputs), on_progress or (lambda _line: None)
     )

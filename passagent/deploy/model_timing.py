@@ -150,7 +150,7 @@ class Measurement:
     @property
     def losers(self) -> list[str]:
         """Passes without which the model is faster: the whole interval says so."""
-        return [name for name, found in self.passes.items() if found.high < 1]
+        return [name for name, ratio in self.passes.items() if ratio.high < 1]
 
     def data(self) -> dict[str, Any]:
         """Return plain data."""
@@ -164,8 +164,8 @@ class Measurement:
         """Lines: what is not timed, the gain of each mode, what each pass pays, whose outputs differ."""
         lines = [self.left_out] if self.left_out else []
         lines += [f"{mode}: with passes {r} of {self.baseline(mode)}" for mode, r in self.gains.items()]
-        lines += [f"{name}: pays {found}" for name, found in self.passes.items()]
-        return lines + [f"outputs are not eager's: {one}" for one in self.unequal]
+        lines += [f"{name}: pays {ratio}" for name, ratio in self.passes.items()]
+        return lines + [f"outputs are not eager's: {difference}" for difference in self.unequal]
 
 
 def measure_model(
@@ -189,9 +189,9 @@ def measure_model(
         if not expected:
             raise PassagentError(f"{model.name}: returns no tensor, so that nothing could be compared")
         explained = explain_model(model, packages)
-        used = list(dict.fromkeys(one.name for one in explained.replaced))
+        used = list(dict.fromkeys(match.name for match in explained.replaced))
         if not used:
-            reasons = [f": {one.name}: {one.reason}" for one in explained.refused[:1]]
+            reasons = [f": {match.name}: {match.reason}" for match in explained.refused[:1]]
             raise PassagentError(f"no pass fits in the model{''.join(reasons)}; passagent explain says more")
         if is_cuda:
             left_out = _add_graph(sides)
@@ -224,9 +224,9 @@ def measure_model(
 
 def without(package: Package, name: str) -> Package:
     """The package without one of its passes."""
-    kept = [one for one in package.passes if one.name != name]
-    content = [package.digest, *(one.name for one in kept)]
-    return replace(package, passes=kept, digest=hashlib.sha256("\n".join(content).encode()).hexdigest())
+    passes = [deployed for deployed in package.passes if deployed.name != name]
+    content = [package.digest, *(deployed.name for deployed in passes)]
+    return replace(package, passes=passes, digest=hashlib.sha256("\n".join(content).encode()).hexdigest())
 
 
 def _compiled(model: Model, mode: str, packages: Sequence[Package]) -> Call:

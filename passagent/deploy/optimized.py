@@ -72,35 +72,35 @@ class Optimized:
     @property
     def is_judged(self) -> bool:
         """True if any region was judged."""
-        return any(one.outcome not in (WAITING, FAILED) for one in self.regions)
+        return any(region.outcome not in (WAITING, FAILED) for region in self.regions)
 
     def headline(self) -> str:
         """The gain; without a package why there is none, or what is missing to tell."""
         if self.package is not None and self.measurement is not None and self.gain is not None:
             baseline = self.measurement.baseline(self.mode)
             return f"{self.gain} of {baseline} with the passes in {self.package}"
-        missing = [one for one in self.regions if one.outcome in (WAITING, FAILED)]
+        missing = [region for region in self.regions if region.outcome in (WAITING, FAILED)]
         if not missing:
             return f"nothing to gain: {self.why_not}"
         why = self.why_not if self.measurement else self.stopped or missing[0].why
-        what = "not timed in it" if all(one.run for one in missing) else "not tried"
+        what = "not timed in it" if all(region.run for region in missing) else "not tried"
         of_all = f"{len(missing)} of {len(self.regions)} regions {what}"
         return f"no gain shown yet: {of_all}{f' ({why})' if why else ''}; the same command goes on"
 
     def data(self) -> dict[str, Any]:
         """Return plain data: the content of report.json."""
-        found = asdict(self) | {"headline": self.headline()}
-        found |= {"state": str(self.state), "package": str(self.package) if self.package else None}
-        for region, one in zip(found["regions"], self.regions, strict=True):
-            region["vs_inductor"] = one.vs_inductor
-        return found | {"measurement": self.measurement.data() if self.measurement else None}
+        plain = asdict(self) | {"headline": self.headline()}
+        plain |= {"state": str(self.state), "package": str(self.package) if self.package else None}
+        for region, outcome in zip(plain["regions"], self.regions, strict=True):
+            region["vs_inductor"] = outcome.vs_inductor
+        return plain | {"measurement": self.measurement.data() if self.measurement else None}
 
     def __str__(self) -> str:
         return "\n".join(self.summary())
 
     def summary(self) -> list[str]:
         """The lines that end the command."""
-        lines = [f"{one.name}: {_outcome(one)}" for one in self.regions]
+        lines = [f"{region.name}: {_outcome(region)}" for region in self.regions]
         lines += [str(self.measurement)] if self.measurement else []
         if self.package is None:
             return [*lines, self.headline()]
@@ -145,6 +145,6 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _outcome(region: RegionOutcome) -> str:
     source = " (known from the library)" if region.from_library else ""
-    beside = f"{region.vs_inductor:.2f}x of Inductor's kernels" if region.vs_inductor else ""
-    words = ", ".join(word for word in (beside, region.why) if word)
+    ratio = f"{region.vs_inductor:.2f}x of Inductor's kernels" if region.vs_inductor else ""
+    words = ", ".join(word for word in (ratio, region.why) if word)
     return f"{region.outcome}{source}{f': {words}' if words else ''}"

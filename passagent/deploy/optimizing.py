@@ -1,7 +1,7 @@
 """`passagent optimize`: regions, searches for them, a package, and whether it pays on the whole model.
 
 All that is made stays in the state directory: `tasks`, `runs`, `passes`, `report.md`, `report.json`. The same
-request again goes on from there. Only the package that pays is written beside it.
+request again goes on from there. Only a package that pays is written elsewhere.
 """
 
 from __future__ import annotations
@@ -203,11 +203,11 @@ def _library_files(
     passes: list[KeptPass] = []
     for subgraph in load_task(tasks / region.name).subgraphs:
         instance = hash_subgraph(subgraph).instance
-        kept = library.find(instance, device, str(torch.__version__), "inductor")
-        passes += [kept] if kept else []
-    counts = Counter(kept.files for kept in passes)
+        library_pass = library.find(instance, device, str(torch.__version__), "inductor")
+        passes += [library_pass] if library_pass else []
+    counts = Counter(library_pass.files for library_pass in passes)
     region.from_library = bool(passes)
-    return max(passes, key=lambda kept: counts[kept.files]).sources if passes else None
+    return max(passes, key=lambda library_pass: counts[library_pass.files]).sources if passes else None
 
 
 def _is_as_fast_as_inductor(
@@ -220,11 +220,11 @@ def _is_as_fast_as_inductor(
         region.outcome, region.why = FAILED, searches.failed[region.name]
         return False
     task = load_task(regions.path / region.name)
-    found = runs_of(searches.runs_dir, task)
-    if not found:
+    region_runs = runs_of(searches.runs_dir, task)
+    if not region_runs:
         region.why = searches.stop_reason or ""
         return False
-    run = found[0]
+    run = region_runs[0]
     region.run = run.id
     with Store.open(searches.runs_dir, create=False) as store:
         node = confirmations.winner(store, run.id)
@@ -234,7 +234,7 @@ def _is_as_fast_as_inductor(
             return False
         evaluation = confirmed_evaluation(store, node)
         files, author = nodes.get_files(store, node), seeds.author_of(store, run, node)
-    counts = next(one for one in regions.tasks if one.name == region.name).instances
+    counts = next(each for each in regions.tasks if each.name == region.name).instances
     timed = [
         (graph.compiled_ms * 1e3 * counts[graph.name], graph.vs_reference.e2e)
         for graph in evaluation.graphs
@@ -248,9 +248,9 @@ def _is_as_fast_as_inductor(
         return False
     origin = f"{searches.runs_dir.absolute()} {run.id}"
     for subgraph, graph in zip(task.subgraphs, evaluation.graphs, strict=True) if library else ():
-        kept = kept_pass(subgraph, hash_subgraph(subgraph), graph, evaluation, files, origin, author)
+        library_pass = kept_pass(subgraph, hash_subgraph(subgraph), graph, evaluation, files, origin, author)
         operators, device = ", ".join(region.operators), device_name(evaluation.device)
-        library.keep(replace(kept, operators=operators, device=device))  # type: ignore[union-attr]
+        library.keep(replace(library_pass, operators=operators, device=device))  # type: ignore[union-attr]
     return True
 
 
@@ -296,11 +296,13 @@ def _measure(out: Path, model: Model, result: Optimized, sources: dict[str, str]
         result.package = drop(package, [], out)
 
 
-def _mark(result: Optimized, sources: dict[str, str], packed: list[dict[str, Any]], kept: set[str]) -> None:
+def _mark(
+    result: Optimized, sources: dict[str, str], packed: list[dict[str, Any]], packaged: set[str]
+) -> None:
     """Say of each region whether its passes are in the package that was measured last."""
     for region in result.regions:
         names = [e["name"] for e in packed if e["source"]["run"] == sources.get(region.name)]
-        region.passes = [name for name in names if name in kept]
+        region.passes = [name for name in names if name in packaged]
         if region.passes:
             region.outcome = KEPT
         elif names:

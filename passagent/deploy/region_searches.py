@@ -88,10 +88,10 @@ class RegionSearches:
         limits = self.config.search
         if limits.max_tokens is None and limits.max_cost is None:
             return None
-        made = runs_of(self.runs_dir)
-        if limits.max_tokens is not None and sum(run.tokens for run in made) >= limits.max_tokens:
+        stored = runs_of(self.runs_dir)
+        if limits.max_tokens is not None and sum(run.tokens for run in stored) >= limits.max_tokens:
             return f"{limits.max_tokens} tokens are spent"
-        if limits.max_cost is not None and sum(run.cost for run in made) >= limits.max_cost:
+        if limits.max_cost is not None and sum(run.cost for run in stored) >= limits.max_cost:
             return f"{limits.max_cost} USD are spent"
         return None
 
@@ -153,5 +153,5 @@ def runs_of(runs_dir: Path, task: Task | None = None) -> list[Run]:
     if not (runs_dir / DATABASE).exists():
         return []
     with Store.open(runs_dir, create=False) as store:
-        made = [run for run in runs.list_runs(store) if task is None or run.task_key == task.key]
-    return sorted(made, key=lambda run: run.state != "finished")
+        stored = [run for run in runs.list_runs(store) if task is None or run.task_key == task.key]
+    return sorted(stored, key=lambda run: run.state != "finished")

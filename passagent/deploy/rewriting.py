@@ -75,8 +75,8 @@ def explain_model(model: Model, packages: Iterable[Package]) -> Rewriting:
         done = rewrite(piece.graph_module.graph, packages, explains=True)
         whole.replaced.extend(done.replaced)
         whole.refused.extend(done.refused)
-    matched = {one.name for one in whole.replaced} | {one.name for one in whole.refused if one.nodes}
-    whole.refused[:] = [one for one in whole.refused if one.nodes or one.name not in matched]
+    matched = {site.name for site in (*whole.replaced, *whole.refused) if site.nodes}
+    whole.refused[:] = [site for site in whole.refused if site.nodes or site.name not in matched]
     return whole
 
 
@@ -90,27 +90,31 @@ def rewrite(graph: fx.Graph, packages: Iterable[Package], explains: bool = False
     """
     done = Rewriting()
     autocast, contiguous = _autocast(graph), dict[fx.Node, fx.Node]()
-    for one in (one for package in packages for one in package.passes):
+    for deployed in [deployed for package in packages for deployed in package.passes]:
         count = len(done.replaced) + len(done.refused)
-        for found in _matches(one, graph, done):
-            nodes = tuple(node.name for node in found.nodes.values())
-            chosen = _AUTOCAST if autocast else _choice(one, found)
+        for site in _matches(deployed, graph, done):
+            nodes = tuple(node.name for node in site.nodes.values())
+            chosen = _AUTOCAST if autocast else _choice(deployed, site)
             if isinstance(chosen, str):
-                done.refused.append(Refused(one.name, nodes, chosen))
+                done.refused.append(Refused(deployed.name, nodes, chosen))
                 continue
             name, tensors, others, copies = chosen
             for number in others:
                 tensors[number] = _made_contiguous(tensors[number], contiguous)
             function = overload(name), tuple(tensors)
-            call = replace_match(graph, one.planned, found, replacement=functools.partial(_given, function))
+            call = replace_match(
+                graph, deployed.planned, site, replacement=functools.partial(_given, function)
+            )
             call.meta.pop("writes", None)  # it writes nothing: package_writing.py refuses what does
-            results = {user.args[1]: user for user in call.users} if len(found.outputs) > 1 else {0: call}
+            results = {user.args[1]: user for user in call.users} if len(site.outputs) > 1 else {0: call}
             for number in copies.keys() & results.keys():
                 _copy_output(results[number], *copies[number], contiguous)
             laid_out = tuple(tensors[number].name for number in others)
-            done.replaced.append(Replaced(one.name, name, nodes, laid_out))
+            done.replaced.append(Replaced(deployed.name, name, nodes, laid_out))
         if explains and count == len(done.replaced) + len(done.refused):
-            done.refused.append(Refused(one.name, (), explain(one.pattern, graph, one.name).reason))
+            done.refused.append(
+                Refused(deployed.name, (), explain(deployed.pattern, graph, deployed.name).reason)
+            )
     graph.lint()
     return done
 
@@ -119,44 +123,44 @@ def _given(call: tuple[Any, tuple[Any, ...]], _bindings: dict[str, Any]) -> Any:
     return call
 
 
-def _matches(one: DeployedPass, graph: fx.Graph, done: Rewriting) -> Iterator[Match]:
+def _matches(deployed: DeployedPass, graph: fx.Graph, done: Rewriting) -> Iterator[Match]:
     """Every match once. The graph may change between two: what comes is looked for anew."""
-    seen: set[tuple[str, ...]] = set()
+    yielded: set[tuple[str, ...]] = set()
     while True:
-        for found in match(one.pattern, graph):
-            nodes = tuple(node.name for node in found.nodes.values())
-            if nodes not in seen:
-                seen.add(nodes)
-                yield found
+        for site in match(deployed.pattern, graph):
+            nodes = tuple(node.name for node in site.nodes.values())
+            if nodes not in yielded:
+                yielded.add(nodes)
+                yield site
                 break
         else:
             return
 
 
-def _made_contiguous(node: fx.Node, made: dict[fx.Node, fx.Node]) -> fx.Node:
+def _made_contiguous(node: fx.Node, copies: dict[fx.Node, fx.Node]) -> fx.Node:
     """A contiguous copy of a tensor that nothing writes; one for all matches."""
-    if node not in made:
-        given = [one for one in node.graph.nodes if one.op == "placeholder"]
-        made[node] = _call_method(node, given[-1] if node.op == "placeholder" else node, "contiguous")
-    return made[node]
+    if node not in copies:
+        inputs = node.graph.find_nodes(op="placeholder")
+        copies[node] = _call_method(node, inputs[-1] if node in inputs else node, "contiguous")
+    return copies[node]
 
 
-def _choice(one: DeployedPass, found: Match) -> tuple[str, list[fx.Node], list[int], Copies] | str:
+def _choice(deployed: DeployedPass, site: Match) -> tuple[str, list[fx.Node], list[int], Copies] | str:
     """The operator for a match, its tensors, which must be made contiguous, which outputs must be copied; or
     why there is none.
     """
-    skeleton, tensors = split(found.bindings)
-    names = [name for known, name in one.skeletons if same_literal(known, skeleton)]
+    skeleton, tensors = split(site.bindings)
+    names = [name for bindings, name in deployed.skeletons if same_literal(bindings, skeleton)]
     if not names:
         return f"was measured with other constants than {_constants(skeleton)}"
     values = [node.meta.get("example_value") for node in tensors]
-    reasons = {name: _unfit(one.operators[name], values) for name in names}
+    reasons = {name: _unfit(deployed.operators[name], values) for name in names}
     for name in sorted(names, key=lambda name: bool(reasons[name])):  # those that need no copies first
-        others = _strided(one.operators[name], values) if reasons[name] else []
+        others = _strided(deployed.operators[name], values) if reasons[name] else []
         if others and not _are_written([tensors[number] for number in others]):
             reasons[name] = ""
         if not reasons[name]:
-            copies = _copies(one.operators[name], found, values, others)
+            copies = _copies(deployed.operators[name], site, values, others)
             if not isinstance(copies, str):
                 return name, tensors, others, copies
             reasons[name] = copies
@@ -164,47 +168,48 @@ def _choice(one: DeployedPass, found: Match) -> tuple[str, list[fx.Node], list[i
 
 
 def _copies(
-    operator: PlannedOperator, found: Match, values: Sequence[Any], others: Sequence[int]
+    operator: PlannedOperator, site: Match, values: Sequence[Any], others: Sequence[int]
 ) -> Copies | str:
     """The outputs whose strides are not eager's at this place; a reason, if no copy has eager's.
 
     `others`: inputs that are made contiguous. Without examples the operator has the strides of its pattern.
     """
-    wanted = [node.meta.get("example_value") for node in found.outputs]
-    tensors = [value for value in (*values, *wanted) if isinstance(value, torch.Tensor)]
-    if len(tensors) < len(values) + len(wanted):
+    examples = [node.meta.get("example_value") for node in site.outputs]
+    tensors = [value for value in (*values, *examples) if isinstance(value, torch.Tensor)]
+    if len(tensors) < len(values) + len(examples):
         return {}
     outputs = operator.by_pattern(*(v.contiguous() if n in others else v for n, v in enumerate(values)))
     copies: Copies = {}
-    for number, (own, like) in enumerate(zip(outputs if len(wanted) > 1 else [outputs], wanted, strict=True)):
-        if layout_of(own) == layout_of(like):
+    outputs = outputs if len(examples) > 1 else [outputs]
+    for number, (output, like) in enumerate(zip(outputs, examples, strict=True)):
+        if layout_of(output) == layout_of(like):
             continue
         order = sorted(range(like.dim()), key=lambda dim: -int(like.stride(dim)))
         back = sorted(range(like.dim()), key=order.__getitem__)
-        copies[number] = own, order, back
-        if layout_of(own.permute(order).contiguous().permute(back)) != layout_of(like):
+        copies[number] = output, order, back
+        if layout_of(output.permute(order).contiguous().permute(back)) != layout_of(like):
             return f"eager's output {number} has strides {_shown(like.stride())}, which no copy has"
     return copies
 
 
 def _copy_output(
-    node: fx.Node, own: torch.Tensor, order: list[int], back: list[int], contiguous: dict[fx.Node, fx.Node]
+    node: fx.Node, output: torch.Tensor, order: list[int], back: list[int], contiguous: dict[fx.Node, fx.Node]
 ) -> None:
     """Give the users of a node a copy of it that is contiguous in that order of dimensions."""
-    node.meta["example_value"], users = own, list(node.users)
+    node.meta["example_value"], users = output, list(node.users)
     turned = _call_method(node, node, "permute", *order)
     copy = _call_method(turned, turned, "contiguous")
     copy = _call_method(copy, copy, "permute", *back)
     node.replace_all_uses_with(copy, delete_user_cb=users.__contains__)
-    if own.is_contiguous():
+    if output.is_contiguous():
         contiguous[copy] = node
 
 
 def _call_method(node: fx.Node, behind: fx.Node, name: str, *args: int) -> fx.Node:
     with node.graph.inserting_after(behind):
-        made = node.graph.call_method(name, (node, *args))
-    made.meta["example_value"] = getattr(node.meta["example_value"], name)(*args)
-    return made
+        call = node.graph.call_method(name, (node, *args))
+    call.meta["example_value"] = getattr(node.meta["example_value"], name)(*args)
+    return call
 
 
 def _is_symbolic(value: torch.Tensor) -> bool:
@@ -228,10 +233,10 @@ def _unfit(operator: PlannedOperator, values: Sequence[Any]) -> str:
     symbolic = next((n for n, value in enumerate(values) if _is_symbolic(value)), None)
     if symbolic is not None:
         return f"a size or stride of tensor {symbolic} is symbolic"
-    own = tuple(layout_of(t) if seen else None for t, seen in zip(values, operator.looked_at, strict=True))
-    if own in operator.calls:
+    key = operator.key_of(values)
+    if key in operator.calls:
         return ""
-    return _nearest(own, list(operator.calls))
+    return _nearest(key, list(operator.calls))
 
 
 def _strided(operator: PlannedOperator, values: Sequence[Any]) -> list[int]:
@@ -262,11 +267,11 @@ def _are_written(nodes: Sequence[fx.Node]) -> bool:
     return any(memory.roots[node] & written for node in nodes)
 
 
-def _nearest(own: Key, known: list[Key]) -> str:
+def _nearest(key_here: Key, measured: list[Key]) -> str:
     """In what a call differs from all that was measured."""
     fields = ("shape", "strides", "dtype")
-    closest = max(known, key=lambda key: sum(a == b for a, b in zip(key, own, strict=True)))
-    for number, (here, there) in enumerate(zip(own, closest, strict=True)):
+    closest = max(measured, key=lambda key: sum(a == b for a, b in zip(key, key_here, strict=True)))
+    for number, (here, there) in enumerate(zip(key_here, closest, strict=True)):
         if here is not None and there is not None and here != there:
             differing = ((word, a, b) for word, a, b in zip(fields, here, there, strict=True) if a != b)
             word, is_now, was = next(differing)

@@ -42,17 +42,17 @@ _MOST_INPUTS = 16
 
 def spread(outputs: Sequence[Any]) -> list[str]:
     """Name each way in which the outputs of one call are alike."""
-    found = []
-    for one in outputs:
-        if not _counts(one):
+    problems = []
+    for output in outputs:
+        if not _counts(output):
             continue
-        values = one.detach().float()
+        values = output.detach().float()
         low, high = values.aminmax()
         if low == high:
-            found.append("constant output")
+            problems.append("constant output")
         elif float(high - low) < TINY or float(values.std()) < TINY:
-            found.append("outputs close to each other")
-    return list(dict.fromkeys(found))
+            problems.append("outputs close to each other")
+    return list(dict.fromkeys(problems))
 
 
 def dependence(
@@ -70,12 +70,12 @@ def dependence(
         return []
     if not _changed(outputs, call(list(others))):
         return ["outputs hardly depend on the inputs"]
-    found = []
+    unread = []
     for place in places[:_MOST_INPUTS]:
-        given = [others[place] if at == place else value for at, value in enumerate(inputs)]
-        if not _differ(outputs, call(given)):
-            found.append(f"no output depends on input {place}")
-    return found
+        mixed = [others[place] if at == place else value for at, value in enumerate(inputs)]
+        if not _differ(outputs, call(mixed)):
+            unread.append(f"no output depends on input {place}")
+    return unread
 
 
 def _counts(value: Any) -> bool:
@@ -189,8 +189,8 @@ def check_subgraph(subgraph: Subgraph, device: str = "cpu") -> CheckResult:
 def _run(module: torch.nn.Module, values: list[Any], inputs: list[Any]) -> list[Any]:
     """The outputs for copies of the values, each on the device of its input."""
     copies = [
-        value.to(own.device, copy=True) if isinstance(value, torch.Tensor) else value
-        for value, own in zip(values, inputs, strict=True)
+        value.to(like.device, copy=True) if isinstance(value, torch.Tensor) else value
+        for value, like in zip(values, inputs, strict=True)
     ]
     with torch.no_grad():
         return pytree.tree_leaves(module(*copies))
@@ -229,8 +229,8 @@ def _analysable(module: torch.nn.Module, inputs: list[Any], outputs: list[Any], 
         if reason := unknown_operator(node):
             problems.append(f"{file}: operator {node.name}: {reason}")
     if not problems:
-        given = [inputs[i] for i in captured.order]
-        got = _run(graph_module, given, given)
+        values = [inputs[i] for i in captured.order]
+        got = _run(graph_module, values, values)
         problems = [
             f"{file}: {problem}" for problem in _unequal(outputs, got, "eager and the captured graph")
         ]
@@ -240,15 +240,15 @@ def _analysable(module: torch.nn.Module, inputs: list[Any], outputs: list[Any], 
 def unknown_operator(node: torch.fx.Node) -> str | None:
     """Why the operator of a node is not analysable; None if it is."""
     if node.op == "call_method":
-        known = hasattr(torch.Tensor, str(node.target))
-        return None if known else f"{node.target} is not a method of torch.Tensor"
+        is_known = hasattr(torch.Tensor, str(node.target))
+        return None if is_known else f"{node.target} is not a method of torch.Tensor"
     if node.op == "call_function":
         home = getattr(node.target, "__module__", None) or ""
         builtin = node.target in vars(operator).values()
-        known = (
+        is_known = (
             builtin or home.split(".")[0] in KNOWN_MODULES or isinstance(node.target, torch._ops.OpOverload)
         )
-        return None if known else f"{node.target} comes from {home or 'nowhere'}, not from torch"
+        return None if is_known else f"{node.target} comes from {home or 'nowhere'}, not from torch"
     if node.op == "call_module":
         return f"calls the module {node.target}; a subgraph takes its parameters as inputs"
     return None

@@ -194,11 +194,11 @@ def _outside(meta: TensorMeta, values: torch.Tensor, spread: torch.Tensor) -> to
     """
     if values.is_complex() or not values.numel():
         return values
-    known = (
+    limits = (
         [meta.min_val, meta.max_val] if meta.data is None else [min(_flat(meta.data)), max(_flat(meta.data))]
     )
     turns = torch.arange(values.numel()).reshape(values.shape) % min(OUTSIDE, values.numel())
-    for turn, (limit, side) in enumerate(zip(known, (-1.0, 1.0), strict=True)):
+    for turn, (limit, side) in enumerate(zip(limits, (-1.0, 1.0), strict=True)):
         if limit is not None and abs(limit) < _OVERFLOWS:
             further = limit + side * ((values - limit).abs() + 0.1 * spread)
             values = torch.where(turns == turn, further, values)
@@ -238,11 +238,11 @@ def _from_noise(
     seeds = torch.randint(1 << 62, (len(parts),), generator=generator).tolist()
 
     def draw(part: torch.Tensor, seed: int) -> None:
-        own = torch.Generator().manual_seed(seed)
-        part.copy_(values(torch.randn(part.shape, generator=own, dtype=kind)))
+        part_generator = torch.Generator().manual_seed(seed)
+        part.copy_(values(torch.randn(part.shape, generator=part_generator, dtype=kind)))
 
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as beside:
-        list(beside.map(draw, parts, seeds))
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        list(threads.map(draw, parts, seeds))
     return whole
 
 

@@ -50,8 +50,8 @@ class TensorMeta:
     """In elements; None: contiguous. The evaluator draws its inputs contiguous all the same."""
     requires_grad: bool = False
     role: str = ""
-    """What the graph uses it for (uses.py; no file holds it): `positive`, `mask`, `index`, `rising` for
-    indices that rise within a row, or `any` number of its dtype. `recorded`: nothing is drawn beyond what
+    """The use that the graph makes of it (uses.py; no file holds it): `positive`, `mask`, `index`, `rising`
+    for indices that rise within a row, or `any` number of its dtype. `recorded`: nothing is drawn beyond what
     was recorded."""
 
     @property

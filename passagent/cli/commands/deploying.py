@@ -128,12 +128,12 @@ def measure(
     from passagent.tasks.extract.factories import load_model
 
     packages = load_packages(passes)
-    found = measure_model(load_model(spec, inputs), packages, modes or None)
+    measured = measure_model(load_model(spec, inputs), packages, modes or None)
     if out is not None:
-        drop(packages[0], found.losers, Path(out))
-    print(json.dumps(found.data()) if as_json else found)
-    if found.unequal:
-        raise PassagentError(f"outputs are not eager's: {found.unequal[0]}")
+        drop(packages[0], measured.losers, Path(out))
+    print(json.dumps(measured.data()) if as_json else measured)
+    if measured.unequal:
+        raise PassagentError(f"outputs are not eager's: {measured.unequal[0]}")
 
 
 def explain(passes: str, spec: str, inputs: str | None, as_json: bool) -> None:
@@ -142,5 +142,5 @@ def explain(passes: str, spec: str, inputs: str | None, as_json: bool) -> None:
     from passagent.deploy.rewriting import explain_model
     from passagent.tasks.extract.factories import load_model
 
-    found = explain_model(load_model(spec, inputs), load_packages(passes))
-    print(json.dumps(asdict(found)) if as_json else found)
+    explained = explain_model(load_model(spec, inputs), load_packages(passes))
+    print(json.dumps(asdict(explained)) if as_json else explained)

@@ -10,14 +10,14 @@ import black
 import torch
 from torch import fx
 
+from passagent.deploy.loading import planned_passes
 from passagent.errors import UsageError
 from passagent.evaluator.candidate import TESTS
-from passagent.evaluator.matching.rewrite import PlannedPass, apply_passes
+from passagent.evaluator.matching.rewrite import apply_passes
 from passagent.evaluator.result import EXACT_T
 from passagent.evaluator.score import tolerance
 from passagent.plan.messages import Subgraph
 from passagent.plan.model import Recording
-from passagent.plan.recorded_pattern import pattern_graph
 from passagent.tasks.graphio import load_graph
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.reader import Task
@@ -41,8 +41,8 @@ def read_cases(recording: Recording, subgraphs: Sequence[Subgraph], task: Task, 
     `subgraphs` are those of `task`; eager runs on `device`. Raises UsageError where it cannot, ValueError for
     what cannot be written as Python.
     """
-    passes = [PlannedPass(one.name, one.file, pattern_graph(one.pattern)) for one in recording.passes]
-    cases: Cases = {one.name: {} for one in passes}
+    passes = planned_passes(recording)
+    cases: Cases = {recorded.name: {} for recorded in passes}
     layouts = set[tuple[str, str]]()
     for subgraph, source in zip(subgraphs, task.subgraphs, strict=True):
         graph_module = load_graph(subgraph.nodes)

@@ -18,7 +18,7 @@ NEEDS = {"cpp": "a C++ compiler", "cuda": "NVRTC (it comes with torch)", "triton
 
 @dataclass
 class Delivery:
-    """What is written of a candidate."""
+    """A candidate as it is written for review."""
 
     run: str
     node: int
@@ -32,7 +32,7 @@ class Delivery:
     """Relative file names to texts."""
     recording: Recording | None = None
     notes: list[str] = field(default_factory=list)
-    """What a reader should know, a sentence each."""
+    """Remarks for the reader, a sentence each."""
 
 
 def figures(evaluation: Evaluation) -> str:
@@ -55,7 +55,9 @@ def readme(delivery: Delivery) -> str:
         _table(evaluation.graphs),
     ]
     if recording is not None:
-        digests = dict.fromkeys(plan.digest()[:12] for one in recording.passes for plan in one.plans)
+        digests = dict.fromkeys(
+            plan.digest()[:12] for recorded in recording.passes for plan in recorded.plans
+        )
         parts.append(f"Plans (SHA-256, first digits): {', '.join(digests)}. `plan.txt` shows them.")
     if delivery.notes:
         parts.append("Good to know:\n\n" + "\n".join(f"- {note}" for note in delivery.notes))
@@ -83,16 +85,16 @@ def _passes(files: dict[str, str], recording: Recording | None) -> str:
     if recording is None:
         return "\n".join(f"- `{name}.py`" for name in json.loads(files[MANIFEST]))
     lines = []
-    for number, one in enumerate(recording.passes):
+    for number, recorded in enumerate(recording.passes):
         served = [s for s in recording.subgraphs if any(call.number == number for call in s.calls)]
-        targets = (node.target for node in one.pattern if node.op.startswith("call"))
+        targets = (node.target for node in recorded.pattern if node.op.startswith("call"))
         fused = dict.fromkeys(operator_name(target) for target in targets)
-        kinds = " and ".join(LANGUAGES[kind] for kind in _kinds([one])) or "views, without a kernel"
+        kinds = " and ".join(LANGUAGES[kind] for kind in _kinds([recorded])) or "views, without a kernel"
         lines.append(
-            f"- `{one.file}` fuses {listed([*fused])}: {kinds}. "
+            f"- `{recorded.file}` fuses {listed([*fused])}: {kinds}. "
             f"It serves {len(served)} of the {len(recording.subgraphs)} subgraphs."
             if served
-            else f"- `{one.file}` matches nothing in the task."
+            else f"- `{recorded.file}` matches nothing in the task."
         )
     return "\n".join(lines)
 
@@ -135,10 +137,10 @@ def _table(graphs: Iterable[GraphResult]) -> str:
     ]
     for graph in graphs:
         speedup = graph.speedup
-        shown = _interval(speedup.e2e, speedup.low, speedup.high) if speedup else graph.status
+        interval = _interval(speedup.e2e, speedup.low, speedup.high) if speedup else graph.status
         times = [f"{ms:.4f}" if ms is not None else "-" for ms in (graph.eager_ms, graph.compiled_ms)]
         level = "-" if graph.passes_from_t is None else str(graph.passes_from_t)
-        rows.append(f"| {graph.name} | {graph.dtype} | {shown} | {' | '.join(times)} | {level} |")
+        rows.append(f"| {graph.name} | {graph.dtype} | {interval} | {' | '.join(times)} | {level} |")
     return "\n".join(rows)
 
 
@@ -149,22 +151,24 @@ def _interval(value: float | None, low: float | None, high: float | None) -> str
 
 
 def _kinds(passes: Iterable[Pass]) -> list[str]:
-    kinds = {kernel.kind for one in passes for plan in one.plans for kernel in plan.kernels.values()}
+    kinds = {
+        kernel.kind for recorded in passes for plan in recorded.plans for kernel in plan.kernels.values()
+    }
     return [kind for kind in LANGUAGES if kind in kinds]
 
 
 def _device(evaluation: Evaluation) -> str:
-    known = evaluation.environment
+    environment = evaluation.environment
     if evaluation.device != "cpu":
-        return str(known.get("gpu", evaluation.device))
-    threads = known.get("threads")
+        return str(environment.get("gpu", evaluation.device))
+    threads = environment.get("threads")
     many = f", {threads} thread{'s' if threads > 1 else ''}" if threads else ""
-    return f"{known.get('cpu', 'a CPU')}{many}"
+    return f"{environment.get('cpu', 'a CPU')}{many}"
 
 
 def _versions(evaluation: Evaluation) -> str:
-    known = [(name, evaluation.environment.get(name)) for name in ("torch", "triton", "python")]
-    return ", ".join(f"{name} {version}" for name, version in known if version)
+    versions = [(name, evaluation.environment.get(name)) for name in ("torch", "triton", "python")]
+    return ", ".join(f"{name} {version}" for name, version in versions if version)
 
 
 def listed(words: list[str]) -> str:

@@ -35,12 +35,12 @@ class Problem:
     @property
     def name(self) -> str:
         """Return the file name that KernelBench's scripts look for in a run's directory."""
-        found = _NUMBERED.search(self.file)
-        if found is None:
+        match = _NUMBERED.search(self.file)
+        if match is None:
             raise UsageError(
                 f"{self.file}: is not named levelN/NUMBER_NAME.py, as KernelBench's problems are"
             )
-        level, number = found[1] or found[3], found[2] or found[4]
+        level, number = match[1] or match[3], match[2] or match[4]
         return f"level_{level}_problem_{number}_sample_0_kernel.py"
 
 
@@ -107,7 +107,7 @@ def kernelbench_module(task: Task, problem: Problem, recording: Recording, files
 
 
 def _about(subject: str, recording: Recording) -> str:
-    passes = ", ".join(one.name for one in recording.passes)
+    passes = ", ".join(recorded.name for recorded in recording.passes)
     return (
         f"{subject} with {passes} in place. What it holds of passagent\n"
         "is under the Apache License 2.0 (https://www.apache.org/licenses/LICENSE-2.0).\n"
@@ -126,10 +126,10 @@ def _place(original: str, arguments: Sequence[str]) -> str:
     plain = original.removeprefix("L_").removesuffix("_")
     if plain in arguments:
         return plain
-    found = _WEIGHT.fullmatch(original)
-    if found is None:
+    match = _WEIGHT.fullmatch(original)
+    if match is None:
         raise UsageError(f"--format kernelbench: {original} is neither an argument nor a weight of Model")
-    path = [*(found["path"].split("_modules_") if found["path"] else ()), found["name"]]
+    path = [*(match["path"].split("_modules_") if match["path"] else ()), match["name"]]
     return "self" + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in path)
 
 
@@ -145,9 +145,11 @@ def _model(problem: Problem, forward: ast.FunctionDef) -> str:
         if isinstance(node, ast.ClassDef) and node.name == "Model":
             node.name = "ModelNew"
             node.body = [
-                forward if isinstance(one, ast.FunctionDef) and one.name == "forward" else one
-                for one in node.body
-                if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
+                forward
+                if isinstance(statement, ast.FunctionDef) and statement.name == "forward"
+                else statement
+                for statement in node.body
+                if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant))
             ]
     return ast.unparse(ast.fix_missing_locations(Renamed().visit(tree)))
 
@@ -198,13 +200,15 @@ def solution(task: Task, recording: Recording, files: dict[str, str], run: str) 
         f"def run({', '.join(parameters)}):\n" + "\n".join(choices) + f"\n    raise ValueError({message!r})\n"
     )
     about, main = _about(f"Definition {name}", recording), "\n\n".join(["\n".join(heads), *functions])
-    kernels = (kernel for one in recording.passes for plan in one.plans for kernel in plan.kernels.values())
+    kernels = (
+        kernel for recorded in recording.passes for plan in recorded.plans for kernel in plan.kernels.values()
+    )
     return {
         "name": f"{name}_passagent_{run}",
         "definition": name,
         "author": "passagent",
         "spec": {
-            "language": "triton" if any(one.kind == "triton" for one in kernels) else "python",
+            "language": "triton" if any(recorded.kind == "triton" for recorded in kernels) else "python",
             "target_hardware": ["cpu" if recording.device == "cpu" else "cuda"],
             "entry_point": f"{_ENTRY}::run",
             "dependencies": [],

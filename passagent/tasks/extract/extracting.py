@@ -98,33 +98,37 @@ def find_difference(
     if len(outputs) != len(expected):
         return f"gives {len(outputs)} outputs, the model {len(expected)}", False
     is_exact = True
-    for number, (one, other) in enumerate(zip(outputs, expected, strict=True)):
-        if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
-            if one != other:
-                return f"output {number} is {one!r}, of the model {other!r}", False
+    for number, (output, other) in enumerate(zip(outputs, expected, strict=True)):
+        if not isinstance(output, torch.Tensor) or not isinstance(other, torch.Tensor):
+            if output != other:
+                return f"output {number} is {output!r}, of the model {other!r}", False
             continue
-        if (one.shape, one.dtype) != (other.shape, other.dtype):
+        if (output.shape, output.dtype) != (other.shape, other.dtype):
             return f"output {number} is of another shape or dtype than the model's", False
-        if equal(one, other):
+        if equal(output, other):
             continue
         is_exact = False
-        scale = torch.finfo(one.dtype).eps / torch.finfo(torch.float32).eps if one.is_floating_point() else 0
-        if not close(one, other, rtol * scale, atol * scale):
+        scale = (
+            torch.finfo(output.dtype).eps / torch.finfo(torch.float32).eps
+            if output.is_floating_point()
+            else 0
+        )
+        if not close(output, other, rtol * scale, atol * scale):
             return f"output {number} differs from the model's", False
     return "", is_exact
 
 
 def _other_nodes(clean: CleanGraph, module: torch.nn.Module) -> str:
     """In what a graph that is captured again differs; empty if it does not."""
-    own = specialised(clean)
+    own_clean = specialised(clean)
     with quiet():
         again = capture(module, clean.values)
     other = clean_graph(again.graph_module, [clean.values[position] for position in again.order])
-    first = structural_hash(own.graph, input_metas(own.names, own.values)).instance
+    first = structural_hash(own_clean.graph, input_metas(own_clean.names, own_clean.values)).instance
     second = structural_hash(other.graph, input_metas(other.names, other.values)).instance
     if first == second:
         return ""
-    counts = [sum(node.op.startswith("call") for node in graph.nodes) for graph in (own.graph, other.graph)]
+    counts = [sum(node.op.startswith("call") for node in clean.graph.nodes) for clean in (own_clean, other)]
     return f"captured again it is another graph: {counts[1]} operators, the model's {counts[0]}"
 
 

@@ -39,10 +39,10 @@ def scheduled_kernels(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Ke
     from torch._inductor.compile_fx import compile_fx
     from torch._inductor.utils import fresh_cache
 
-    found: list[Kernels] = []
+    schedules: list[Kernels] = []
 
     def look(nodes: list[Any]) -> list[Any]:
-        found.append(_kernels(nodes))
+        schedules.append(_kernels(nodes))
         raise _Scheduled
 
     settings = {"_post_fusion_custom_pass": look, "force_disable_caches": True, "fx_graph_cache": False}
@@ -51,20 +51,20 @@ def scheduled_kernels(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Ke
         try:
             compile_fx(tagged, list(inputs))
         except Exception as error:
-            if not found:
+            if not schedules:
                 text = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
                 raise PassagentError(f"Inductor cannot schedule the graph: {text}") from error
-    return found[0] if found else Kernels([], frozenset())
+    return schedules[0] if schedules else Kernels([], frozenset())
 
 
 def _tagged(graph_module: fx.GraphModule) -> fx.GraphModule:
     """A copy in which each node carries its name; what is made of the node inherits it."""
     copy = fx.GraphModule(graph_module, fx.Graph())
-    known: dict[fx.Node, fx.Node] = {}
-    output = copy.graph.graph_copy(graph_module.graph, known)
+    copies: dict[fx.Node, fx.Node] = {}
+    output = copy.graph.graph_copy(graph_module.graph, copies)
     copy.graph.output(output)
-    for node, made in known.items():
-        made.meta = {**node.meta, "custom": {_KEY: node.name}}
+    for node, tagged in copies.items():
+        tagged.meta = {**node.meta, "custom": {_KEY: node.name}}
     copy.recompile()
     return copy
 

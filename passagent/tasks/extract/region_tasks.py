@@ -59,12 +59,12 @@ def operator_times(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> dict[
 class _Observed(fx.Interpreter):
     """Runs a graph; times its operators, names them to the profiler, and keeps the values of some nodes."""
 
-    def __init__(self, graph_module: fx.GraphModule, kept: Collection[str] = ()) -> None:
+    def __init__(self, graph_module: fx.GraphModule, nodes: Collection[str] = ()) -> None:
         super().__init__(graph_module)
-        self._kept = kept
+        self._kept = nodes
         self.times: dict[str, list[float]] = defaultdict(list)
         self.values: dict[str, Any] = {}
-        """As they were when they were made, whatever later operators write."""
+        """Copies, taken when the values were made."""
 
     def run_node(self, n: fx.Node) -> Any:
         """The node's value."""
@@ -179,13 +179,13 @@ def extract_regions(
                     groups[hashes.structure].append(_Occurrence(piece, region, hashes, seconds))
         if not groups:
             raise PassagentError(f"{model.name}: Inductor fuses nothing in it that is a region")
-        ordered = sorted(groups.values(), key=lambda group: -sum(one.seconds for one in group))
+        ordered = sorted(groups.values(), key=lambda group: -sum(occurrence.seconds for occurrence in group))
         device, tasks = device_of(captured), list[RegionTask]()
         for number, group in enumerate(ordered, start=1):
             operators = tuple(map(name_of, group[0].region.nodes))
             name = f"{number:02}_{'_'.join(word.strip('_') for word in operators)}"[:60].rstrip("_")
             instances, problems = _write(place / name, model, device, group)
-            seconds, count = sum(one.seconds for one in group), sum(instances.values())
+            seconds, count = sum(occurrence.seconds for occurrence in group), sum(instances.values())
             share = seconds / total if total else 0.0
             tasks.append(RegionTask(name, operators, count, share, seconds, instances, problems))
         regions = Regions(out, tasks, total, refused, captured.breaks, model_hash(captured))

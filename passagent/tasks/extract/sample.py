@@ -82,12 +82,12 @@ def _statistics(value: torch.Tensor, is_weight: bool) -> dict[str, Any]:
         return {"levels": tuple(wide.unique().tolist()[:LEVELS])}
     low, high = float(finite.min()), float(finite.max())
     std = float(finite.std()) if finite.numel() > 1 else 0.0
-    found = {"mean": float(finite.mean()), "std": std if math.isfinite(std) else 0.0}
+    facts = {"mean": float(finite.mean()), "std": std if math.isfinite(std) else 0.0}
     if low >= 0 and low != high and not is_weight:
-        found["min_val"] = low  # what is never negative stays so, and a probability below 1
+        facts["min_val"] = low  # what is never negative stays so, and a probability below 1
         if high <= 1:
-            found["max_val"] = high
-    return found
+            facts["max_val"] = high
+    return facts
 
 
 _FIXED = """from sympy import Symbol, symbols
@@ -107,12 +107,12 @@ def write_sample(
     `metas`: of the placeholders; `extra`: further facts for graph_net.json.
     """
     path.mkdir(parents=True)
-    found = structural_hash(graph, metas)
+    hashes = structural_hash(graph, metas)
     files = {
         "model.py": model_text(graph),
         "weight_meta.py": meta_source(metas),
         "input_meta.py": "",
-        "graph_hash.txt": f"{found.instance}\n",
+        "graph_hash.txt": f"{hashes.instance}\n",
     }
     if not extra.get("dynamic"):
         files["input_tensor_constraints.py"] = _FIXED
@@ -124,11 +124,11 @@ def write_sample(
         "num_nodes_required": 1,
         "dynamic": False,
         "model_name": name,
-        "structure_hash": found.structure,
+        "structure_hash": hashes.structure,
         **extra,
     }
     (path / "graph_net.json").write_text(json.dumps(facts, indent=4) + "\n", encoding="utf-8")
-    return found
+    return hashes
 
 
 def write_list(path: Path, names: Sequence[str]) -> None:
@@ -146,14 +146,14 @@ def whole_directory(out: Path) -> Iterator[Path]:
         raise UsageError(f"--out {out}: is there already; name another directory, or remove it")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-        beside.chmod(0o755)
+        part = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+        part.chmod(0o755)
     except OSError as error:
         raise os_fault(error, out, "--out") from error
     try:
-        yield beside
-        os.rename(beside, out)
+        yield part
+        os.rename(part, out)
     except OSError as error:
         raise os_fault(error, out, "--out") from error
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(part, ignore_errors=True)

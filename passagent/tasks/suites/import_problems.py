@@ -64,8 +64,8 @@ def import_problems(problems: Sequence[Problem], out: Path, how: How) -> Iterato
         return
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for left in out.glob(".*.part"):
-            shutil.rmtree(left)
+        for unfinished in out.glob(".*.part"):
+            shutil.rmtree(unfinished)
     except OSError as error:
         raise os_fault(error, out, "--out") from error
     servers = SimpleQueue[ForkServer]()

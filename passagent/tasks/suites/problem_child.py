@@ -120,12 +120,12 @@ def _called_twice(model: Any) -> list[Any]:
         first = set_aside(pytree.tree_leaves(model.module(*copied(model.args), **model.kwargs)))
         torch.manual_seed(1)
         second = pytree.tree_leaves(model.module(*copied(model.args), **model.kwargs))
-    if not any(isinstance(one, torch.Tensor) for one in first):
+    if not any(isinstance(output, torch.Tensor) for output in first):
         raise Refused(
             "no_tensor", f"{model.name}: a call returns {type(first[0] if first else None).__name__}"
         )
-    for one, other in zip(first, second, strict=True):
-        if isinstance(one, torch.Tensor) and not equal(one, other) and not close(one, other):
+    for output, other in zip(first, second, strict=True):
+        if isinstance(output, torch.Tensor) and not equal(output, other) and not close(output, other):
             raise Refused("random", f"{model.name}: two calls with the same inputs give different outputs")
     return first
 
@@ -133,8 +133,8 @@ def _called_twice(model: Any) -> list[Any]:
 def _texts(path: Path, facts: dict[str, Any]) -> dict[str, str]:
     """The files of a subgraph; its graph_net.json says where it comes from."""
     files = {file.name: file.read_text(encoding="utf-8") for file in sorted(path.iterdir())}
-    known = json.loads(files["graph_net.json"])
-    files["graph_net.json"] = json.dumps(known | facts, indent=4) + "\n"
+    recorded = json.loads(files["graph_net.json"])
+    files["graph_net.json"] = json.dumps(recorded | facts, indent=4) + "\n"
     return files
 
 
@@ -144,23 +144,23 @@ def _refusal(error: BaseException, scratch: Path, problem: Problem) -> Answer:
         return Answer(reason=error.reason, message=_line(str(error), scratch))
     text = _line(f"{type(error).__name__}: {error}", scratch)
     where = _place(error, scratch, problem)
-    told = f"{where}: {text}" if where else text
+    message = f"{where}: {text}" if where else text
     if isinstance(error, ModuleNotFoundError):
         return Answer(
             reason="missing_package", message=f"{where or problem.name}: needs the package {error.name}"
         )
     if isinstance(error, MemoryError | MachineFault) or _lacks_memory(text):
-        return Answer(reason="memory", message=told)
+        return Answer(reason="memory", message=message)
     if re.search(r"not compiled with CUDA|No CUDA GPUs|NVIDIA driver|Torch not compiled", text):
-        return Answer(reason="needs_gpu", message=told)
+        return Answer(reason="needs_gpu", message=message)
     if type(error).__name__ in ("PassagentError", "TaskError"):
         return Answer(reason="not_captured", message=text.partition(": ")[2])
-    return Answer(reason="fails", message=told)
+    return Answer(reason="fails", message=message)
 
 
 def _lacks_memory(text: str) -> bool:
     """Find the words of torch on the CPU, of its allocator on a GPU, or of a library of NVIDIA."""
-    return any(said in text for said in ("can't allocate memory", "out of memory", "_ALLOC_FAILED"))
+    return any(words in text for words in ("can't allocate memory", "out of memory", "_ALLOC_FAILED"))
 
 
 def _place(error: BaseException, scratch: Path, problem: Problem) -> str:

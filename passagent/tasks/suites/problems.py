@@ -157,16 +157,16 @@ def find_problems(suite: str, place: str, levels: Sequence[int]) -> list[Problem
     if not root.exists():
         raise UsageError(f"{place}: no such file or directory")
     try:
-        found = list(_FINDERS[suite](root, levels))
+        problems = list(_FINDERS[suite](root, levels))
     except OSError as error:
         raise os_fault(error, root, "PATH") from error
-    if not found:
+    if not problems:
         raise UsageError(f"{place}: holds no problem of {suite}; it looks for {_LOOKS_FOR[suite]}")
-    return found
+    return problems
 
 
 def _kernelbench(root: Path, levels: Sequence[int]) -> Iterator[Problem]:
-    base = next((one for one in (root / "KernelBench", root) if any(one.glob("level*"))), root)
+    base = next((place for place in (root / "KernelBench", root) if any(place.glob("level*"))), root)
     for level in levels:
         for path in sorted(base.glob(f"level{level}/*.py"), key=_number):
             yield Problem(
@@ -178,8 +178,8 @@ def _kernelbench(root: Path, levels: Sequence[int]) -> Iterator[Problem]:
 
 
 def _number(path: Path) -> tuple[int, str]:
-    found = re.match(r"\d+", path.name)
-    return int(found.group()) if found else 0, path.name
+    match = re.match(r"\d+", path.name)
+    return int(match.group()) if match else 0, path.name
 
 
 def _flashinfer(root: Path, _levels: Sequence[int]) -> Iterator[Problem]:
@@ -209,16 +209,16 @@ def _gpumode(root: Path, _levels: Sequence[int]) -> Iterator[Problem]:
         if not (here / "reference.py").is_file():
             continue
         task = yaml.safe_load(path.read_text(encoding="utf-8"))
-        beside = [here / "reference.py", *sorted(here.glob("*.py")), *sorted(here.parent.glob("*.py"))]
+        files = [here / "reference.py", *sorted(here.glob("*.py")), *sorted(here.parent.glob("*.py"))]
         sources: dict[str, str] = {}
-        for file in beside:
+        for file in files:
             sources.setdefault(file.name, file.read_text(encoding="utf-8"))
         yield Problem(
             name=here.name,
             group=here.parent.name,
             origin=_origin("gpumode", path, root),
             files=sources,
-            arguments=[dict(one) for one in task.get("tests") or [] if isinstance(one, dict)],
+            arguments=[dict(test) for test in task.get("tests") or [] if isinstance(test, dict)],
         )
 
 
@@ -229,11 +229,13 @@ def _operators(words: str) -> Iterator[Problem]:
     except ModuleNotFoundError as error:
         raise UsageError(f"torch's samples need {error.name}; pip install {error.name}") from error
 
-    known = {info.name for info in op_db}
-    names = sorted(known) if words == "all" else [word.strip() for word in words.split(",")]
+    names_of_samples = {info.name for info in op_db}
+    names = sorted(names_of_samples) if words == "all" else [word.strip() for word in words.split(",")]
     for name in names:
-        if name not in known:
-            raise UsageError(f"opinfo: torch has no samples of {name!r}{closest(name, sorted(known))}")
+        if name not in names_of_samples:
+            raise UsageError(
+                f"opinfo: torch has no samples of {name!r}{closest(name, sorted(names_of_samples))}"
+            )
         origin = Origin(suite="opinfo", file=name, licence="BSD-3-Clause")
         yield Problem(name=name.replace(".", "_"), group="operators", origin=origin)
 
