@@ -42,7 +42,7 @@ class PassesInGraph(CustomGraphPass):
 
     def uuid(self) -> Any:
         """The content of the packages and of this code; None, no caching, if another pass has none."""
-        others = [_uuid(graph_pass) for graph_pass in _several(self.before)]
+        others = [getattr(graph_pass, "uuid", lambda: None)() for graph_pass in _several(self.before)]
         if None in others:
             return None
         return ("passagent", _code(), *(package.digest for package in self.packages), *map(repr, others))
@@ -86,10 +86,6 @@ def _several(passes: Any) -> list[Any]:
     if passes is None:
         return []
     return list(passes) if isinstance(passes, list | tuple) else [passes]
-
-
-def _uuid(graph_pass: Any) -> Any:
-    return graph_pass.uuid() if hasattr(graph_pass, "uuid") else None
 
 
 def _code() -> str:

@@ -96,17 +96,14 @@ class Optimized:
         return plain | {"measurement": self.measurement.data() if self.measurement else None}
 
     def __str__(self) -> str:
-        return "\n".join(self.summary())
-
-    def summary(self) -> list[str]:
-        """The lines that end the command."""
         lines = [f"{region.name}: {_outcome(region)}" for region in self.regions]
         lines += [str(self.measurement)] if self.measurement else []
-        if self.package is None:
-            return [*lines, self.headline()]
-        graphs = ', "triton.cudagraphs": True' if self.mode != "default" else ""
-        call = f'torch.compile(model, backend="passagent", options={{"passes": "{self.package}"{graphs}}})'
-        return [*lines, self.headline(), f"use it: {call}"]
+        lines.append(self.headline())
+        if self.package is not None:
+            graphs = ', "triton.cudagraphs": True' if self.mode != "default" else ""
+            options = f'{{"passes": "{self.package}"{graphs}}}'
+            lines.append(f'use it: torch.compile(model, backend="passagent", options={options})')
+        return "\n".join(lines)
 
     def markdown(self) -> str:
         """Return the content of report.md."""

@@ -269,6 +269,10 @@ bypass-selection = true
 """
 
 
+_MEASURED = {"as_score", "as_low", "as_high", "device", "dispatch", "reference", "environment"}
+"""Facts of an evaluation that the manifest has, beside the speedups."""
+
+
 def read_sources(sources: Sequence[str], tasks: Sequence[str], runs_dir: str) -> Iterator[Source]:
     """The candidates that the words name: a run's best, or a directory with its task among `tasks`.
 
@@ -301,24 +305,9 @@ def _run(word: str, runs_dir: str) -> Source:
         if not plans:
             raise UsageError(f"run {run.id} was measured with --dispatch python: its best pass has no plan")
         evaluation = confirmed_evaluation(store, node)
+        speedups = {g.name: g.speedup.model_dump() for g in evaluation.graphs if g.speedup is not None}
         facts = {
             "source": {"run": run.id, "node": node.id, "model": author_of(store, run, node)},
-            "measured": _measured(evaluation),
+            "measured": evaluation.model_dump(include=_MEASURED) | {"speedups": speedups},
         }
         return Source(run.id, nodes.get_files(store, node), plans, stored_task(run), facts)
-
-
-def _measured(evaluation: Any) -> dict[str, Any]:
-    """Return the manifest's facts of an evaluation."""
-    speedups = {
-        graph.name: graph.speedup.model_dump() for graph in evaluation.graphs if graph.speedup is not None
-    }
-    return {
-        "as_score": evaluation.as_score,
-        "as_interval": [evaluation.as_low, evaluation.as_high],
-        "device": evaluation.device,
-        "dispatch": evaluation.dispatch,
-        "reference": evaluation.reference,
-        "speedups": speedups,
-        "environment": evaluation.environment,
-    }

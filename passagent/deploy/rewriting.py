@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -101,10 +100,8 @@ def rewrite(graph: fx.Graph, packages: Iterable[Package], explains: bool = False
             name, tensors, others, copies = chosen
             for number in others:
                 tensors[number] = _made_contiguous(tensors[number], contiguous)
-            function = overload(name), tuple(tensors)
-            call = replace_match(
-                graph, deployed.planned, site, replacement=functools.partial(_given, function)
-            )
+            called = overload(name), tuple(tensors)
+            call = replace_match(graph, deployed.planned, site, replacement=lambda _, called=called: called)
             call.meta.pop("writes", None)  # it writes nothing: package_writing.py refuses what does
             results = {user.args[1]: user for user in call.users} if len(site.outputs) > 1 else {0: call}
             for number in copies.keys() & results.keys():
@@ -117,10 +114,6 @@ def rewrite(graph: fx.Graph, packages: Iterable[Package], explains: bool = False
             )
     graph.lint()
     return done
-
-
-def _given(call: tuple[Any, tuple[Any, ...]], _bindings: dict[str, Any]) -> Any:
-    return call
 
 
 def _matches(deployed: DeployedPass, graph: fx.Graph, done: Rewriting) -> Iterator[Match]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch._dynamo
@@ -43,8 +43,9 @@ class _GraphBreak(Exception):
     """Dynamo's reason, one line."""
 
 
-@dataclass
-class _Seen:
+class _Seen(NamedTuple):
+    """The graph of a call, its inputs and its outputs."""
+
     graph_module: torch.fx.GraphModule
     inputs: list[Any]
     outputs: list[Any]

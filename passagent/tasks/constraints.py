@@ -27,6 +27,7 @@ from passagent.errors import MachineFault, TaskError
 from passagent.system.faults import machine_fault
 from passagent.tasks.capture import capture
 from passagent.tasks.examples import locate
+from passagent.tasks.graphio import MODULES
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.large_tensors import close, equal, set_aside, slices
 from passagent.tasks.meta import meta_source, read_meta
@@ -107,8 +108,6 @@ def _differ(outputs: Sequence[Any], others: Sequence[Any]) -> bool:
 SEED = 0
 _COPIES = 2
 """Copies of the inputs at a time: each run has its own."""
-KNOWN_MODULES = ("torch", "math", "operator", "_operator", "builtins")
-"""Where a captured operator may come from; anything else is a custom operator that nobody can analyse."""
 
 
 @dataclass
@@ -245,9 +244,7 @@ def unknown_operator(node: torch.fx.Node) -> str | None:
     if node.op == "call_function":
         home = getattr(node.target, "__module__", None) or ""
         builtin = node.target in vars(operator).values()
-        is_known = (
-            builtin or home.split(".")[0] in KNOWN_MODULES or isinstance(node.target, torch._ops.OpOverload)
-        )
+        is_known = builtin or home.split(".")[0] in MODULES or isinstance(node.target, torch._ops.OpOverload)
         return None if is_known else f"{node.target} comes from {home or 'nowhere'}, not from torch"
     if node.op == "call_module":
         return f"calls the module {node.target}; a subgraph takes its parameters as inputs"

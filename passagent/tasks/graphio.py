@@ -19,7 +19,8 @@ from passagent.errors import TaskError
 
 _PLAIN = (bool, int, str)
 _TORCH_VALUES = {torch.dtype: "dtype", torch.memory_format: "memory_format", torch.layout: "layout"}
-_MODULES = ("torch", "operator", "_operator", "math", "builtins")
+MODULES = ("torch", "operator", "_operator", "math", "builtins")
+"""Where a captured operator may come from; anything else is a custom operator that nobody can analyse."""
 
 
 def dump_graph(graph_module: fx.GraphModule) -> list[dict[str, Any]]:
@@ -72,7 +73,7 @@ def target_name(target: Any) -> str:
     candidates += ["torch", "torch.nn.functional", "torch._C._nn", "torch._C._special", "torch._C._linalg"]
     candidates += ["torch._C._fft", "torch._C", "operator", "math", "builtins"]
     for candidate in candidates:
-        if candidate.split(".")[0] not in _MODULES:
+        if candidate.split(".")[0] not in MODULES:
             continue
         for attribute in sorted(names):
             try:
@@ -85,7 +86,7 @@ def target_name(target: Any) -> str:
 
 def _resolve(name: str) -> Any:
     module, _, path = name.partition(":")
-    if module.split(".")[0] not in _MODULES:
+    if module.split(".")[0] not in MODULES:
         raise TaskError(f"a graph may not call {name}")
     try:
         base: Any = torch if module == "torch" else importlib.import_module(module)

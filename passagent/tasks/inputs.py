@@ -91,7 +91,7 @@ def _draw(meta: TensorMeta, seed: int, variant: int) -> torch.Tensor:
     generator = generator_of(seed, variant, meta.name)
     if meta.levels is not None:
         return _levelled(meta, generator)
-    return (_recorded if variant == 0 else _varied(variant))(meta, generator)
+    return _varied(meta, generator, variant) if variant else _recorded(meta, generator)
 
 
 def generator_of(seed: int, variant: int | str, name: str) -> torch.Generator:
@@ -136,26 +136,22 @@ def _recorded(meta: TensorMeta, generator: torch.Generator) -> torch.Tensor:
     )
 
 
-def _varied(variant: int) -> Callable[[TensorMeta, torch.Generator], torch.Tensor]:
+def _varied(meta: TensorMeta, generator: torch.Generator, variant: int) -> torch.Tensor:
     """A draw of variant >= 1."""
-    scale = SPREADS[(variant - 1) % len(SPREADS)]
-
-    def draw(meta: TensorMeta, generator: torch.Generator) -> torch.Tensor:
-        dtype = getattr(torch, meta.dtype)
-        if meta.is_floating or dtype.is_complex:
-            if variant == BEYOND and not (meta.is_variance or meta.role == "recorded"):
-                shift = 0.5 + float(torch.rand((), generator=generator)) / 2
-                shift *= 0 if meta.is_parameter else 1 - 2 * int(torch.randint(2, (), generator=generator))
-                return _from_noise(meta, generator, lambda noise: _beyond(meta, noise, shift))
-            drawn = _from_noise(meta, generator, lambda noise: _varied_floats(meta, noise, scale))
-            return _with_few_far(drawn, meta, generator) if variant == RARE else drawn
-        if _is_bits(meta):
-            return _mask(meta, generator).to(dtype)
-        if meta.data is not None:
-            return _shuffled(torch.tensor(_flat(meta.data)).to(dtype).reshape(meta.shape), generator)
-        return _integers(meta, generator).to(dtype)
-
-    return draw
+    dtype = getattr(torch, meta.dtype)
+    if meta.is_floating or dtype.is_complex:
+        if variant == BEYOND and not (meta.is_variance or meta.role == "recorded"):
+            shift = 0.5 + float(torch.rand((), generator=generator)) / 2
+            shift *= 0 if meta.is_parameter else 1 - 2 * int(torch.randint(2, (), generator=generator))
+            return _from_noise(meta, generator, lambda noise: _beyond(meta, noise, shift))
+        scale = SPREADS[(variant - 1) % len(SPREADS)]
+        drawn = _from_noise(meta, generator, lambda noise: _varied_floats(meta, noise, scale))
+        return _with_few_far(drawn, meta, generator) if variant == RARE else drawn
+    if _is_bits(meta):
+        return _mask(meta, generator).to(dtype)
+    if meta.data is not None:
+        return _shuffled(torch.tensor(_flat(meta.data)).to(dtype).reshape(meta.shape), generator)
+    return _integers(meta, generator).to(dtype)
 
 
 def _varied_floats(meta: TensorMeta, noise: torch.Tensor, scale: float) -> torch.Tensor:

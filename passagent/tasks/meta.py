@@ -137,13 +137,14 @@ def _tensor_meta(node: ast.ClassDef, file: Path) -> TensorMeta:
             raise fail(key, f"'{key}' must be a number or None, not {fields[key]!r}")
     text = str(fields["dtype"])
     dtype, is_of_torch = text.removeprefix("torch."), text.startswith("torch.")
+    recorded: dict[str, Any] = {key: fields.get(key) for key in ("mean", "std", "min_val", "max_val", "data")}
     meta = TensorMeta(
         name=fields["name"],
         original_name=str(fields.get("original_name") or fields["name"]),
         shape=tuple(shape),
         dtype=_ALIASES.get(dtype, dtype) if is_of_torch else dtype,
         device=str(fields.get("device") or "cuda:0"),
-        **{key: fields.get(key) for key in ("mean", "std", "min_val", "max_val", "data")},
+        **recorded,
         levels=tuple(fields["levels"]) if fields.get("levels") else None,
         stride=tuple(fields["stride"]) if fields.get("stride") is not None else None,
         requires_grad=bool(fields.get("requires_grad")),

@@ -70,7 +70,8 @@ def wider(subgraph: Subgraph, graph_module: fx.GraphModule, order: Sequence[int]
         metas = [proposed.get(i, meta) for i, meta in enumerate(metas)]
         for i in [i for i in integers if metas[i].dtype == "bool" and i in fixed]:
             metas[i] = replace(metas[i], role="recorded")
-    reasons = [f"{metas[i].name}: {why}" for i, why in sorted(fixed.items()) if _is_one(metas[i])]
+    constant = [i for i in sorted(fixed) if len({*recorded_range(metas[i])}) == 1]
+    reasons = [f"{metas[i].name}: {fixed[i]}" for i in constant]
     return Wider(replace(subgraph, inputs=tuple(metas)), reasons)
 
 
@@ -82,7 +83,7 @@ def narrower(values: Wider) -> Wider:
     """One more float stays as recorded: those first that have limits. All after some; the same if all do."""
     metas = list(values.subgraph.inputs)
     pending = [i for i, meta in enumerate(metas) if meta.is_floating and not (meta.role or meta.is_variance)]
-    pending.sort(key=lambda i: not _has_limits(metas[i]))
+    pending.sort(key=lambda i: (metas[i].data, metas[i].min_val, metas[i].max_val) == (None, None, None))
     done = sum(meta.is_floating and meta.role == "recorded" for meta in metas)
     chosen = pending[:1] if done < _NARROWED else pending
     for i in chosen:
@@ -123,10 +124,6 @@ def wrong_indices(
                 except _Broken:
                     wrong.append((position, element, value))
     return wrong
-
-
-def _has_limits(meta: TensorMeta) -> bool:
-    return meta.data is not None or meta.min_val is not None or meta.max_val is not None
 
 
 def _variances(graph: fx.Graph, order: Sequence[int]) -> set[int]:
@@ -221,11 +218,6 @@ def _followed_value(meta: TensorMeta) -> Any:
     if meta.is_python_scalar or meta.is_integer or meta.dtype == "bool":
         return draw_one(meta, 0, 1)
     return torch.empty(meta.shape, dtype=getattr(torch, meta.dtype), device="meta")
-
-
-def _is_one(meta: TensorMeta) -> bool:
-    low, high = recorded_range(meta)
-    return low == high
 
 
 class _Broken(Exception):

@@ -87,8 +87,8 @@ def _passes(files: dict[str, str], recording: Recording | None) -> str:
     lines = []
     for number, recorded in enumerate(recording.passes):
         served = [s for s in recording.subgraphs if any(call.number == number for call in s.calls)]
-        targets = (node.target for node in recorded.pattern if node.op.startswith("call"))
-        fused = dict.fromkeys(operator_name(target) for target in targets)
+        names = [operator_name(node.target) for node in recorded.pattern if node.op.startswith("call")]
+        fused = dict.fromkeys(name for name in names if name not in ("dropout", "getitem"))
         kinds = " and ".join(LANGUAGES[kind] for kind in _kinds([recorded])) or "views, without a kernel"
         lines.append(
             f"- `{recorded.file}` fuses {listed([*fused])}: {kinds}. "

@@ -174,39 +174,28 @@ def extract_model(model: Model, out: Path, dynamic: bool = False, saves_memory: 
     `saves_memory`: see capture_model. Raises PassagentError where Dynamo cannot capture it, UsageError where
     `out` holds files.
     """
+    graphs = list[ExtractedGraph]()
     with whole_directory(out) as place:
         captured = capture_model(model, dynamic, saves_memory)
         device = device_of(captured)
-        graphs = [
-            _write(place, model, captured, number, device, dynamic) for number in range(len(captured.pieces))
-        ]
+        for number, piece in enumerate(captured.pieces):
+            name = model.name if len(captured.pieces) == 1 else f"{model.name}_{number}"
+            operators = sum(node.op.startswith("call") for node in piece.graph_module.graph.nodes)
+            facts = {"dynamic": dynamic, "order": number, "runs": piece.runs, "graph_breaks": captured.breaks}
+            try:
+                clean = clean_graph(piece.graph_module, piece.inputs, model.is_training)
+                metas = input_metas(clean.names, clean.values)
+                hashes = write_sample(place / name, clean.graph, metas, model.name, facts)
+            except TaskError as error:
+                hashes, validation = None, Validation((), (str(error),), False)
+            else:
+                validation = validate(place / name, clean, piece.outputs, device, model.is_training)
+            graphs.append(ExtractedGraph(name, operators, piece.runs, hashes, validation))
         written = [graph.name for graph in graphs if graph.hash is not None]
         if not written:
             raise TaskError(f"{model.name}: {graphs[0].validation.problems[0]}")
         write_list(place, written)
     return Extracted(out, graphs, captured.breaks, captured.result)
-
-
-def _write(
-    place: Path, model: Model, captured: Capture, number: int, device: str, dynamic: bool
-) -> ExtractedGraph:
-    piece = captured.pieces[number]
-    name = model.name if len(captured.pieces) == 1 else f"{model.name}_{number}"
-    operators = sum(node.op.startswith("call") for node in piece.graph_module.graph.nodes)
-    try:
-        clean = clean_graph(piece.graph_module, piece.inputs, model.is_training)
-        facts = {
-            "dynamic": dynamic,
-            "order": number,
-            "runs": piece.runs,
-            "graph_breaks": captured.breaks,
-        }
-        metas = input_metas(clean.names, clean.values)
-        hashes = write_sample(place / name, clean.graph, metas, model.name, facts)
-    except TaskError as error:
-        return ExtractedGraph(name, operators, piece.runs, None, Validation((), (str(error),), False))
-    validation = validate(place / name, clean, piece.outputs, device, model.is_training)
-    return ExtractedGraph(name, operators, piece.runs, hashes, validation)
 
 
 def device_of(captured: Capture) -> str:

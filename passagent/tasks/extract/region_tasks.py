@@ -110,19 +110,13 @@ class Regions:
     """Time of all operators of one call."""
     refused: list[str]
     """Operators that are fused but are no region, and why."""
-    breaks: list[str]
+    graph_breaks: list[str]
     model: str
     """A hash of the model's graphs and inputs: whether these are the regions of a model."""
 
     def data(self) -> dict[str, Any]:
         """Return plain data: the content of regions.json."""
-        return {
-            "seconds": self.seconds,
-            "tasks": [asdict(task) for task in self.tasks],
-            "refused": self.refused,
-            "graph_breaks": self.breaks,
-            "model": self.model,
-        }
+        return {name: value for name, value in asdict(self).items() if name != "path"}
 
     @classmethod
     def read(cls, path: Path) -> Regions:
@@ -133,7 +127,7 @@ class Regions:
                 RegionTask(**task | {k: tuple(task[k]) for k in ("operators", "problems")})
                 for task in data["tasks"]
             ]
-            return cls(path, tasks, data["seconds"], data["refused"], data["graph_breaks"], data["model"])
+            return cls(path, **data | {"tasks": tasks})
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{path / FILE}: is no list of regions ({error}); extract them again") from error
 

@@ -156,12 +156,13 @@ def find_problems(suite: str, place: str, levels: Sequence[int]) -> list[Problem
     root = Path(place)
     if not root.exists():
         raise UsageError(f"{place}: no such file or directory")
+    find, looks_for = _FINDERS[suite]
     try:
-        problems = list(_FINDERS[suite](root, levels))
+        problems = list(find(root, levels))
     except OSError as error:
         raise os_fault(error, root, "PATH") from error
     if not problems:
-        raise UsageError(f"{place}: holds no problem of {suite}; it looks for {_LOOKS_FOR[suite]}")
+        raise UsageError(f"{place}: holds no problem of {suite}; it looks for {looks_for}")
     return problems
 
 
@@ -241,14 +242,12 @@ def _operators(words: str) -> Iterator[Problem]:
 
 
 Finder = Callable[[Path, Sequence[int]], Iterator[Problem]]
-_FINDERS: dict[str, Finder] = {"kernelbench": _kernelbench, "flashinfer": _flashinfer, "gpumode": _gpumode}
-_LOOKS_FOR = {
-    "kernelbench": "level1/*.py and so on, in it or in its KernelBench/",
-    "flashinfer": "JSON files with `reference`",
-    "gpumode": "directories with task.yml and reference.py",
+_FINDERS: dict[str, tuple[Finder, str]] = {
+    "kernelbench": (_kernelbench, "level1/*.py and so on, in it or in its KernelBench/"),
+    "flashinfer": (_flashinfer, "JSON files with `reference`"),
+    "gpumode": (_gpumode, "directories with task.yml and reference.py"),
 }
-
-
+"""For each suite what finds its problems, and what that looks for."""
 _LICENCES = {"MIT License": "MIT", "Apache License": "Apache-2.0", "BSD 3-Clause": "BSD-3-Clause"}
 
 
