@@ -119,12 +119,9 @@ def test_the_entry_point_is_found_by_name(my_passes, tmp_path, monkeypatch):
     points = project["entry-points"]["torch_dynamo_backends"]
     lines = [f"{name} = {value}" for name, value in points.items()]
     (info / "entry_points.txt").write_text("[torch_dynamo_backends]\n" + "\n".join(lines) + "\n")
-    script = f"""
-        import sys; sys.path.insert(0, {str(Path(models.__file__).parent)!r})
-        import torch, models_to_extract as models
-        model, inputs = models.encoder()
+    script = """
         with torch.no_grad():
-            got = torch.compile(model, backend="passagent", options={{"passes": "my_passes"}})(*inputs)
+            got = torch.compile(model, backend="passagent", options={"passes": "my_passes"})(*inputs)
         torch.testing.assert_close(got, model(*inputs).detach(), rtol=1e-4, atol=1e-5)
         import my_passes
         print(sum(one.planned for each in my_passes.PACKAGE.passes for one in each.operators.values()))
@@ -134,9 +131,10 @@ def test_the_entry_point_is_found_by_name(my_passes, tmp_path, monkeypatch):
 
 def alone(script: str, path: list[Path], **environment: str) -> str:
     """What a script prints in a process of its own."""
-    search = os.pathsep.join([*map(str, path), str(Path(pa.__file__).parents[1])])
+    search = os.pathsep.join(map(str, [*path, Path(pa.__file__).parents[1], Path(models.__file__).parent]))
+    head = "import torch, models_to_extract as models, passagent as pa\nmodel, inputs = models.encoder()\n"
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
+        [sys.executable, "-c", head + textwrap.dedent(script)],
         capture_output=True, text=True, check=False, cwd=path[0],
         env=os.environ | {"PYTHONPATH": search} | environment,
     )  # fmt: skip
@@ -262,11 +260,9 @@ def test_a_package_runs_in_inductors_cuda_graphs(recorder, tmp_path):
 
 @pytest.mark.long
 def test_a_second_process_takes_the_compiled_graph_from_the_cache(my_passes, other_passes, tmp_path):
-    script = f"""
-        import sys; sys.path.insert(0, {str(Path(models.__file__).parent)!r})
-        import json, torch, models_to_extract as models, passagent as pa
+    script = """
+        import json
         from torch._dynamo.utils import counters
-        model, inputs = models.encoder()
         options = pa.inductor_options("my_passes")
         with torch.no_grad():
             got = torch.compile(model, options=options)(*inputs)
@@ -367,12 +363,9 @@ def test_a_package_that_was_changed_is_refused(my_passes, tmp_path, told):
 
 @pytest.mark.long
 def test_without_a_compiler_calls_fall_back(my_passes, tmp_path):
-    script = f"""
-        import sys; sys.path.insert(0, {str(Path(models.__file__).parent)!r})
-        import torch, models_to_extract as models, passagent as pa
+    script = """
         from passagent.tasks.extract.factories import Model
         from passagent.tasks.extract.model_capture import capture_model
-        model, inputs = models.encoder()
         piece = capture_model(Model("m", model, inputs)).pieces[0]
         applied = pa.apply(piece.graph_module, "my_passes")
         with torch.no_grad():

@@ -288,18 +288,12 @@ def _arranger(arguments: list[Any]) -> Callable[[Sequence[Any]], list[Any]]:
 
 NAMESPACE = "passagent"
 _library: list[Library] = []
-_registered: dict[str, PlannedOperator] = {}
 direct_calls = SimpleNamespace()
 """The operators as functions, by name, for code that Inductor generates.
 
 A call of `torch.ops.passagent.p_...` goes through torch's dispatcher and twice through Python. Generated code
 is below autograd and autocast: there the implementation for its device can be called itself.
 """
-
-
-def operator(name: str) -> PlannedOperator | None:
-    """The operator of that name, if it is registered."""
-    return _registered.get(name)
 
 
 def overload(name: str) -> torch._ops.OpOverload:
@@ -313,8 +307,8 @@ def register(name: str, operator: PlannedOperator, outputs: int) -> PlannedOpera
     On the device of its plans it replays them; anywhere else, for gradients, under autocast and for shapes
     alone it is its pattern.
     """
-    if name in _registered:
-        return _registered[name]
+    if hasattr(direct_calls, name):
+        return getattr(direct_calls, name)  # type: ignore[no-any-return]
     if not _library:
         _library.append(Library(NAMESPACE, "FRAGMENT"))
     library = _library[0]
@@ -329,7 +323,6 @@ def register(name: str, operator: PlannedOperator, outputs: int) -> PlannedOpera
     qualified = f"{NAMESPACE}::{name}"
     torch.library.register_fake(qualified, operator.by_pattern, lib=library)
     torch.library.register_autograd(qualified, _backward(operator), setup_context=_keep, lib=library)
-    _registered[name] = operator
     setattr(direct_calls, name, operator)
     return operator
 

@@ -40,7 +40,9 @@ def is_task(path: Path) -> bool:
 def _expand(word: str, root: str | None) -> list[Path]:
     path = locate(word)
     if path.is_dir():
-        return _inside(path)
+        if tasks := list(_below(path, set())):
+            return tasks
+        raise UsageError(f"{path}: holds no task, which is a directory with {GRAPH_LIST} or model.py")
     if path.is_file():
         return list(_listed(path, root))
     if not glob.has_magic(word):
@@ -54,13 +56,6 @@ def _expand(word: str, root: str | None) -> list[Path]:
         what = "matches nothing" if not matched else "matches no task"
         raise UsageError(f"{word}: {what}; a task is a directory that holds {GRAPH_LIST} or model.py")
     return [task for match in lists for task in _listed(match, root)]
-
-
-def _inside(path: Path) -> list[Path]:
-    tasks = list(_below(path, set()))
-    if not tasks:
-        raise UsageError(f"{path}: holds no task, which is a directory with {GRAPH_LIST} or model.py")
-    return tasks
 
 
 def _below(path: Path, visited: set[Path]) -> Iterator[Path]:

@@ -40,10 +40,8 @@ def best(name: str, options: BestOptions, as_json: bool) -> None:
     with Store.open(options["runs_dir"], create=False) as store:
         run = runs.find_run(store, name)
         task = stored_task(run)
-        if form == "kernelbench":
-            path /= suite_modules.problem_of(task).name
-        elif form == "flashinfer":
-            path /= f"{suite_modules.definition_of(task)}_{run.id}.json"
+        if form != "review":
+            path /= suite_modules.file_name(task, form, run.id)
         _check_place(path, form == "review", options["force"])
         delivery = _delivered(store, run, task, options["standalone"] or form != "review")
         files, recording = delivery.files, delivery.recording
@@ -51,8 +49,7 @@ def best(name: str, options: BestOptions, as_json: bool) -> None:
             raise UsageError(f"run {run.id}: {delivery.notes[0]} --format {form} is made of plans")
         try:
             if recording is not None and form == "kernelbench":
-                problem = suite_modules.problem_of(task)
-                write_whole(path, suite_modules.kernelbench_module(task, problem, recording, files))
+                write_whole(path, suite_modules.kernelbench_module(task, recording, files))
             elif recording is not None and form == "flashinfer":
                 solution = suite_modules.solution(task, recording, files, run.id)
                 write_whole(path, json.dumps(solution, indent=2) + "\n")

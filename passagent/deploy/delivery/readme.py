@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from passagent.evaluator.candidate import HELPER, MANIFEST, PLANS, TESTS
+from passagent.evaluator.candidate import HELPER, MANIFEST, TESTS
 from passagent.evaluator.result import Evaluation, GraphResult
 from passagent.plan.model import Pass, Recording
 from passagent.tasks.graphio import operator_name
@@ -61,14 +61,16 @@ def readme(delivery: Delivery) -> str:
         parts.append(f"Plans (SHA-256, first digits): {', '.join(digests)}. `plan.txt` shows them.")
     if delivery.notes:
         parts.append("Good to know:\n\n" + "\n".join(f"- {note}" for note in delivery.notes))
+    words = listed(["torch", *needs(recording), *([] if stands_alone else ["passagent.kernels"])])
+    test = "" if recording is None else f"pytest {TESTS}\n"
     dtypes = sorted({graph.dtype for graph in evaluation.graphs})
     parts += [
         "## Use",
         "The passes assume inference: no gradient flows through a replacement. Constants in a pattern are "
         f"part of it. They were measured for {listed(dtypes)}; other shapes and dtypes are not tested.",
-        _use(evaluation, recording, stands_alone),
+        f"At run time the passes need {words}. From this directory, with the task's directory for TASK:\n\n"
+        f"```\n{test}passagent eval TASK --pass-dir . --device {evaluation.device}\n```",
     ]
-    parts += ["## Files", _files(recording is not None, stands_alone)]
     parts += [
         "## Origin",
         f"It comes from `{delivery.author}`, node {delivery.node} of passagent run {delivery.run}, and was "
@@ -96,32 +98,6 @@ def _passes(files: dict[str, str], recording: Recording | None) -> str:
             if served
             else f"- `{recorded.file}` matches nothing in the task."
         )
-    return "\n".join(lines)
-
-
-def _use(evaluation: Evaluation, recording: Recording | None, stands_alone: bool) -> str:
-    words = listed(["torch", *needs(recording), *([] if stands_alone else ["passagent.kernels"])])
-    test = "" if recording is None else f"pytest {TESTS}\n"
-    return (
-        f"At run time the passes need {words}. From this directory, with the task's directory for TASK:\n\n"
-        f"```\n{test}passagent eval TASK --pass-dir . --device {evaluation.device}\n```"
-    )
-
-
-def _files(is_recorded: bool, stands_alone: bool) -> str:
-    lines = ["- `sorted_output_pass_rule_names.json`: the order in which the passes are applied"]
-    if stands_alone:
-        module = HELPER.removesuffix(".py")
-        lines.append(
-            f"- `{HELPER}`: what the passes use of passagent, so that they run without it; in a package of "
-            f"yours import it as `from .{module} import ...`"
-        )
-    if is_recorded:
-        lines += [
-            f"- `{TESTS}`: each pass against its own pattern, which eager runs",
-            "- `plan.txt`: what the host code decides for each subgraph, to read",
-            f"- `{PLANS}/`: the same as data; `passagent eval TASK --pass-dir {PLANS}` measures it",
-        ]
     return "\n".join(lines)
 
 

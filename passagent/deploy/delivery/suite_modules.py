@@ -6,7 +6,6 @@ import ast
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,39 +20,24 @@ _SUITES = {"kernelbench": "KernelBench", "flashinfer": "a definition of flashinf
 _NUMBERED = re.compile(r"KernelBench/level(\d+)/(\d+)_|level(\d+)/(\d+)_")
 
 
-@dataclass(frozen=True)
-class Problem:
-    """A problem as KernelBench's evaluator takes it beside a `ModelNew`."""
-
-    text: str
-    """Text of the problem, with the sizes that the task has."""
-    file: str
-    """In the suite."""
-    returns: str
-    """Type of what a call returns: `Tensor`, `tuple`, `list`."""
-
-    @property
-    def name(self) -> str:
-        """Return the file name that KernelBench's scripts look for in a run's directory."""
-        match = _NUMBERED.search(self.file)
-        if match is None:
-            raise UsageError(
-                f"{self.file}: is not named levelN/NUMBER_NAME.py, as KernelBench's problems are"
-            )
-        level, number = match[1] or match[3], match[2] or match[4]
-        return f"level_{level}_problem_{number}_sample_0_kernel.py"
+def file_name(task: Task, suite: str, run: str) -> str:
+    """Return the name of the file that a suite's scripts look for. Raises UsageError as read_problem."""
+    facts = read_problem(task, suite)[1]
+    if suite == "flashinfer":
+        return f"{facts['group']}_{run}.json"
+    file = facts["origin"]["file"]
+    match = _NUMBERED.search(file)
+    if match is None:
+        raise UsageError(f"{file}: is not named levelN/NUMBER_NAME.py, as KernelBench's problems are")
+    level, number = match[1] or match[3], match[2] or match[4]
+    return f"level_{level}_problem_{number}_sample_0_kernel.py"
 
 
-def problem_of(task: Task) -> Problem:
-    """The problem that a task was made of. Raises UsageError for another task, or a part of a problem."""
-    text, facts = _read_problem(task, "kernelbench")
-    if len(task.subgraphs) > 1:
-        raise UsageError(f"--format kernelbench: {task.name} is a part of its problem; it has graph breaks")
-    return Problem(text, facts["origin"]["file"], facts["returns"])
+def read_problem(task: Task, suite: str) -> tuple[str, dict[str, Any]]:
+    """Return the problem's text, with the sizes that the task has, and the task's facts.
 
-
-def _read_problem(task: Task, suite: str) -> tuple[str, dict[str, Any]]:
-    """Return the problem's text and the facts of a task of `suite`. Raises UsageError for other tasks."""
+    Raises UsageError for a task that was not imported from `suite`, and for a part of a problem.
+    """
     file = task.subgraphs[0].path / "graph_net.json"
     facts = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     if facts.get("origin", {}).get("suite") != suite:
@@ -62,21 +46,23 @@ def _read_problem(task: Task, suite: str) -> tuple[str, dict[str, Any]]:
         raise UsageError(
             f"--format {suite}: {task.path} holds no {PROBLEM}; import it again into another --out"
         )
-    if facts.get("graph_breaks"):
+    if facts.get("graph_breaks") or (suite == "kernelbench" and len(task.subgraphs) > 1):
         raise UsageError(f"--format {suite}: {task.name} is a part of its problem; it has graph breaks")
     return (task.path / PROBLEM).read_text(encoding="utf-8"), facts
 
 
-def kernelbench_module(task: Task, problem: Problem, recording: Recording, files: dict[str, str]) -> str:
+def kernelbench_module(task: Task, recording: Recording, files: dict[str, str]) -> str:
     """The text of a file with `ModelNew`, whose forward calls the passes' kernels.
 
     `files`: the candidate as it stands without passagent (standalone.py), `recording` what was recorded of it
     on `task`. Raises UsageError for what is not said in one file.
     """
+    text, facts = read_problem(task, "kernelbench")
+    file, returns = facts["origin"]["file"], facts["returns"]
     [subgraph] = subgraphs_of(task, recording.device.partition(":")[0])
     [forward] = [
         node
-        for model in ast.parse(problem.text).body
+        for model in ast.parse(text).body
         if isinstance(model, ast.ClassDef) and model.name == "Model"
         for node in model.body
         if isinstance(node, ast.FunctionDef) and node.name == "forward"
@@ -94,15 +80,15 @@ def kernelbench_module(task: Task, problem: Problem, recording: Recording, files
         what = "ModelNew computes for the shapes that its passes were written for"
         body.statements[:0] = ast.parse(f"if {' or '.join(checks)}:\n    raise ValueError({what!r})").body
     result: ast.expr = ast.Tuple(body.results, ast.Load())
-    if problem.returns == "Tensor" and len(body.results) == 1:
+    if returns == "Tensor" and len(body.results) == 1:
         result = body.results[0]
-    elif problem.returns == "list":
+    elif returns == "list":
         result = ast.List(body.results, ast.Load())
-    elif problem.returns != "tuple":
-        raise UsageError(f"--format kernelbench: {problem.file}: a call returns a {problem.returns}")
+    elif returns != "tuple":
+        raise UsageError(f"--format kernelbench: {file}: a call returns a {returns}")
     forward.body, forward.returns = [*body.statements, ast.Return(result)], None
-    main = "\n".join([*body.imports, "import torch", FIRST, _model(problem, forward)])
-    about = _about(f"{Path(problem.file).name} of KernelBench (MIT)", recording)
+    main = "\n".join([*body.imports, "import torch", FIRST, _model(text, forward)])
+    about = _about(f"{Path(file).name} of KernelBench (MIT)", recording)
     return join_files(about, body.files, files, main)
 
 
@@ -133,14 +119,14 @@ def _place(original: str, arguments: Sequence[str]) -> str:
     return "self" + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in path)
 
 
-def _model(problem: Problem, forward: ast.FunctionDef) -> str:
+def _model(text: str, forward: ast.FunctionDef) -> str:
     """The problem's text with `ModelNew` for `Model`, and another forward."""
 
     class Renamed(ast.NodeTransformer):
         def visit_Name(self, node: ast.Name) -> ast.Name:
             return ast.Name("ModelNew", node.ctx) if node.id == "Model" else node
 
-    tree = ast.parse(problem.text)
+    tree = ast.parse(text)
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name == "Model":
             node.name = "ModelNew"
@@ -157,18 +143,13 @@ def _model(problem: Problem, forward: ast.FunctionDef) -> str:
 _ENTRY = "main.py"
 
 
-def definition_of(task: Task) -> str:
-    """Return the name of the flashinfer definition that a task was made of. Raises UsageError for others."""
-    return str(_read_problem(task, "flashinfer")[1]["group"])
-
-
 def solution(task: Task, recording: Recording, files: dict[str, str], run: str) -> dict[str, Any]:
     """The Solution as plain data; its `run` computes for the shapes of the task's subgraphs.
 
     `files`: the candidate as it stands without passagent, `recording` what was recorded of it on `task`.
     Raises UsageError for what is not said in one file.
     """
-    text, facts = _read_problem(task, "flashinfer")
+    text, facts = read_problem(task, "flashinfer")
     [run_function] = [
         node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name == "run"
     ]

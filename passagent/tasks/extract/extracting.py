@@ -51,41 +51,33 @@ def validate(
     path: Path, clean: CleanGraph, expected: Sequence[Any], device: str, is_training: bool = False
 ) -> Validation:
     """Validate the subgraph directory `path`, written of `clean`, whose outputs are `expected`."""
-    passed: list[str] = []
-    is_exact = False
-
-    def ended(*problems: str) -> Validation:
-        return Validation(tuple(passed), tuple(problems), is_exact)
-
+    passed, is_exact = list[str](), False
     try:
         subgraph = read_subgraph(path, path.name)
         module = load_module(subgraph, device)
+        passed.append("read")
+        try:
+            with torch.set_grad_enabled(is_training):
+                outputs = pytree.tree_leaves(module(*copied(clean.values)))
+        except Exception as error:
+            text = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            raise TaskError(f"does not run: {text}") from error
+        differing, is_exact = find_difference(outputs, expected, _RTOL, _ATOL)
+        del outputs  # their memory is needed
+        if differing:
+            raise TaskError(differing)
+        passed.append("run")
+        with quiet():
+            checked = check_subgraph(subgraph, device)
+        if not checked.ok:
+            return Validation(tuple(passed), tuple(checked.problems), is_exact)
+        passed.append("extract")
+        if problem := _other_nodes(clean, module):
+            raise TaskError(problem)
+        passed.append("compare")
     except TaskError as error:
-        return ended(str(error))
-    passed.append("read")
-    try:
-        with torch.set_grad_enabled(is_training):
-            outputs = pytree.tree_leaves(module(*copied(clean.values)))
-    except Exception as error:
-        return ended(f"does not run: {type(error).__name__}: {str(error).splitlines()[0]}")
-    differing, is_exact = find_difference(outputs, expected, _RTOL, _ATOL)
-    del outputs  # their memory is needed
-    if differing:
-        return ended(differing)
-    passed.append("run")
-    with quiet():
-        checked = check_subgraph(subgraph, device)
-    if not checked.ok:
-        return ended(*checked.problems)
-    passed.append("extract")
-    try:
-        problem = _other_nodes(clean, module)
-    except TaskError as error:
-        problem = f"captured again: {error}"
-    if problem:
-        return ended(problem)
-    passed.append("compare")
-    return ended()
+        return Validation(tuple(passed), (str(error),), is_exact)
+    return Validation(tuple(passed), (), is_exact)
 
 
 def find_difference(

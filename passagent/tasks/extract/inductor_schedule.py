@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-import torch
 import torch._inductor.config as inductor_config
 from torch import fx
 
@@ -74,7 +73,7 @@ def _kernels(nodes: Sequence[Any]) -> Kernels:
 
     external = [kernel.node for kernel in nodes if isinstance(kernel, ExternKernelSchedulerNode)]
     count = sum(not isinstance(kernel, NopKernelSchedulerNode) for kernel in nodes)
-    called = {getattr(node, "get_origin_node", _nothing)() for node in external} - {None}
+    called = {getattr(node, "get_origin_node", lambda: None)() for node in external} - {None}
     library, fused = _names(called), []
     for kernel in nodes:
         if isinstance(kernel, NopKernelSchedulerNode | ExternKernelSchedulerNode):
@@ -87,21 +86,13 @@ def _kernels(nodes: Sequence[Any]) -> Kernels:
     return Kernels(fused, frozenset(library), count)
 
 
-def _names(origins: Any) -> set[str]:
-    """The operators that nodes which compute come from."""
+def _names(origins: Iterable[fx.Node]) -> set[str]:
+    """The operators that nodes which compute come from; views compute nothing."""
     return {
         origin.meta["custom"][_KEY]
         for origin in origins
-        if origin.op == "call_function" and _KEY in (origin.meta.get("custom") or {}) and not _is_view(origin)
+        if origin.op == "call_function"
+        and _KEY in (origin.meta.get("custom") or {})
+        and not getattr(origin.target, "is_view", False)
+        and getattr(getattr(origin.target, "overloadpacket", None), "__name__", "") not in _VIEWS
     }
-
-
-def _is_view(node: fx.Node) -> bool:
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    return target.is_view or target.overloadpacket.__name__ in _VIEWS
-
-
-def _nothing() -> None:
-    return None

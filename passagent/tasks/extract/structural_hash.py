@@ -87,11 +87,9 @@ class _Listing:
                 ordered[node] = None
                 continue
             stack.append((node, True))
-            stack += [(operand, False) for operand in reversed(self._before(node))]
+            before = _operands(node) + self._through_memory(node)
+            stack += [(operand, False) for operand in reversed(before)]
         return list(ordered)
-
-    def _before(self, node: fx.Node) -> list[fx.Node]:
-        return _operands(node) + self._through_memory(node)
 
     def _through_memory(self, node: fx.Node) -> list[fx.Node]:
         others = self._live & self._memory.through_memory[node] - set(node.all_input_nodes)
@@ -165,8 +163,7 @@ def hashes_of(task: Task) -> list[tuple[str, str] | None]:
     pairs: list[tuple[str, str] | None] = []
     for subgraph in task.subgraphs:
         try:
-            hashes = hash_subgraph(subgraph)
-            pairs.append((hashes.structure, hashes.instance))
+            pairs.append(tuple(hash_subgraph(subgraph)))
         except TaskError:
             pairs.append(None)
     return pairs

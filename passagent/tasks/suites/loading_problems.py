@@ -71,11 +71,11 @@ def _kernelbench(problem: Problem, place: Path, device: str, most_bytes: int | N
         if not hasattr(module, attribute):
             raise Refused("no_model", f"{name}: defines no {attribute}")
     cut: dict[str, list[int]] = {}
-    if most_bytes is not None and (size := _size_of(module)) is not None and size > most_bytes:
+    if most_bytes is not None:
         module, cut = _cut(place / name, text, most_bytes)
     model, inputs = _made(module, device)
-    if cut and not _works(model, inputs):  # sizes that must be equal are written twice
-        module, cut = _cut(place / name, text, most_bytes or 0, together=True)
+    if most_bytes is not None and cut and not _works(model, inputs):  # equal sizes are written twice
+        module, cut = _cut(place / name, text, most_bytes, together=True)
         model, inputs = _made(module, device)
     if most_bytes is not None and input_bytes(inputs) > most_bytes:
         raise Refused("too_large", f"{name}: its inputs take {input_bytes(inputs) >> 20} MiB")
@@ -130,11 +130,13 @@ def _cut(
     What depends on a constant follows; `together`: so do equal numbers at the top level of the file. Raises
     Refused where that is not enough.
     """
-    module = _module(path, text)
+    module, cut = _module(path, text), dict[str, list[int]]()
+    size = _size_of(module)
+    if size is None or size <= most_bytes:
+        return module, cut
     with torch.device("meta"):
         leaves = pytree.tree_leaves(module.get_inputs())
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim()]
-    size, cut = input_bytes(tensors), dict[str, list[int]]()
     for name, value in _constants(text, module, tensors):
         now = value
         while size > most_bytes and now > 1:
