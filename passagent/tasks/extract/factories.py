@@ -6,7 +6,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,8 @@ def _called(spec: str) -> Any:
     try:
         return function()
     except Exception as error:
-        raise PassagentError(f"{_place(error, spec)}: fails: {type(error).__name__}: {error}") from error
+        place = place_in(error, [Path(spec.rpartition(":")[0])]) or spec
+        raise PassagentError(f"{place}: fails: {type(error).__name__}: {error}") from error
 
 
 def _function(spec: str) -> Callable[[], Any]:
@@ -83,7 +84,8 @@ def _function(spec: str) -> Callable[[], Any]:
     try:
         spec_of_file.loader.exec_module(module)
     except Exception as error:
-        raise PassagentError(f"{_place(error, file)}: fails: {type(error).__name__}: {error}") from error
+        place = place_in(error, [path]) or file
+        raise PassagentError(f"{place}: fails: {type(error).__name__}: {error}") from error
     function = getattr(module, name, None)
     if not callable(function):
         functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
@@ -93,9 +95,9 @@ def _function(spec: str) -> Callable[[], Any]:
     return function  # type: ignore[no-any-return]
 
 
-def _place(error: BaseException, spec: str) -> str:
-    """`FILE.py:LINE` of the innermost line of the user's file in the error's traceback."""
-    file = Path(spec.partition(".py:")[0].removesuffix(".py") + ".py").resolve()
+def place_in(error: BaseException, files: Iterable[Path]) -> str:
+    """`FILE:LINE` of the innermost line of the files in the error's traceback; empty if there is none."""
+    own_files = {file.resolve() for file in files}
     frames = reversed(traceback.extract_tb(error.__traceback__))
-    line = next((frame.lineno for frame in frames if Path(frame.filename).resolve() == file), None)
-    return f"{file.name}:{line}" if line else spec
+    innermost = next((frame for frame in frames if Path(frame.filename).resolve() in own_files), None)
+    return f"{Path(innermost.filename).name}:{innermost.lineno}" if innermost else ""

@@ -7,7 +7,6 @@ import json
 import re
 import socket
 import sys
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -140,10 +139,12 @@ def _texts(path: Path, facts: dict[str, Any]) -> dict[str, str]:
 
 def _refusal(error: BaseException, scratch: Path, problem: Problem) -> Answer:
     """Why a problem became no task, in a word and a line."""
+    from passagent.tasks.extract.factories import place_in
+
     if isinstance(error, Refused):
         return Answer(reason=error.reason, message=_line(str(error), scratch))
     text = _line(f"{type(error).__name__}: {error}", scratch)
-    where = _place(error, scratch, problem)
+    where = place_in(error, [scratch / name for name in problem.files])
     message = f"{where}: {text}" if where else text
     if isinstance(error, ModuleNotFoundError):
         return Answer(
@@ -161,16 +162,6 @@ def _refusal(error: BaseException, scratch: Path, problem: Problem) -> Answer:
 def _lacks_memory(text: str) -> bool:
     """Find the words of torch on the CPU, of its allocator on a GPU, or of a library of NVIDIA."""
     return any(words in text for words in ("can't allocate memory", "out of memory", "_ALLOC_FAILED"))
-
-
-def _place(error: BaseException, scratch: Path, problem: Problem) -> str:
-    """`FILE:LINE` of the innermost line of the problem in the error's traceback."""
-    where = ""
-    for frame in traceback.extract_tb(error.__traceback__):
-        path = Path(frame.filename)
-        if path.parent == scratch and path.name in problem.files:
-            where = f"{path.name}:{frame.lineno}"
-    return where
 
 
 def _line(text: str, scratch: Path) -> str:
