@@ -62,11 +62,11 @@ def extract_regions(
 def optimize(
     model: Callable[..., Any],
     /,
-    *inputs: Any,
+    *example_inputs: Any,
     on_progress: Callable[[str], object] | None = None,
     **options: Unpack[OptimizeOptions],
 ) -> Optimized:
-    """Make `model(*inputs)` faster: search its regions for passes, package those that pay on the whole model.
+    """Make `model(*example_inputs)` faster: search its regions for passes, package those that pay on the whole model.
 
     options: those of `passagent optimize`, without `inputs`. `.package` of the result is None where nothing
     pays, and `.why_not` says why. The same call again goes on. Ctrl-C stops it cleanly, then
@@ -76,10 +76,12 @@ def optimize(
     from passagent.deploy import optimizing
     from passagent.tasks.extract.factories import Model
 
+    if options.get("inputs"):
+        raise UsageError("optimize: give the inputs themselves, behind the model")
     plain = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
     complete = checked(OptimizeOptions, plain)
     return optimizing.optimize(
-        complete, Model(_name(model), model, inputs), on_progress or (lambda _line: None)
+        complete, Model(_name(model), model, example_inputs), on_progress or (lambda _line: None)
     )
 
 

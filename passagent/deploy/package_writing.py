@@ -19,6 +19,7 @@ from passagent.deploy.loading import (
     MANIFEST,
     Package,
     entry_pattern,
+    never_called,
     operator_name,
     planned_passes,
 )
@@ -209,7 +210,7 @@ def _bound(recording: Recording, source: Source) -> list[tuple[Call, Skeleton]]:
                 raise PassagentError(f"{source.name}: its passes match more often than when it was recorded")
             skeleton, tensors = split(bindings)
             bound.append((call, skeleton))
-            return _nothing, tuple(tensors)
+            return never_called, tuple(tensors)
 
         apply_passes(load_graph(subgraph.nodes), passes, replacement=replacement)
     return bound
@@ -236,10 +237,6 @@ def _undeployable(graph: fx.Graph, skeleton: Skeleton, call: PlannedCall, device
         if planned_layout(call.plan, result) != layout_of(value):
             return f"output {number} has other strides, shape or dtype than the pattern's"
     return ""
-
-
-def _nothing(*_: Any) -> None:
-    """Stands for a call while a graph is matched."""
 
 
 _INIT = '''"""Passes, written by `passagent package`. Importing it registers their operators."""

@@ -74,8 +74,9 @@ def explain_model(model: Model, packages: Iterable[Package]) -> Rewriting:
         done = rewrite(piece.graph_module.graph, packages, explains=True)
         whole.replaced.extend(done.replaced)
         whole.refused.extend(done.refused)
-    matched = {site.name for site in (*whole.replaced, *whole.refused) if site.nodes}
-    whole.refused[:] = [site for site in whole.refused if site.nodes or site.name not in matched]
+    sites: list[Replaced | Refused] = [*whole.replaced, *whole.refused]
+    matched = {site.name for site in sites if site.nodes}
+    whole.refused = [miss for miss in whole.refused if miss.nodes or miss.name not in matched]
     return whole
 
 

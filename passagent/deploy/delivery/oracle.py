@@ -10,7 +10,7 @@ import black
 import torch
 from torch import fx
 
-from passagent.deploy.loading import planned_passes
+from passagent.deploy.loading import never_called, planned_passes
 from passagent.errors import UsageError
 from passagent.evaluator.candidate import TESTS
 from passagent.evaluator.matching.rewrite import apply_passes
@@ -68,14 +68,10 @@ def read_cases(recording: Recording, subgraphs: Sequence[Subgraph], task: Task, 
                     while case in cases[name]:
                         case += " again"
                     cases[name][case] = _written(values, "text")
-                return _stands_for_a_call, tuple(bindings.values())
+                return never_called, tuple(bindings.values())
 
             apply_passes(graph_module, [planned], replacement=keep)
     return cases
-
-
-def _stands_for_a_call(*_: Any) -> None:
-    raise AssertionError("a rewritten graph is not run here")
 
 
 class _Describing(fx.Interpreter):
