@@ -66,7 +66,7 @@ def optimize(
     on_progress: Callable[[str], object] | None = None,
     **options: Unpack[OptimizeOptions],
 ) -> Optimized:
-    """Make `model(*example_inputs)` faster: search its regions for passes, package those that pay on the whole model.
+    """Make `model(*example_inputs)` faster: search its regions for passes, package those that pay on it.
 
     options: those of `passagent optimize`, without `inputs`. `.package` of the result is None where nothing
     pays, and `.why_not` says why. The same call again goes on. Ctrl-C stops it cleanly, then
