@@ -86,7 +86,7 @@ def _kernels(nodes: Sequence[Any]) -> Kernels:
     return Kernels(fused, frozenset(library), count)
 
 
-def _names(origins: Iterable[fx.Node]) -> set[str]:
+def _names(origins: Iterable[Any]) -> set[str]:
     """The operators that nodes which compute come from; views compute nothing."""
     return {
         origin.meta["custom"][_KEY]

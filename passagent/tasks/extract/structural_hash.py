@@ -163,7 +163,8 @@ def hashes_of(task: Task) -> list[tuple[str, str] | None]:
     pairs: list[tuple[str, str] | None] = []
     for subgraph in task.subgraphs:
         try:
-            pairs.append(tuple(hash_subgraph(subgraph)))
+            hashes = hash_subgraph(subgraph)
+            pairs.append((hashes.structure, hashes.instance))
         except TaskError:
             pairs.append(None)
     return pairs
