@@ -33,14 +33,13 @@ def best(name: str, options: BestOptions, as_json: bool) -> None:
     time. `format`: `kernelbench` is the problem as a `ModelNew`, `flashinfer` a Solution. Raises UsageError
     if files are there and not `force`, and where the task was not imported from that suite.
     """
-    from passagent.deploy.delivery import suite_modules
-    from passagent.deploy.delivery.readme import figures
-
     path, form = Path(options["out"]), options["format"]
     with Store.open(options["runs_dir"], create=False) as store:
         run = runs.find_run(store, name)
         task = stored_task(run)
         if form != "review":
+            from passagent.deploy.delivery import suite_modules
+
             path /= suite_modules.file_name(task, form, run.id)
         _check_place(path, form == "review", options["force"])
         delivery = _delivered(store, run, task, options["standalone"] or form != "review")
@@ -67,6 +66,8 @@ def best(name: str, options: BestOptions, as_json: bool) -> None:
         score, notes = delivery.evaluation.as_score, delivery.notes
         print(json.dumps(data | {"as_score": score, "notes": notes, "files": sorted(files)}))
     else:
+        from passagent.deploy.delivery.readme import figures
+
         figure = figures(delivery.evaluation)
         print(f"node {delivery.node} ({figure}) of run {run.id}: {path}, see its README.md")
         for line in (*delivery.notes, *([since] if since else [])):
@@ -85,18 +86,18 @@ def _check_place(path: Path, is_directory: bool, force: bool) -> None:
 
 def _delivered(store: Store, run: Run, task: Task, stands_alone: bool) -> Delivery:
     """The run's best pass as it is to be written. Raises UsageError where there is none."""
-    from passagent.deploy.delivery.deliver import deliver
-    from passagent.deploy.delivery.readme import Delivery
-    from passagent.deploy.delivery.standalone import standalone
-
     node = confirmations.winner(store, run.id)
     if node is None or node.evaluation_id is None:
         raise UsageError(f"run {run.id} has no correct pass yet; passagent show {run.id} tells what it tried")
     files = nodes.get_files(store, node)
     author, evaluation = author_of(store, run, node), confirmed_evaluation(store, node)
-    written = standalone(files) if stands_alone else files
-    delivery = Delivery(run.id, node.id, author, task.name, evaluation, written)
     with recording_process() as process:  # it imports torch while this process does
+        from passagent.deploy.delivery.deliver import deliver
+        from passagent.deploy.delivery.readme import Delivery
+        from passagent.deploy.delivery.standalone import standalone
+
+        written = standalone(files) if stands_alone else files
+        delivery = Delivery(run.id, node.id, author, task.name, evaluation, written)
         deliver(delivery, task, process, stored_config(run).evaluator)
     return delivery
 
