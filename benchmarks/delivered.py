@@ -24,18 +24,26 @@ from evaluator_repeatability import keep
 from search_overhead import ROOT
 
 from passagent.config import EvaluatorConfig
-from passagent.deploy.delivery.deliver import programs
 from passagent.evaluator.candidate import PLANS, TESTS, Candidate
 from passagent.evaluator.result import Evaluation
 from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.plan import artefact
+from passagent.plan.model import Recording
 from passagent.plan.recorder_process import recording_process
 from passagent.sandbox.environment import describe
 
 sys.path.insert(0, str(ROOT / "tests"))
-from exported import TEN, Judge, candidate, delivered
+from exported import TEN, candidate, delivered
 
 FORMS = ("found", "written", "standalone")
+
+
+def programs(recording: Recording) -> dict[str, list[str]]:
+    """The plans of each subgraph's calls by their digests: equal for candidates that do the same."""
+    return {
+        subgraph.name: [recording.passes[call.number].plans[call.plan].digest() for call in subgraph.calls]
+        for subgraph in recording.subgraphs
+    }
 
 
 def figures(evaluation: Evaluation) -> dict[str, Any]:
@@ -72,12 +80,11 @@ async def measure(args: argparse.Namespace, root: Path) -> None:
                 task, files = candidate(name, target, root / name)
                 forms, recorded = {"found": files}, {}
                 for form in FORMS[1:]:
-                    judge = Judge(task, target)
-                    made = await asyncio.to_thread(
-                        delivered, files, judge, process, stands_alone=form == "standalone"
+                    written = await asyncio.to_thread(
+                        delivered, files, task, process, args.device, form == "standalone"
                     )
-                    forms[form] = code(made.files)
-                    recorded[form] = programs(made.story.recording)
+                    forms[form] = code(written.files)
+                    recorded[form] = programs(written.recording)
                 rounds = []
                 for number in range(args.rounds):
                     order = FORMS[number % 3 :] + FORMS[: number % 3]

@@ -18,8 +18,8 @@ from pathlib import Path
 from evaluator_repeatability import keep
 
 from passagent.sandbox.environment import describe
-from passagent.tasks.suites.import_problems import How, import_problems, read_record
-from passagent.tasks.suites.problems import Problem, find_problems
+from passagent.tasks.suites.import_problems import import_problems, open_record
+from passagent.tasks.suites.problems import How, Problem, find_problems
 
 
 def sample(problems: list[Problem], count: int) -> list[Problem]:
@@ -50,7 +50,7 @@ def main() -> None:
     how = How(asked.device, asked.max_input and asked.max_input << 20, asked.timeout, asked.jobs)
     rows = []
     names = {problem.name for problem in problems}
-    known = [row for name, row in read_record(Path(asked.work)).items() if name in names]
+    known = [row for name, row in open_record(Path(asked.work)).rows.items() if name in names]
     for row in known if asked.known else import_problems(problems, Path(asked.work), how):
         rows.append(row)
         print(

@@ -28,7 +28,7 @@ from evaluator_repeatability import keep
 import passagent as pa
 from passagent.data.bench.measure import first_pass
 from passagent.deploy.delivery.standalone import standalone
-from passagent.deploy.delivery.suite_modules import kernelbench_module, problem_of
+from passagent.deploy.delivery.suite_modules import file_name, kernelbench_module, read_problem
 from passagent.errors import PassagentError
 from passagent.evaluator.candidate import Candidate
 from passagent.plan.facts import device_facts
@@ -180,7 +180,7 @@ def both(judge: Any, evaluator: Any, process: Any, place: Path, asked: Any) -> l
     task = load_task(place)
     found = []
     try:
-        problem = problem_of(task)
+        problem = read_problem(task, "kernelbench")[0]
         right = first_pass(task, asked.device).files
         candidates = {"": right, "planted": with_an_error(right)}
         for kind, files in candidates.items():
@@ -188,13 +188,13 @@ def both(judge: Any, evaluator: Any, process: Any, place: Path, asked: Any) -> l
             if files is None:
                 found.append(row | {"left_out": "no place for an error was found"})
                 continue
-            text = written(process, task, problem, files, asked.device)
+            text = written(process, task, files, asked.device)
             if asked.modules:
                 out = Path(asked.modules) / kind
                 out.mkdir(parents=True, exist_ok=True)
-                (out / problem.name).write_text(text)
+                (out / file_name(task, "kernelbench", "")).write_text(text)
             ours = evaluator.evaluate(str(place), files)
-            row |= {"ours": ours.status, "theirs": judged(judge, problem.text, text, asked.device)}
+            row |= {"ours": ours.status, "theirs": judged(judge, problem, text, asked.device)}
             found.append(row)
             print(row, flush=True)
     except PassagentError as error:
@@ -203,14 +203,14 @@ def both(judge: Any, evaluator: Any, process: Any, place: Path, asked: Any) -> l
     return found
 
 
-def written(process: Any, task: Any, problem: Any, files: dict[str, str], device: str) -> str:
+def written(process: Any, task: Any, files: dict[str, str], device: str) -> str:
     """The candidate as `ModelNew`."""
     target = "cuda" if device.startswith("cuda") else "cpu"
     alone = standalone(files)
     answer = record(process, Candidate(alone), subgraphs_of(task, target), target, device_facts(device), True)
     if not isinstance(answer, Recorded) or answer.failed:
         raise PassagentError(f"{task.name}: is not recorded: {answer}"[:300])
-    return kernelbench_module(task, problem, answer.recording, alone)
+    return kernelbench_module(task, answer.recording, alone)
 
 
 if __name__ == "__main__":

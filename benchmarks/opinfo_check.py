@@ -32,8 +32,8 @@ from passagent.evaluator.fleet.opening import open_pool
 from passagent.sandbox.environment import describe
 from passagent.tasks import load_task
 from passagent.tasks.reader import GRAPH_LIST
-from passagent.tasks.suites.import_problems import How, import_problems
-from passagent.tasks.suites.problems import find_problems
+from passagent.tasks.suites.import_problems import import_problems
+from passagent.tasks.suites.problems import How, find_problems
 
 OPERATORS = [
     "abs",

@@ -92,7 +92,7 @@ def optimize(given: argparse.Namespace, name: str, batch: int, place: Path) -> d
     module, inputs = model_of(name, batch, given.device, given.small)
     begun = time.monotonic()
     found = pa.optimize(
-        module, *inputs, out=place / "package", model_name="expert", max_time=60 * given.minutes,
+        module, *inputs, out=place / "package", model="expert", max_time=60 * given.minutes,
         state=place / "state", library=given.work / "library.db",
         settings={"evaluator.device": given.device},
         on_progress=lambda line: print(line, file=sys.stderr, flush=True),

@@ -92,7 +92,7 @@ def passagent(place: Path, *words: str) -> str:
 def best_of_search(place: Path, task: str, form: str) -> str:
     """The file that `best` writes after an episode of the expert on a task."""
     passagent(place, "run", f"tasks/{task}", "--iters", "1", "--islands", "1")
-    words = ("--format", form, "--no-measure", "--out", "out", "--json")
+    words = ("--format", form, "--out", "out", "--json")
     return str(json.loads(passagent(place, "best", "last", *words))["path"])
 
 

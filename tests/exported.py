@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import subprocess
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from cases import cases_of, write_task
 
 from passagent.config import EvaluatorConfig
-from passagent.deploy.delivery.deliver import Delivered, MeasuredCandidate, deliver
-from passagent.deploy.delivery.readme import Origin
+from passagent.deploy.delivery.deliver import deliver
+from passagent.deploy.delivery.readme import Delivery
 from passagent.deploy.delivery.standalone import standalone
 from passagent.evaluator.candidate import MANIFEST, Candidate
 from passagent.evaluator.result import Evaluation, GraphResult, Speedup
@@ -66,59 +65,35 @@ def as_a_model_writes(name: str, root: Path) -> tuple[Task, dict[str, str]]:
     return write_task(root, case.task), files
 
 
-@dataclass
-class Judge:
-    """Stands for the evaluator: every candidate is right, with the AS that its passes have together."""
-
-    task: Task
-    device: str = "cpu"
-    worth: dict[str, float] = field(default_factory=dict)
-    """What a pass adds to an AS of 1; 0.5 where nothing is said."""
-    status: str = "ok"
-    seen: list[Candidate] = field(default_factory=list)
-
-    async def measure(self, candidate: Candidate) -> Evaluation:
-        self.seen.append(candidate)
-        return self.of(candidate.files)
-
-    def of(self, files: dict[str, str]) -> Evaluation:
-        score = 1 + sum(self.worth.get(name, 0.5) for name in json.loads(files[MANIFEST]))
-        speedup = Speedup(e2e=score, low=score - 0.01, high=score + 0.01)
-        right = {"status": "ok", "passes_from_t": -5, "speedup": speedup, "eager_ms": 1.0, "compiled_ms": 0.5}
-        return Evaluation(
-            task=self.task.name,
-            candidate="",
-            device=self.device,
-            dispatch="direct",
-            timing="wall",
-            status=self.status,
-            as_score=score if self.status == "ok" else None,
-            as_low=score - 0.01,
-            as_high=score + 0.01,
-            es=None,
-            graphs=[GraphResult(name=one.name, dtype="float32", **right) for one in self.task.subgraphs],
-            environment={"cpu": "a CPU", "threads": 2, "torch": torch.__version__},
-            evaluator_version="0",
-        )
+def evaluation_of(task: Task, device: str, **others: Any) -> Evaluation:
+    """An evaluation in which every subgraph is right and 1.5 times as fast as eager."""
+    right = {"status": "ok", "passes_from_t": -5, "eager_ms": 1.0, "compiled_ms": 0.5}
+    right["speedup"] = Speedup(e2e=1.5, low=1.49, high=1.51)
+    return Evaluation(
+        task=task.name, candidate="", device=device, dispatch="direct", timing="wall", status="ok",
+        as_score=1.5, as_low=1.49, as_high=1.51, es=None, evaluator_version="0",
+        graphs=[GraphResult(name=one.name, dtype="float32", **right) for one in task.subgraphs],
+        environment={"cpu": "a CPU", "threads": 2, "torch": torch.__version__}, **others,
+    )  # fmt: skip
 
 
 def delivered(
     files: dict[str, str],
-    judge: Judge,
+    task: Task,
     recorder,
-    measures: bool = True,
-    before: Evaluation | None = None,
+    device: str = "cpu",
     stands_alone: bool = False,
-) -> Delivered:
-    origin = Origin("abc", 7, "some/model", judge.task.name, "2026-01-02")
+    **others: Any,
+) -> Delivery:
+    """What is written of a candidate; `others`: of its evaluation."""
     given = standalone(files) if stands_alone else files
-    winner = MeasuredCandidate(given, {}, before or judge.of(files))
-    config = EvaluatorConfig(device=judge.device)
-    measure = judge.measure if measures else None
-    return asyncio.run(deliver(winner, judge.task, origin, recorder, config, measure))
+    evaluation = evaluation_of(task, device, **others)
+    delivery = Delivery("abc", 7, "some/model", task.name, evaluation, given)
+    deliver(delivery, task, recorder, EvaluatorConfig(device=device))
+    return delivery
 
 
-def written(delivered: Delivered, path: Path) -> Path:
+def written(delivered: Delivery, path: Path) -> Path:
     Candidate(delivered.files).write(path)
     return path
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import passagent as pa
@@ -27,14 +28,24 @@ def source_of(process, path: Path, files: dict[str, str] | None = None, device: 
     return Source(path.name, candidate.files, artefact.write(answer.recording), task)
 
 
-def package_for(process, model, inputs, out: Path, most: int = 20, device: str = "cpu") -> Packed:
-    """A package for the regions of a model that the expert covers."""
+def package_for(process, model, inputs, out: Path, device: str = "cpu", other: Path | None = None) -> Packed:
+    """A package for the regions of a model that the expert covers; to `other` one with other kernels."""
     with tempfile.TemporaryDirectory() as place:
         regions = pa.extract_regions(model, *inputs, name="model", out=Path(place) / "regions")
         sources = []
-        for task in regions.tasks[:most]:
+        for task in regions.tasks:
             try:
                 sources.append(source_of(process, regions.path / task.name, device=device))
             except PassagentError as error:
                 print(f"{task.name}: {error}")
+        if other is not None:
+            pack(
+                [replace(source, plans=dict(map(_with_comment, source.plans.items()))) for source in sources],
+                other,
+            )
         return pack(sources, out)
+
+
+def _with_comment(plan_file: tuple[str, str]) -> tuple[str, str]:
+    name, text = plan_file
+    return name, f"{text}\n// another kernel\n" if name.endswith(".cpp") else text

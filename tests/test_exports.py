@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from exported import TEN, Judge, candidate, delivered, is_clean, ran, written
+from exported import TEN, candidate, delivered, is_clean, ran, written
 
-from passagent.deploy.delivery.deliver import Delivered
+from passagent.deploy.delivery.readme import Delivery
 from passagent.evaluator.candidate import TESTS, Candidate
 from passagent.evaluator.target import uses_triton
 from passagent.tasks.examples import examples
@@ -30,12 +30,10 @@ def export(recorder, tmp_path_factory):
     """Writes one of the passes; the same again is the same."""
 
     @functools.cache
-    def exported(
-        target: str, name: str, stands_alone: bool = False
-    ) -> tuple[Path, Delivered, dict[str, str]]:
+    def exported(target: str, name: str, stands_alone: bool = False) -> tuple[Path, Delivery, dict[str, str]]:
         root = tmp_path_factory.mktemp(name)
         task, files = candidate(name, target, root / "task")
-        result = delivered(files, Judge(task, target), recorder, stands_alone=stands_alone)
+        result = delivered(files, task, recorder, target, stands_alone)
         return written(result, root / "out"), result, files
 
     return exported
@@ -44,7 +42,7 @@ def export(recorder, tmp_path_factory):
 @pytest.mark.parametrize(("target", "name"), exports())
 def test_a_pass_reads_as_a_reviewer_wants_it(target, name, export):
     out, result, files = export(target, name)
-    assert result.story.notes == []
+    assert result.notes == []
     is_clean(out)
     assert Candidate.from_dir(out).files.keys() == files.keys()  # the test is no part of the candidate
     for file in Candidate.from_dir(out).files:

@@ -10,7 +10,7 @@ from exported import by_the_expert
 
 from passagent.deploy.delivery.rewritten_graph import join_files
 from passagent.deploy.delivery.standalone import standalone
-from passagent.deploy.delivery.suite_modules import kernelbench_module, problem_of
+from passagent.deploy.delivery.suite_modules import file_name, kernelbench_module
 from passagent.errors import UsageError
 from passagent.evaluator.candidate import MANIFEST, Candidate
 from passagent.plan.facts import device_facts
@@ -77,13 +77,13 @@ def task(tmp_path):
 def written(task, recorder):
     files = standalone(by_the_expert(task, "cpu"))
     answer = record(recorder, Candidate(files), subgraphs_of(task, "cpu"), "cpu", device_facts("cpu"), True)
-    return kernelbench_module(task, problem_of(task), answer.recording, files)
+    return kernelbench_module(task, answer.recording, files)
 
 
 @pytest.mark.long
 def test_it_computes_what_the_problem_does_and_says_where_it_does_not(task, recorder, tmp_path):
     text = written(task, recorder)
-    assert problem_of(task).name == "level_2_problem_7_sample_0_kernel.py"
+    assert file_name(task, "kernelbench", "1") == "level_2_problem_7_sample_0_kernel.py"
     for part in ("class ModelNew(nn.Module)", "super(ModelNew, self)", "self.net[0].weight", "self.shift"):
         assert part in text
     assert "passagent.kernels" not in text and "def get_inputs" not in text and "class Model(" not in text
@@ -117,7 +117,7 @@ def test_what_is_no_whole_problem_is_said(task, facts, told):
     known = {name: value for name, value in (FACTS | facts).items() if value is not None}
     (task.path / "graph" / "graph_net.json").write_text(json.dumps(known))
     with pytest.raises(UsageError, match=told):
-        problem_of(task)
+        file_name(task, "kernelbench", "1")
 
 
 HIGH = "from b import low\n\n\n# why\ndef high():\n    return low() * math.pi\n"

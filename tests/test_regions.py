@@ -107,44 +107,46 @@ def graph_of(text: str) -> fx.Graph:
     return graph
 
 
-def names(parts) -> list[list[str]]:
-    return [[node.name for node in region.nodes] for region in parts.regions]
+CUTS = {
+    "a region that comes back is split": (
+        "x = input\na = relu x\nb = tanh a\nm = sin a\nc = add b m\nd = neg c", ["abcd"], "m", ["ab", "cd"],
+    ),
+    "kernels that share an operator are one": (
+        "x = input\na = relu x\nb = tanh a\nc = neg b", ["ab", "bc"], "", ["abc"],
+    ),
+    "views that only the region uses belong to it": (
+        "x = input\nt = t x\nu = t t\nv = t x\nm = mm v v\na = add u v\nz = add a m", ["a"], "mz", ["tua"],
+    ),
+    "what writes memory of the region alone belongs to it": (
+        "x = input\na = tanh x\nb = relu_ a\nc = neg b", ["abc"], "", ["abc"],
+    ),
+    "what writes the memory of another is left out": (
+        "x = input\na = tanh x\nb = relu_ a\nc = neg b", ["bc"], "a", ["c"],
+    ),
+    "what writes an input is left out": (
+        "x = input\na = relu x\nb = relu_ x\nc = tanh b\nd = add a c", ["abcd"], "", ["acd"],
+    ),
+}  # fmt: skip
 
 
-def test_a_region_that_comes_back_is_split():
-    graph = graph_of("x = input\na = relu x\nb = tanh a\nm = sin a\nc = add b m\nd = neg c")
-    assert names(cut(graph, Kernels([frozenset("abcd")], frozenset("m")))) == [["a", "b"], ["c", "d"]]
+def names(regions) -> list[str]:
+    return ["".join(node.name for node in region.nodes) for region in regions]
 
 
-def test_kernels_that_share_an_operator_are_one_region():
-    graph = graph_of("x = input\na = relu x\nb = tanh a\nc = neg b")
-    assert names(cut(graph, Kernels([frozenset("ab"), frozenset("bc")], frozenset()))) == [["a", "b", "c"]]
+@pytest.mark.parametrize("name", CUTS)
+def test_a_graph_is_cut_by_kernels(name):
+    text, fused, library, expected = CUTS[name]
+    regions, refused = cut(graph_of(text), Kernels([*map(frozenset, fused)], frozenset(library)))
+    assert names(regions) == expected
+    assert all(why.startswith("writes memory that it did not make") for _, why in refused)
+    assert {name for name, _ in refused} == ({"b"} if "left out" in name else set())
 
 
 def test_what_is_one_region_in_any_case_takes_its_operators_from_others():
     graph = graph_of("x = input\na = relu x\nm = mm a a\nb = tanh m\nn = mm b a\nc = neg n\nd = sin c")
     m, b, n, c = list(graph.nodes)[2:6]
     kernels = Kernels([frozenset("a"), frozenset("b"), frozenset("cd")], frozenset("mn"))
-    assert names(cut(graph, kernels, whole=[[m, b, n, c]])) == [["a"], ["m", "b", "n", "c"], ["d"]]
-
-
-def test_views_that_only_the_region_uses_belong_to_it():
-    graph = graph_of("x = input\nt = t x\nu = t t\nv = t x\nm = mm v v\na = add u v\nz = add a m")
-    assert names(cut(graph, Kernels([frozenset("a")], frozenset({"m", "z"})))) == [["t", "u", "a"]]
-
-
-def test_what_writes_memory_of_the_region_alone_belongs_to_it():
-    graph = graph_of("x = input\na = tanh x\nb = relu_ a\nc = neg b")
-    assert names(cut(graph, Kernels([frozenset("abc")], frozenset()))) == [["a", "b", "c"]]
-    assert names(cut(graph, Kernels([frozenset("bc")], frozenset("a")))) == [["c"]]
-
-
-def test_what_writes_other_memory_is_left_out():
-    graph = graph_of("x = input\na = relu x\nb = relu_ x\nc = tanh b\nd = add a c")
-    parts = cut(graph, Kernels([frozenset("abcd")], frozenset()))
-    assert [name for region in names(parts) for name in region] == ["a", "c", "d"]
-    ((name, reason),) = parts.refused
-    assert name == "b" and reason.startswith("writes memory that it did not make")
+    assert names(cut(graph, kernels, whole=[[m, b, n, c]])[0]) == ["a", "mbnc", "d"]
 
 
 def test_logical_operators_of_python_are_pure():
@@ -230,4 +232,4 @@ def test_a_size_that_depends_on_data_is_left_to_eager_and_what_is_before_it_is_a
         DataSized(as_number), torch.linspace(-1, 1, 64).view(2, 32), out=tmp_path / "out"
     )
     assert any({"mul", "gelu", "sigmoid"} <= set(task.operators) for task in found.tasks)
-    assert any(Path(__file__).name in place for place in found.breaks)
+    assert any(Path(__file__).name in place for place in found.graph_breaks)

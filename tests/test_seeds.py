@@ -258,7 +258,6 @@ def test_runs_credit_the_model_with_its_own_and_name_the_seeds_origin(store, tas
             "out": str(tmp_path / "best"),
             "runs_dir": str(store.runs_dir),
             "force": False,
-            "measure": False,
             "standalone": False,
             "format": "review",
         },

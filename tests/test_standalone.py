@@ -9,9 +9,8 @@ import sys
 
 import pytest
 import torch
-from exported import Judge, as_a_model_writes, by_the_expert, delivered, is_clean, written
+from exported import as_a_model_writes, by_the_expert, delivered, is_clean, written
 
-from passagent.deploy.delivery.deliver import programs
 from passagent.deploy.delivery.standalone import helper, standalone
 from passagent.errors import UsageError
 from passagent.evaluator.candidate import HELPER, MANIFEST, Candidate
@@ -68,10 +67,13 @@ def triton_with_a_plan(tmp_path):
 )
 def test_it_runs_without_passagent_and_is_the_same_program(made, recorder, tmp_path):
     task, files = made(tmp_path)
-    usual = delivered(files, Judge(task), recorder)
-    result = delivered(files, Judge(task), recorder, stands_alone=True)
-    assert result.story.notes == [] and result.story.is_own
-    assert programs(result.story.recording) == programs(usual.story.recording)
+    usual = delivered(files, task, recorder)
+    result = delivered(files, task, recorder, stands_alone=True)
+    assert result.notes == []
+    digests = [
+        [plan.digest() for one in each.recording.passes for plan in one.plans] for each in (usual, result)
+    ]
+    assert digests[0] == digests[1]
     assert result.files.keys() == usual.files.keys() | {HELPER}
     out = written(result, tmp_path / "out")
     is_clean(out)
@@ -169,8 +171,8 @@ def test_an_evaluation_takes_our_kernels_in_place_of_the_file(recorder, tmp_path
     task, files = as_a_model_writes("planned_kernel", tmp_path)
     alone = standalone(files)
     assert helper({"triton_kernel"}) == alone[HELPER]
-    result = delivered(alone, Judge(task), recorder)
-    assert result.story.notes == [] and result.files[HELPER] == alone[HELPER]
+    result = delivered(alone, task, recorder)
+    assert result.notes == [] and result.files[HELPER] == alone[HELPER]
     own = alone | {HELPER: "def triton_kernel(*given, **named):\n    raise ValueError('mine')\n"}
-    result = delivered(own, Judge(task), recorder)
-    assert "ValueError: mine" in result.story.notes[0]
+    result = delivered(own, task, recorder)
+    assert "ValueError: mine" in result.notes[0]

@@ -1,23 +1,24 @@
 """Problems of other suites become tasks; what does not is named in a word and a line."""
 
+import contextlib
 import itertools
 import json
 import shutil
-import threading
 
 import numpy as np
 import pytest
 import torch
+import torch.utils._pytree as pytree
 from torch.profiler import ProfilerActivity, profile
 
 from passagent.errors import UsageError
 from passagent.tasks import large_tensors, load_task
 from passagent.tasks.suites import import_problems as imports
-from passagent.tasks.suites.import_problems import RECORD, How, read_record
+from passagent.tasks.suites.import_problems import RECORD, open_record
 from passagent.tasks.suites.import_problems import import_problems as run_import
 from passagent.tasks.suites.loading_problems import input_bytes, load_problem
 from passagent.tasks.suites.problem_child import Request, make_tasks
-from passagent.tasks.suites.problems import Answer, MadeTask, Refused, find_problems
+from passagent.tasks.suites.problems import Answer, How, Refused, find_problems
 
 HEAD = "import torch\nimport torch.nn as nn\n\n"
 SCALED = """
@@ -57,6 +58,13 @@ def plain(body, inputs="return [torch.rand(4, 8)]"):
 
 
 @pytest.fixture
+def no_process(monkeypatch):
+    """An import whose problems are answered here."""
+    monkeypatch.setattr(imports, "start", lambda *_: None)
+    monkeypatch.setattr(imports, "serving", contextlib.nullcontext)
+
+
+@pytest.fixture
 def suite(tmp_path):
     """A directory in KernelBench's layout, and what writes a problem into it."""
 
@@ -93,33 +101,35 @@ def test_a_place_without_problems_is_told_what_is_looked_for(suite, tmp_path):
         find_problems("kernelbench", str(tmp_path / "none"), [1])
 
 
-def test_what_depends_on_a_size_is_cut_with_it(suite, tmp_path):
-    suite("1_Scaled", HEAD + SCALED)
+TWICE = plain("return x[0] * x[1]", "return [(torch.rand(rows, *shape), torch.rand(rows))]")
+CUTS = {
+    "what depends on a size": (HEAD + SCALED, 1024, [(8, 32)], "batch_size = 8\n"),
+    "sizes that must be equal": (
+        TWICE + "\nrows = 256\nshape = (256,)\n",
+        5000,
+        [(32, 32), (32,)],
+        "shape = (32,)",
+    ),
+    "a line that sets several": (
+        plain("return x + 1", "return [torch.rand(rows, width)]") + "\nrows = 512; width = height = 16\n",
+        1024,
+        [(16, 16)],
+        "rows = 16; width = height = 16\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_sizes_are_cut(suite, tmp_path, name):
+    text, most, shapes, line = CUTS[name]
+    suite("1_Cut", text)
     [problem] = find_problems("kernelbench", str(suite.root), [1])
-    [loaded] = load_problem(problem, tmp_path, "cpu", 1024)
-    assert loaded.cut == {"batch_size": [64, 8]}
-    assert loaded.model.args[0].shape == (8, 32)
-    assert loaded.model.module(*loaded.model.args).shape == (8, 32)
+    [loaded] = load_problem(problem, tmp_path, "cpu", most)
+    assert [tuple(one.shape) for one in pytree.tree_leaves(loaded.model.args)] == shapes
+    assert line in loaded.source
+    loaded.model.module(*loaded.model.args)
     [whole] = load_problem(problem, tmp_path, "cpu", None)
-    assert (whole.cut, whole.model.args[0].shape) == ({}, (64, 32))
-
-
-def test_sizes_that_must_be_equal_are_cut_together(suite, tmp_path):
-    text = plain("return x[0] * x[1]", "return [(torch.rand(rows, *shape), torch.rand(rows))]")
-    text += "\nrows = 256\nshape = (256,)\n"
-    suite("1_Twice", text)
-    [problem] = find_problems("kernelbench", str(suite.root), [1])
-    [loaded] = load_problem(problem, tmp_path, "cpu", 5000)
-    assert [tuple(one.shape) for one in loaded.model.args[0]] == [(32, 32), (32,)]
-
-
-def test_a_size_is_cut_where_a_line_sets_several(suite, tmp_path):
-    text = plain("return x + 1", "return [torch.rand(rows, width)]") + "\nrows = 512; width = height = 16\n"
-    suite("1_Line", text)
-    [problem] = find_problems("kernelbench", str(suite.root), [1])
-    [loaded] = load_problem(problem, tmp_path, "cpu", 1024)
-    assert loaded.model.args[0].shape == (16, 16)
-    assert "rows = 16; width = height = 16\n" in loaded.source
+    assert whole.cut == {} != loaded.cut
 
 
 def test_inputs_that_no_constant_makes_smaller_are_too_large(suite, tmp_path):
@@ -130,21 +140,20 @@ def test_inputs_that_no_constant_makes_smaller_are_too_large(suite, tmp_path):
     assert refused.value.reason == "too_large"
 
 
+DEFINITION = {
+    "name": "rms_norm",
+    "op_type": "norm",
+    "axes": {"batch": {"type": "var"}, "hidden": {"type": "const", "value": 32}},
+    "inputs": {
+        "x": {"shape": ["batch", "hidden"], "dtype": "float16"},
+        "eps": {"shape": None, "dtype": "float32"},
+    },
+    "reference": "def run(x, eps):\n    return x * (x.float().square().mean(-1, True) + eps)\n",
+}
+
+
 def test_definitions_and_tests_of_a_task_are_read(tmp_path):
-    (tmp_path / "norm.json").write_text(
-        json.dumps(
-            {
-                "name": "rms_norm",
-                "op_type": "norm",
-                "axes": {"batch": {"type": "var"}, "hidden": {"type": "const", "value": 32}},
-                "inputs": {
-                    "x": {"shape": ["batch", "hidden"], "dtype": "float16"},
-                    "eps": {"shape": None, "dtype": "float32"},
-                },
-                "reference": "def run(x, eps):\n    return x * (x.float().square().mean(-1, True) + eps)\n",
-            }
-        )
-    )
+    (tmp_path / "norm.json").write_text(json.dumps(DEFINITION))
     [problem] = find_problems("flashinfer", str(tmp_path), [1])
     shapes = [one.model.args[0].shape for one in load_problem(problem, tmp_path, "cpu", None)]
     assert shapes == [(1, 32), (16, 32), (128, 32)]
@@ -166,7 +175,7 @@ def test_definitions_and_tests_of_a_task_are_read(tmp_path):
 def answering(monkeypatch, answers):
     asked = []
 
-    def ask(problem, how, workers):
+    def ask(problem, how, server):
         asked.append(problem.name)
         return answers[problem.name]
 
@@ -177,11 +186,11 @@ def answering(monkeypatch, answers):
 FILES = {"g": {"model.py": "x", "weight_meta.py": ""}}
 
 
-def test_an_import_goes_on_where_it_ended(suite, tmp_path, monkeypatch):
+def test_an_import_goes_on_where_it_ended(no_process, suite, tmp_path, monkeypatch):
     suite("1_First", HEAD)
     suite("2_Second", HEAD + "# two")
     out = tmp_path / "tasks"
-    made = Answer(tasks=[MadeTask(suffix="", subgraphs=FILES)])
+    made = Answer(tasks={"": FILES})
     asked = answering(monkeypatch, {"level1_1_First": made, "level1_2_Second": Answer(reason="random")})
     found = lambda: find_problems("kernelbench", str(suite.root), [1])  # noqa: E731
     assert [row.reason for row in run_import(found(), out, How())] == [None, "random"]
@@ -195,16 +204,16 @@ def test_an_import_goes_on_where_it_ended(suite, tmp_path, monkeypatch):
     list(run_import(found(), out, How()))
     assert sorted(asked[2:]) == ["level1_1_First", "level1_2_Second"]
     assert not list(out.glob(".*.part")) and (out / "level1_1_First" / "graph_list.txt").is_file()
-    assert read_record(out).keys() == {"level1_1_First", "level1_2_Second"}
+    assert open_record(out).rows.keys() == {"level1_1_First", "level1_2_Second"}
 
 
-def test_what_found_no_memory_is_tried_again(suite, tmp_path, monkeypatch):
+def test_what_found_no_memory_is_tried_again(no_process, suite, tmp_path, monkeypatch):
     suite("1_Large", HEAD)
     [problem] = find_problems("kernelbench", str(suite.root), [1])
     answers = {"level1_1_Large": Answer(reason="memory")}
     asked = answering(monkeypatch, answers)
     assert [row.reason for row in run_import([problem], tmp_path / "tasks", How())] == ["memory"]
-    answers["level1_1_Large"] = Answer(tasks=[MadeTask(suffix="", subgraphs=FILES)], source="the text")
+    answers["level1_1_Large"] = Answer(tasks={"": FILES}, source="the text")
     assert [row.reason for row in run_import([problem], tmp_path / "tasks", How())] == [None]
     assert len(asked) == 2
     assert (tmp_path / "tasks" / "level1_1_Large" / "problem.py").read_text() == "the text"
@@ -219,7 +228,7 @@ def test_memory_that_validation_lacks_is_no_fault_of_the_capture(suite, tmp_path
 
     monkeypatch.setattr(f"passagent.{stage}.load_module", lambda *_: out_of_memory)
     [problem] = find_problems("kernelbench", str(suite.root), [1])
-    request = Request(problem=problem, device="cpu", threads=1, most_bytes=None, compute_ops="allowed")
+    request = Request(problem=problem, how=How(), most_bytes=None)
     with pytest.raises(Refused, match=r"does not run: OutOfMemoryError") as refused:
         make_tasks(request, tmp_path)
     assert refused.value.reason == "memory"
@@ -252,57 +261,29 @@ def test_few_tensors_of_a_large_input_are_on_the_device_at_a_time(suite, tmp_pat
     monkeypatch.setattr(large_tensors, "host_memory", on_host)
     suite("1_Large", plain(body, "return [torch.rand(512, 4096)]"))
     [problem] = find_problems("kernelbench", str(suite.root), [1])
-    request = Request(problem=problem, device="cpu", threads=1, most_bytes=None, compute_ops="allowed")
+    request = Request(problem=problem, how=How(), most_bytes=None)
     live, answer = most_live_bytes(lambda: make_tasks(request, tmp_path))
     assert len(answer.tasks) == 1 and answer.is_exact
     assert 3 <= live / (512 * 4096 * 4) <= most
 
 
-def test_what_lacked_memory_beside_others_on_a_gpu_is_run_alone(suite, tmp_path, monkeypatch):
-    for name in ("1_Small", "2_Large", "3_Huge"):
-        suite(name, HEAD)
-    together, asked, running, alone = threading.Barrier(3), [], set(), []
-
-    def ask(problem, how, workers):
-        running.add(problem.name)
-        if is_first := problem.name not in asked:
-            asked.append(problem.name)
-            together.wait(60)
-        else:
-            alone.append(set(running))
-        running.remove(problem.name)
-        if problem.name.endswith("Huge") or (is_first and problem.name.endswith("Large")):
-            return Answer(reason="memory")
-        return Answer(tasks=[MadeTask(suffix="", subgraphs=FILES)])
-
-    monkeypatch.setattr(imports, "_ask", ask)
-    problems = find_problems("kernelbench", str(suite.root), [1])
-    rows = list(run_import(problems, tmp_path / "tasks", How(device="cuda", jobs=3)))
-    assert [(row.name, row.reason) for row in rows] == [
-        ("level1_1_Small", None),
-        ("level1_2_Large", None),
-        ("level1_3_Huge", "memory"),
-    ]
-    assert alone == [{"level1_2_Large"}, {"level1_3_Huge"}]
-
-
 @pytest.mark.parametrize(
     "task",
     [
-        MadeTask(suffix="", subgraphs={"../g": {"model.py": ""}}),
-        MadeTask(suffix="/x", subgraphs=FILES),
-        MadeTask(suffix="", subgraphs={"g": {"../../model.py": ""}}),
-        MadeTask(suffix="", subgraphs={"g": {"sitecustomize.py": ""}}),
+        {"": {"../g": {"model.py": ""}}},
+        {"/x": FILES},
+        {"": {"g": {"../../model.py": ""}}},
+        {"": {"g": {"sitecustomize.py": ""}}},
     ],
 )
-def test_a_process_cannot_have_other_files_written(suite, tmp_path, monkeypatch, task):
+def test_a_process_cannot_have_other_files_written(no_process, suite, tmp_path, monkeypatch, task):
     suite("1_First", HEAD)
 
     class Forked:
         def run(self, *_args, **_kwargs):
-            return Answer(tasks=[task]).model_dump_json().encode(), {"status": 0}
+            return Answer(tasks=task).model_dump_json().encode(), {"status": 0}
 
-    monkeypatch.setattr(imports._Workers, "mine", lambda self: Forked())
+    monkeypatch.setattr(imports, "start", lambda *_: Forked())
     [row] = run_import(find_problems("kernelbench", str(suite.root), [1]), tmp_path / "out" / "tasks", How())
     assert (row.reason, row.tasks) == ("fails", [])
     assert [path.name for path in (tmp_path / "out").rglob("*")] == ["tasks", RECORD]

@@ -90,14 +90,6 @@ class BestOptions(StoreOptions, total=False):
 
     out: Annotated[str, Option("The directory to write.", metavar="DIR")]
     force: Annotated[bool, Option("Replace the pass files in it.")]
-    measure: Annotated[
-        bool,
-        Option(
-            "Measure again what is not the program that the run measured, and AS without each pass.",
-            flags=("--measure/--no-measure",),
-            default=True,
-        ),
-    ]
     standalone: Annotated[bool, Option("Write it so that it runs without passagent.")]
     format: Annotated[
         Literal["review", "kernelbench", "flashinfer"],

@@ -181,11 +181,10 @@ def explain(
     passes: Annotated[str, argument("PACKAGE", "A package: its directory or its name.")],
     factory: Factory,
     inputs: Inputs,
-    dynamic: Dynamic,
     json: Json,
 ) -> None:
     """Say where passes of a package fit in your model. Which pass does not fit, and why."""
-    do.deploying.explain(passes, factory, inputs, dynamic, json)
+    do.deploying.explain(passes, factory, inputs, json)
 
 
 @command(commands)

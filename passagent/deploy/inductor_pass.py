@@ -34,15 +34,15 @@ class PassesInGraph(CustomGraphPass):
 
     def __call__(self, graph: fx.Graph) -> None:
         """Rewrite a graph that Dynamo captured."""
-        for one in _several(self.before):
-            one(graph)
+        for graph_pass in _several(self.before):
+            graph_pass(graph)
         self.runs += 1
         self.last = rewrite(graph, self.packages)
         _lower({replaced.operator for replaced in self.last.replaced})
 
     def uuid(self) -> Any:
         """The content of the packages and of this code; None, no caching, if another pass has none."""
-        others = [_uuid(one) for one in _several(self.before)]
+        others = [getattr(graph_pass, "uuid", lambda: None)() for graph_pass in _several(self.before)]
         if None in others:
             return None
         return ("passagent", _code(), *(package.digest for package in self.packages), *map(repr, others))
@@ -73,12 +73,12 @@ def passagent(
     from torch._inductor import list_mode_options
     from torch._inductor.compile_fx import compile_fx
 
-    given = dict(options or {})
-    if "passes" not in given:
+    inductor = dict(options or {})
+    if "passes" not in inductor:
         raise UsageError('backend "passagent": name packages: options={"passes": "my_passes"}')
-    packages = load_packages(given.pop("passes"))
-    own = given.pop(_KEY, inductor_config.pre_grad_custom_pass)
-    patches = {**(list_mode_options(mode) if mode else {}), **given, _KEY: PassesInGraph(packages, own)}
+    packages = load_packages(inductor.pop("passes"))
+    before = inductor.pop(_KEY, inductor_config.pre_grad_custom_pass)
+    patches = {**(list_mode_options(mode) if mode else {}), **inductor, _KEY: PassesInGraph(packages, before)}
     return compile_fx(graph_module, example_inputs, config_patches=patches)  # type: ignore[return-value]
 
 
@@ -88,15 +88,11 @@ def _several(passes: Any) -> list[Any]:
     return list(passes) if isinstance(passes, list | tuple) else [passes]
 
 
-def _uuid(one: Any) -> Any:
-    return one.uuid() if hasattr(one, "uuid") else None
-
-
 def _code() -> str:
     """A hash of what decides how a graph is rewritten."""
-    own = Path(__file__).parent
-    matching = own.parent / "evaluator" / "matching"
-    texts = [file.read_bytes() for place in (own, matching) for file in sorted(place.glob("*.py"))]
+    here = Path(__file__).parent
+    matching = here.parent / "evaluator" / "matching"
+    texts = [file.read_bytes() for place in (here, matching) for file in sorted(place.glob("*.py"))]
     return hashlib.sha256(b"\0".join(texts)).hexdigest()
 
 
@@ -120,8 +116,8 @@ def _lower(names: set[str]) -> None:
 
     def lowering(function: torch._ops.OpOverload) -> Callable[..., Any]:
         def lowered(*args: Any) -> Any:
-            made = DirectCall.create(function, *args)
-            return _pytree.tree_map(ir.TensorBox.create, made)
+            result = DirectCall.create(function, *args)
+            return _pytree.tree_map(ir.TensorBox.create, result)
 
         return lowered
 

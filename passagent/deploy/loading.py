@@ -20,6 +20,7 @@ from passagent.evaluator.candidate import PLANS
 from passagent.evaluator.matching.rewrite import PlannedPass
 from passagent.plan import artefact
 from passagent.plan.arguments import Argument
+from passagent.plan.model import Recording
 from passagent.plan.recorded_pattern import pattern_graph
 
 MANIFEST = "manifest.json"
@@ -66,7 +67,9 @@ Passes = str | Path | Package | Sequence[str | Path | Package]
 def load_packages(passes: Passes) -> list[Package]:
     """The packages that `passes` names. Raises UsageError, PassagentError."""
     several = [passes] if isinstance(passes, str | Path | Package) else list(passes)
-    return [one if isinstance(one, Package) else load_package(_directory(one)) for one in several]
+    return [
+        package if isinstance(package, Package) else load_package(_directory(package)) for package in several
+    ]
 
 
 def load_package(path: str | Path) -> Package:
@@ -110,24 +113,36 @@ def _verified(place: Path, name: str, digest: str) -> str:
 
 def _pass(entry: dict[str, Any], files: dict[str, str]) -> DeployedPass:
     root = f"{entry['directory']}/{PLANS}/"
-    own = {name.removeprefix(root): text for name, text in files.items() if name.startswith(root)}
-    recording = artefact.read(own).recording
+    plan_files = {name.removeprefix(root): text for name, text in files.items() if name.startswith(root)}
+    recording = artefact.read(plan_files).recording
     recorded = recording.passes[entry["number"]]
     graph = pattern_graph(recorded.pattern)
     planned = PlannedPass(recorded.name, recorded.file, graph)
     operators, skeletons = {}, []
-    for one in entry["operators"]:
+    for described in entry["operators"]:
         calls = [
             PlannedCall(recorded.plans[call["plan"]], _ARGUMENTS.validate_python(call["arguments"]))
-            for call in one["calls"]
+            for call in described["calls"]
         ]
-        name = operator_name(entry_pattern(recorded), one["bindings"], calls)
-        if name != one["name"]:
-            raise PassagentError(f"{entry['name']}: operator {one['name']} is not what its name says")
-        made = PlannedOperator(graph, one["bindings"], calls, recording.device)
-        operators[name] = register(name, made, one["outputs"])
-        skeletons.append((one["bindings"], name))
+        name = operator_name(entry_pattern(recorded), described["bindings"], calls)
+        if name != described["name"]:
+            raise PassagentError(f"{entry['name']}: operator {described['name']} is not what its name says")
+        operator = PlannedOperator(graph, described["bindings"], calls, recording.device)
+        operators[name] = register(name, operator, described["outputs"])
+        skeletons.append((described["bindings"], name))
     return DeployedPass(planned, operators, skeletons)
+
+
+def never_called(*_: Any) -> None:
+    """Stand for a call in a graph that is only matched."""
+
+
+def planned_passes(recording: Recording) -> list[PlannedPass]:
+    """The passes of a recording, by what they match."""
+    return [
+        PlannedPass(recorded.name, recorded.file, pattern_graph(recorded.pattern))
+        for recorded in recording.passes
+    ]
 
 
 def entry_pattern(recorded: Any) -> list[dict[str, Any]]:
@@ -147,9 +162,9 @@ def _directory(name: str | Path) -> Path:
     if Path(name).is_dir():
         return Path(name)
     try:
-        found = importlib.util.find_spec(str(name)) if isinstance(name, str) else None
+        spec = importlib.util.find_spec(str(name)) if isinstance(name, str) else None
     except (ImportError, ValueError):
-        found = None
-    if found is None or found.origin is None:
+        spec = None
+    if spec is None or spec.origin is None:
         raise UsageError(f"passes {name!s}: no such directory, and no module of that name")
-    return Path(found.origin).parent
+    return Path(spec.origin).parent

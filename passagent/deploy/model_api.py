@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Unpack
 
 from passagent.errors import UsageError
+from passagent.options import OptimizeOptions
+from passagent.system.option_groups import checked
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule
@@ -19,41 +21,20 @@ if TYPE_CHECKING:
     from passagent.tasks.extract.extracting import Extracted
     from passagent.tasks.extract.region_tasks import Regions
 
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-
-@overload
-def extract(
-    *, name: str | None = None, dynamic: bool = False, out: str | Path | None = None
-) -> Decorator: ...
-
-
-@overload
 def extract(
     model: Callable[..., Any],
     *inputs: Any,
     name: str | None = None,
     dynamic: bool = False,
     out: str | Path | None = None,
-) -> Extracted: ...
-
-
-def extract(
-    model: Callable[..., Any] | None = None,
-    *inputs: Any,
-    name: str | None = None,
-    dynamic: bool = False,
-    out: str | Path | None = None,
-) -> Extracted | Decorator:
+) -> Extracted:
     """Write the graphs that Dynamo captures of `model(*inputs)` as subgraphs, and validate them.
 
-    Without a model it is a decorator, `@passagent.extract(name="bert")`: the first call of the function or
-    module is extracted, and every call does what it did. `dynamic`: sizes above 1 of the inputs are symbolic.
-    `out`: a directory that is not there yet; default `extracted/NAME`. A module in training mode is captured
-    with gradients. Raises PassagentError where Dynamo cannot capture the model, UsageError for `out`.
+    `dynamic`: sizes above 1 of the inputs are symbolic. `out`: a directory that is not there yet; default
+    `extracted/NAME`. A module in training mode is captured with gradients. Raises PassagentError where Dynamo
+    cannot capture the model, UsageError for `out`.
     """
-    if model is None:
-        return lambda one: _decorated(one, name, dynamic, out)
     from passagent.tasks.extract.extracting import extract_model
     from passagent.tasks.extract.factories import Model
 
@@ -80,39 +61,28 @@ def extract_regions(
 
 def optimize(
     model: Callable[..., Any],
-    *inputs: Any,
-    out: str | Path,
-    model_name: str | Sequence[str] | None = None,
-    iters: int | None = None,
-    max_time: float | None = None,
-    state: str | Path | None = None,
-    library: str | Path | None = None,
-    config: str | None = None,
-    settings: Mapping[str, Any] | None = None,
+    /,
+    *example_inputs: Any,
     on_progress: Callable[[str], object] | None = None,
+    **options: Unpack[OptimizeOptions],
 ) -> Optimized:
-    """Make `model(*inputs)` faster: search its regions for passes, package those that pay on the whole model.
+    """Make `model(*example_inputs)` faster: search its regions for passes, package those that pay on it.
 
-    out: the package; `.package` of the result is None where nothing pays, and `.why_not` says why. The other
-    arguments are the options of `passagent optimize`; model_name: who writes passes; max_time: s, of this
-    call. The same call again goes on. Ctrl-C stops it cleanly, then KeyboardInterrupt is raised. on_progress
-    is told what happens, a line each. Raises UsageError, PassagentError.
+    options: those of `passagent optimize`, without `inputs`. `.package` of the result is None where nothing
+    pays, and `.why_not` says why. The same call again goes on. Ctrl-C stops it cleanly, then
+    KeyboardInterrupt is raised. on_progress is given each line on what happens. Raises UsageError,
+    PassagentError.
     """
-    from passagent.deploy.optimizing import Request, conduct_in_a_thread
-    from passagent.deploy.optimizing import optimize as optimized
-    from passagent.options import OptimizeOptions, settings_of
+    from passagent.deploy import optimizing
     from passagent.tasks.extract.factories import Model
 
-    request = Request(
-        out=Path(out),
-        settings=settings_of(OptimizeOptions, {"model": model_name, "iters": iters}, settings),
-        preset=config,
-        state=Path(state) if state is not None else None,
-        max_time_s=max_time,
-        library=Path(library) if library is not None else None,
+    if options.get("inputs"):
+        raise UsageError("optimize: give the inputs themselves, behind the model")
+    plain = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
+    complete = checked(OptimizeOptions, plain)
+    return optimizing.optimize(
+        complete, Model(_name(model), model, example_inputs), on_progress or (lambda _line: None)
     )
-    say = on_progress or (lambda _line: None)
-    return optimized(request, Model(_name(model), model, inputs), conduct_in_a_thread, say)
 
 
 def package(
@@ -159,7 +129,7 @@ def apply(graph_module: GraphModule, passes: Passes) -> GraphModule:
     return graph_module
 
 
-def explain(model: Callable[..., Any], *inputs: Any, passes: Passes, dynamic: bool = False) -> Rewriting:
+def explain(model: Callable[..., Any], *inputs: Any, passes: Passes) -> Rewriting:
     """Say which pass fits where in `model(*inputs)`, which does not and why. Nothing is compiled.
 
     Raises UsageError, PassagentError.
@@ -168,7 +138,7 @@ def explain(model: Callable[..., Any], *inputs: Any, passes: Passes, dynamic: bo
     from passagent.deploy.rewriting import explain_model
     from passagent.tasks.extract.factories import Model
 
-    return explain_model(Model(_name(model), model, inputs), load_packages(passes), dynamic)
+    return explain_model(Model(_name(model), model, inputs), load_packages(passes))
 
 
 def measure(
@@ -176,27 +146,17 @@ def measure(
     *inputs: Any,
     passes: Passes,
     modes: Sequence[str] | None = None,
-    leave_out: bool = True,
 ) -> Measurement:
     """Time `model(*inputs)` in eager, with Inductor, and with Inductor and passes, side by side.
 
-    modes: of Inductor; by default `default`, on a GPU `reduce-overhead` too. leave_out: also without each
-    pass in turn, so that `.losers` are those that do not pay. Raises UsageError, PassagentError.
+    modes: of Inductor; by default `default`, on a GPU `reduce-overhead` too. `.losers` of the result are the
+    passes that do not pay. Raises UsageError, PassagentError.
     """
     from passagent.deploy.loading import load_packages
     from passagent.deploy.model_timing import measure_model
     from passagent.tasks.extract.factories import Model
 
-    return measure_model(Model(_name(model), model, inputs), load_packages(passes), modes, leave_out)
-
-
-def _decorated(
-    model: Callable[..., Any], name: str | None, dynamic: bool, out: str | Path | None
-) -> Callable[..., Any]:
-    from passagent.tasks.extract.extracting import extracting
-
-    called = name or _name(model)
-    return extracting(model, called, _place(called, out), dynamic)
+    return measure_model(Model(_name(model), model, inputs), load_packages(passes), modes)
 
 
 def _name(model: Any) -> str:

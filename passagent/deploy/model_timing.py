@@ -17,7 +17,7 @@ import torch.utils._pytree as pytree
 
 from passagent.deploy.inductor_pass import inductor_options
 from passagent.deploy.loading import Package
-from passagent.deploy.rewriting import Rewriting, explain_model
+from passagent.deploy.rewriting import explain_model
 from passagent.errors import PassagentError
 from passagent.evaluator.correctness.compare import compare
 from passagent.evaluator.correctness.double import in_float64
@@ -109,8 +109,6 @@ Call = Callable[[], Any]
 _WARM_UP, _BLOCKS, _BLOCK_S, _MOST_CALLS = 5, 20, 0.02, 50
 """Calls before anything is timed; blocks of each side, and what a block lasts."""
 _GRAPHED = "eager in a CUDA graph"
-_MOST_LINES = 100
-"""Limit on the lines kept of what the model prints while it is timed."""
 
 
 @dataclass(frozen=True)
@@ -141,8 +139,6 @@ class Measurement:
     """Sides whose outputs are not eager's, and where."""
     baselines: dict[str, str] = field(default_factory=dict)
     """For each mode the side that its gain is over."""
-    printed: list[str] = field(default_factory=list)
-    """Lines that the model printed, each once."""
     left_out: str = ""
     """A side that is not timed, and why."""
 
@@ -154,7 +150,7 @@ class Measurement:
     @property
     def losers(self) -> list[str]:
         """Passes without which the model is faster: the whole interval says so."""
-        return [name for name, found in self.passes.items() if found.high < 1]
+        return [name for name, ratio in self.passes.items() if ratio.high < 1]
 
     def data(self) -> dict[str, Any]:
         """Return plain data."""
@@ -168,78 +164,69 @@ class Measurement:
         """Lines: what is not timed, the gain of each mode, what each pass pays, whose outputs differ."""
         lines = [self.left_out] if self.left_out else []
         lines += [f"{mode}: with passes {r} of {self.baseline(mode)}" for mode, r in self.gains.items()]
-        lines += [f"{name}: pays {found}" for name, found in self.passes.items()]
-        return lines + [f"outputs are not eager's: {one}" for one in self.unequal]
+        lines += [f"{name}: pays {ratio}" for name, ratio in self.passes.items()]
+        return lines + [f"outputs are not eager's: {difference}" for difference in self.unequal]
 
 
 def measure_model(
-    model: Model, packages: Sequence[Package], modes: Sequence[str] | None = None, leave_out: bool = True
+    model: Model, packages: Sequence[Package], modes: Sequence[str] | None = None
 ) -> Measurement:
     """Time a model. `modes` of Inductor: by default `default`, on a GPU `reduce-overhead` too.
 
-    All sides take turns, in blocks of calls. `leave_out`: time the first mode without each pass as well.
-    Raises PassagentError where no pass is used, or the model returns no tensor.
+    All sides take turns, in blocks of calls; with several passes the first mode is also timed without each of
+    them. What the model prints is dropped. Raises PassagentError where no pass is used, or the model returns
+    no tensor.
     """
-    said = io.StringIO()
-    with redirect_stdout(said):
-        measured = _measured(model, packages, modes, leave_out)
-    return replace(measured, printed=list(dict.fromkeys(said.getvalue().splitlines()))[:_MOST_LINES])
-
-
-def _measured(
-    model: Model, packages: Sequence[Package], modes: Sequence[str] | None, leave_out: bool
-) -> Measurement:
-    values = pytree.tree_leaves((model.args, model.kwargs, _weights(model.module)))
-    is_cuda = any(isinstance(value, torch.Tensor) and value.is_cuda for value in values)
+    leaves = pytree.tree_leaves((model.args, model.kwargs))
+    if isinstance(model.module, torch.nn.Module):
+        leaves += model.module.parameters()
+    is_cuda = any(isinstance(value, torch.Tensor) and value.is_cuda for value in leaves)
     modes = list(modes or (["default", "reduce-overhead"] if is_cuda else ["default"]))
-    with torch.no_grad():
-        left_out = ""
+    first, left_out = f"{modes[0]} + passes", ""
+    with torch.no_grad(), redirect_stdout(io.StringIO()):
         sides: dict[str, Call] = {"eager": lambda: model.module(*model.args, **model.kwargs)}
         expected = read_outputs(sides["eager"]())
         if not expected:
             raise PassagentError(f"{model.name}: returns no tensor, so that nothing could be compared")
+        explained = explain_model(model, packages)
+        used = list(dict.fromkeys(match.name for match in explained.replaced))
+        if not used:
+            reasons = [f": {match.name}: {match.reason}" for match in explained.refused[:1]]
+            raise PassagentError(f"no pass fits in the model{''.join(reasons)}; passagent explain says more")
         if is_cuda:
             left_out = _add_graph(sides)
         for mode in modes:
             sides[mode] = _compiled(model, mode, [])
-            sides[_beside(mode)], explained = _with_passes(model, mode, packages)
-        used = list(dict.fromkeys(one.name for one in explained.replaced))
-        if not used:
-            reasons = [f": {one.name}: {one.reason}" for one in explained.refused[:1]]
-            raise PassagentError(f"no pass fits in the model{''.join(reasons)}; passagent explain says more")
-        all_of_them = _beside(modes[0])
-        if leave_out and len(used) > 1:
-            for name in used:
-                fewer = [without(package, [name]) for package in packages]
-                sides[f"{modes[0]}, without {name}"] = _with_passes(model, modes[0], fewer)[0]
+            sides[f"{mode} + passes"] = _compiled(model, mode, packages)
+        lacking = {f"{modes[0]}, without {name}": name for name in used if len(used) > 1}
+        for side, name in lacking.items():
+            sides[side] = _compiled(model, modes[0], [without(package, name) for package in packages])
         exact = outputs_in_float64(model)
-        found = {name: find_difference(expected, exact, read_outputs(call())) for name, call in sides.items()}
+        differing = {
+            side: find_difference(expected, exact, read_outputs(call())) for side, call in sides.items()
+        }
         with DeviceLease(find_device("cuda:0" if is_cuda else "cpu")).exclusive() as share:
             times = _times(sides, is_cuda, share)
     us = {name: estimate.typical_ns(blocks) / 1e3 for name, blocks in times.items()}
     baselines = {mode: _faster(mode, times, is_cuda) for mode in modes}
-    gains = {mode: _ratio(times[baselines[mode]], times[_beside(mode)]) for mode in modes}
-    us |= {_beside(mode): us[baselines[mode]] / gain.ratio for mode, gain in gains.items()}
+    gains = {mode: _ratio(times[baselines[mode]], times[f"{mode} + passes"]) for mode in modes}
+    us |= {f"{mode} + passes": us[baselines[mode]] / gain.ratio for mode, gain in gains.items()}
     return Measurement(
         device=torch.cuda.get_device_name() if is_cuda else "cpu",
         us=us,
         gains=gains,
-        passes={
-            name: _ratio(times[side], times[all_of_them])
-            for name in used
-            if (side := f"{modes[0]}, without {name}") in times
-        },
-        unequal=[f"{name}: {difference}" for name, difference in found.items() if difference],
+        passes={name: _ratio(times[side], times[first]) for side, name in lacking.items()},
+        unequal=[f"{name}: {difference}" for name, difference in differing.items() if difference],
         left_out=left_out,
         baselines=baselines,
     )
 
 
-def without(package: Package, names: Sequence[str]) -> Package:
-    """The package without some passes."""
-    kept = [one for one in package.passes if one.name not in names]
-    content = [package.digest, *(one.name for one in kept)]
-    return replace(package, passes=kept, digest=hashlib.sha256("\n".join(content).encode()).hexdigest())
+def without(package: Package, name: str) -> Package:
+    """The package without one of its passes."""
+    passes = [deployed for deployed in package.passes if deployed.name != name]
+    content = [package.digest, *(deployed.name for deployed in passes)]
+    return replace(package, passes=passes, digest=hashlib.sha256("\n".join(content).encode()).hexdigest())
 
 
 def _compiled(model: Model, mode: str, packages: Sequence[Package]) -> Call:
@@ -248,16 +235,6 @@ def _compiled(model: Model, mode: str, packages: Sequence[Package]) -> Call:
     options = {**list_mode_options(mode), **(inductor_options(packages) if packages else {})}
     function = torch.compile(model.module, options=options)
     return lambda: function(*model.args, **model.kwargs)
-
-
-def _beside(mode: str) -> str:
-    return f"{mode} + passes"
-
-
-def _with_passes(model: Model, mode: str, packages: Sequence[Package]) -> tuple[Call, Rewriting]:
-    """The side with passes, compiled, and what they do."""
-    explained = explain_model(model, packages)
-    return _compiled(model, mode, packages), explained
 
 
 def _add_graph(sides: dict[str, Call]) -> str:
@@ -278,7 +255,7 @@ def _add_graph(sides: dict[str, Call]) -> str:
 
 def _times(sides: dict[str, Call], is_cuda: bool, share: Callable[[], float]) -> dict[str, list[list[int]]]:
     """Nanoseconds of the calls of each side's blocks. Sides take turns, each time in another order."""
-    wait = torch.cuda.synchronize if is_cuda else _nothing
+    wait = torch.cuda.synchronize if is_cuda else lambda: None
     calls = {}
     for name, call in sides.items():
         took = [_timed(call, wait) for _ in range(_WARM_UP)]
@@ -313,13 +290,5 @@ def _faster(mode: str, times: dict[str, list[list[int]]], is_cuda: bool) -> str:
     eager = _GRAPHED if is_cuda and list_mode_options(mode).get("triton.cudagraphs") else "eager"
     return min(
         (side for side in (mode, eager) if side in times),
-        key=lambda side: _ratio(times[side], times[_beside(mode)]).ratio,
+        key=lambda side: _ratio(times[side], times[f"{mode} + passes"]).ratio,
     )
-
-
-def _weights(module: Any) -> list[torch.Tensor]:
-    return list(module.parameters()) if isinstance(module, torch.nn.Module) else []
-
-
-def _nothing() -> None:
-    pass

@@ -24,7 +24,7 @@ class RegionOutcome:
     """How often one call of the model runs it."""
     eager_us: float
     """Time of its operators in one call of the model, all its runs together."""
-    light_us: float
+    light_us: float = 0.0
     """The least that the device needs for that."""
     outcome: str = WAITING
     why: str = ""
@@ -36,8 +36,6 @@ class RegionOutcome:
     """Inductor's kernels for it, of one call of the model; None: not measured."""
     pass_us: float | None = None
     """The pass, likewise."""
-    speedup: Ratio | None = None
-    """The pass over eager, the region alone."""
 
     @property
     def vs_inductor(self) -> float | None:
@@ -74,63 +72,52 @@ class Optimized:
     @property
     def is_judged(self) -> bool:
         """True if any region was judged."""
-        return any(one.outcome not in (WAITING, FAILED) for one in self.regions)
+        return any(region.outcome not in (WAITING, FAILED) for region in self.regions)
 
     def headline(self) -> str:
         """The gain; without a package why there is none, or what is missing to tell."""
         if self.package is not None and self.measurement is not None and self.gain is not None:
             baseline = self.measurement.baseline(self.mode)
             return f"{self.gain} of {baseline} with the passes in {self.package}"
-        missing = [one for one in self.regions if one.outcome in (WAITING, FAILED)]
+        missing = [region for region in self.regions if region.outcome in (WAITING, FAILED)]
         if not missing:
             return f"nothing to gain: {self.why_not}"
         why = self.why_not if self.measurement else self.stopped or missing[0].why
-        what = "not timed in it" if all(one.run for one in missing) else "not tried"
+        what = "not timed in it" if all(region.run for region in missing) else "not tried"
         of_all = f"{len(missing)} of {len(self.regions)} regions {what}"
         return f"no gain shown yet: {of_all}{f' ({why})' if why else ''}; the same command goes on"
 
     def data(self) -> dict[str, Any]:
         """Return plain data: the content of report.json."""
-        found = asdict(self) | {"headline": self.headline()}
-        found |= {"state": str(self.state), "package": str(self.package) if self.package else None}
-        for region, one in zip(found["regions"], self.regions, strict=True):
-            region["vs_inductor"] = one.vs_inductor
-        return found | {"measurement": self.measurement.data() if self.measurement else None}
+        plain = asdict(self) | {"headline": self.headline()}
+        plain |= {"state": str(self.state), "package": str(self.package) if self.package else None}
+        for region, outcome in zip(plain["regions"], self.regions, strict=True):
+            region["vs_inductor"] = outcome.vs_inductor
+        return plain | {"measurement": self.measurement.data() if self.measurement else None}
 
     def __str__(self) -> str:
-        return "\n".join(self.summary())
-
-    def summary(self) -> list[str]:
-        """The lines that end the command."""
-        lines = [f"{one.name}: {_outcome(one)}" for one in self.regions]
+        lines = [f"{region.name}: {_outcome(region)}" for region in self.regions]
         lines += [str(self.measurement)] if self.measurement else []
-        if self.package is None:
-            return [*lines, self.headline()]
-        graphs = ', "triton.cudagraphs": True' if self.mode != "default" else ""
-        call = f'torch.compile(model, backend="passagent", options={{"passes": "{self.package}"{graphs}}})'
-        return [*lines, self.headline(), f"use it: {call}"]
+        lines.append(self.headline())
+        if self.package is not None:
+            graphs = ', "triton.cudagraphs": True' if self.mode != "default" else ""
+            options = f'{{"passes": "{self.package}"{graphs}}}'
+            lines.append(f'use it: torch.compile(model, backend="passagent", options={options})')
+        return "\n".join(lines)
 
     def markdown(self) -> str:
-        """report.md."""
-        lines = [f"# {self.model} on {self.device}", ""]
-        lines += [f"**{self.headline()}**"]
+        """Return the content of report.md."""
+        lines = [f"# {self.model} on {self.device}", "", f"**{self.headline()}**"]
         if self.stopped:
             lines += ["", f"It stopped early: {self.stopped}. The same command goes on."]
-        lines += ["", "## Regions", "", *_table(_HEADS, [_row(one) for one in self.regions]), ""]
-        lines += [_LEGEND, "", "## What was done", ""]
-        lines += [f"- {one.name}: {_outcome(one)}" for one in self.regions]
-        left = [one for one in self.regions if one.outcome != KEPT and one.eager_us > one.light_us]
-        if left:
-            lines += ["", "## Left on the table", ""]
-            lines += [f"- {one.name}: {one.eager_us - one.light_us:.0f} us above the least" for one in left]
+        lines += ["", "## Regions", "", *_table(_HEADS, [_row(region) for region in self.regions]), ""]
+        lines += [_LEGEND]
         if self.left_out:
-            lines += ["", "## Left out", "", *(f"- {one}" for one in self.left_out)]
+            lines += ["", "## Left out", "", *(f"- {what}" for what in self.left_out)]
         if self.measurement:
             rows = [[name, f"{us:.1f}"] for name, us in self.measurement.us.items()]
             lines += ["", "## The whole model", "", *_table(["side", "us"], rows), ""]
             lines += [f"- {line}" for line in self.measurement.comparisons()]
-            lines += ["", "Printed by the model:", ""] if self.measurement.printed else []
-            lines += [f"    {line}" for line in self.measurement.printed]
         return "\n".join(lines) + "\n"
 
 
@@ -142,9 +129,10 @@ _LEGEND = (
 )
 
 
-def _row(one: RegionOutcome) -> list[str]:
-    times = [one.eager_us, one.inductor_us, one.pass_us, one.light_us]
-    return [one.name, str(one.count), *("-" if us is None else f"{us:.0f}" for us in times), one.outcome]
+def _row(region: RegionOutcome) -> list[str]:
+    times = [region.eager_us, region.inductor_us, region.pass_us, region.light_us]
+    cells = ["-" if us is None else f"{us:.0f}" for us in times]
+    return [region.name, str(region.count), *cells, _outcome(region)]
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -152,8 +140,8 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(row)} |" for row in (heads, aligned, *rows)]
 
 
-def _outcome(one: RegionOutcome) -> str:
-    known = " (known from the library)" if one.from_library else ""
-    beside = f"{one.vs_inductor:.2f}x of Inductor's kernels" if one.vs_inductor else ""
-    words = ", ".join(word for word in (beside, one.why) if word)
-    return f"{one.outcome}{known}{f': {words}' if words else ''}"
+def _outcome(region: RegionOutcome) -> str:
+    source = " (known from the library)" if region.from_library else ""
+    ratio = f"{region.vs_inductor:.2f}x of Inductor's kernels" if region.vs_inductor else ""
+    words = ", ".join(word for word in (ratio, region.why) if word)
+    return f"{region.outcome}{source}{f': {words}' if words else ''}"

@@ -1,7 +1,7 @@
 """`passagent optimize`: regions, searches for them, a package, and whether it pays on the whole model.
 
 All that is made stays in the state directory: `tasks`, `runs`, `passes`, `report.md`, `report.json`. The same
-request again goes on from there. Only the package that pays is written beside it.
+request again goes on from there. Only a package that pays is written elsewhere.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import shutil
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
@@ -23,15 +24,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from passagent.config import load_config
 from passagent.deploy.loading import load_package
-from passagent.deploy.model_timing import Measurement, Ratio, measure_model
+from passagent.deploy.model_timing import measure_model
 from passagent.deploy.optimized import DROPPED, FAILED, KEPT, LEFT, NOTHING, Optimized, RegionOutcome
 from passagent.deploy.package_writing import check_name, drop, pack, read_sources
-from passagent.deploy.region_searches import RegionSearches, Wanted, best_run, finished_run
+from passagent.deploy.region_searches import RegionSearches, runs_of
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.hardware.machine import Machine, measure_machine
-from passagent.evaluator.result import Evaluation
 from passagent.expert.region import attentions
 from passagent.kernels.toolchain import compiler
+from passagent.options import OptimizeOptions, settings_of
 from passagent.sandbox.environment import device_name
 from passagent.search.comparison import confirmed_evaluation
 from passagent.search.run_memory import kept_pass
@@ -41,7 +42,7 @@ from passagent.store.pass_library import OFF, KeptPass, PassLibrary, library_pat
 from passagent.system.cache import write_whole
 from passagent.system.faults import os_fault
 from passagent.system.resumable import locked
-from passagent.tasks import Task, load_task
+from passagent.tasks import load_task
 from passagent.tasks.extract.extracting import device_of
 from passagent.tasks.extract.factories import Model
 from passagent.tasks.extract.model_capture import capture_model
@@ -53,90 +54,72 @@ from passagent.tasks.reader import Subgraph
 
 FOR_THE_END = 0.3
 """Share of the time that packaging and measuring the whole model get."""
-ITERS = 4
-"""Episodes for a region, without `iters`."""
 SETTINGS: dict[str, Any] = {
     "experience.library": OFF,  # the regions are looked up here, by what Inductor was beaten with
-    "evaluator.dispatch": "graph", "evaluator.reference": "inductor", "search.iters": ITERS,
+    "evaluator.dispatch": "graph", "evaluator.reference": "inductor", "search.iters": 4,
     "search.islands": 2,
 }  # fmt: skip
 """Settings of each search, unless others are given: without the host's share, beside Inductor."""
-
-Begun = Callable[[Stoppable], object]
-
-
-class Conducts(Protocol):
-    """Runs the searches in an event loop, so that a person can stop them."""
-
-    def __call__(self, work: Callable[[Begun], Coroutine[Any, Any, None]]) -> None:
-        """Run `work` to its end; it says by its argument what is to be stopped."""
-        ...
+Say = Callable[[str], object]
 
 
-@dataclass(frozen=True)
-class Request:
-    """A request of `passagent optimize`."""
-
-    out: Path
-    """The package to write."""
-    settings: dict[str, Any] = field(default_factory=dict)
-    preset: str | None = None
-    state: Path | None = None
-    """The directory of what is made; None: `OUT.state`."""
-    max_time_s: float | None = None
-    """Time limit of this call, s."""
-    library: str | Path | None = None
-    """A file, or `off`; None: the user's own."""
-
-    @property
-    def place(self) -> Path:
-        """The state directory."""
-        return self.state or self.out.with_name(f"{self.out.name}.state")
-
-
-def optimize(request: Request, model: Model, conduct: Conducts, say: Callable[[str], object]) -> Optimized:
+def optimize(options: OptimizeOptions, model: Model, say: Say) -> Optimized:
     """Find passes for a model, keep those that pay, write them as a package and a report.
 
-    `say` is told what happens. A package that does not make the whole model faster is not written:
-    `Optimized.why_not`. Raises PassagentError: a model that cannot be captured, a state of another one.
+    `options` are complete; `say` is given each line on what happens. A package that does not make the whole
+    model faster is not written: `Optimized.why_not`. Ctrl-C stops the searches cleanly, then
+    KeyboardInterrupt is raised. Raises PassagentError: a model that cannot be captured, a state of another
+    one.
     """
-    begun = time.monotonic()
-    _check_free(request.out)
+    begun, out = time.monotonic(), Path(options["out"])
+    check_name(out)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"--out {out}: is there already; name another package, or remove it")
     compiler()
-    place = library_path(request.library)
-    say(library_text(place))
-    end = None if request.max_time_s is None else begun + request.max_time_s
-    with _state(request.place) as state:
+    library_file = library_path(options["library"])
+    say(library_text(library_file))
+    end = None if options["max_time"] is None else begun + options["max_time"]
+    deadline = None if end is None else end - FOR_THE_END * (end - begun)
+    state = Path(options["state"] or out.with_name(f"{out.name}.state"))
+    with locked(state / "runs", "optimize.lock", "--state"):
         try:
             with _cut_at(end):
                 device, regions = _regions(model, state, say)
         except _TimeIsOver:
             raise PassagentError("the time was over before the model was cut into regions") from None
-        config = load_config(request.preset, {**SETTINGS, "evaluator.device": device, **request.settings})
-        found = Optimized(model.name, device_name(device), state, _outcomes(regions, device, say))
-        with PassLibrary.open(place) if place else nullcontext() as library:
-            order = sorted(found.regions, key=lambda one: one.light_us - one.eager_us)
-            deadline = None if end is None else end - FOR_THE_END * (end - begun)
-            searches = RegionSearches(state / "runs", config, say, deadline)
-            wanted = [_wanted(regions.path / one.name, one, library, found.device) for one in order]
-            conduct(lambda told: searches.run(wanted, told))
-            found.stopped = searches.stop_reason
-            if searches.is_interrupted:
-                _report(found)
-                return found
-            kept = [_judged(state, regions.path / one.name, one, searches, library) for one in order]
-        pairs = [pair for pair in zip(order, kept, strict=True) if pair[1] is not None]
-        # the largest first: a pass for a part of a region would take its operators
-        pairs.sort(key=lambda pair: -len(pair[0].operators))
-        sources = {one.name: str(run) for one, run in pairs}
-        found.left_out += regions.refused
+        settings = SETTINGS | {"evaluator.device": device} | settings_of(OptimizeOptions, options)
+        result = Optimized(model.name, device_name(device), state, _outcomes(regions, device, say))
+        searches = RegionSearches(state / "runs", load_config(options["config"], settings), say, deadline)
+        order = sorted(result.regions, key=lambda region: region.light_us - region.eager_us)
+
+        def search(sessions: list[Stoppable]) -> Coroutine[Any, Any, None]:
+            sessions.append(searches)
+            return searches.run(files_by_task)
+
+        with PassLibrary.open(library_file) if library_file else nullcontext() as library:
+            files_by_task = {
+                regions.path / region.name: _library_files(regions.path, region, library, result.device)
+                for region in order
+            }
+            try:
+                finished(search)
+            finally:
+                result.stopped = searches.stop_reason
+                if searches.is_interrupted:
+                    _report(result)
+            sources = {}
+            # the largest first: a pass for a part of a region would take its operators
+            for region in sorted(order, key=lambda region: -len(region.operators)):
+                if _is_as_fast_as_inductor(regions, region, searches, library):
+                    sources[region.name] = str(region.run)
+        result.left_out += regions.refused
         try:
             with _cut_at(end):
-                _measure(request, model, found, sources, say)
+                _measure(out, model, result, sources, say)
         except _TimeIsOver:
-            found.stopped = found.why_not = "the time was over before the whole model was timed"
-    _report(found)
-    return found
+            result.stopped = result.why_not = "the time was over before the whole model was timed"
+    _report(result)
+    return result
 
 
 class _TimeIsOver(BaseException):
@@ -162,29 +145,11 @@ def _cut_at(end: float | None) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def conduct_in_a_thread(work: Callable[[Begun], Coroutine[Any, Any, None]]) -> None:
-    """Run searches on a thread of their own. Ctrl-C stops them cleanly, then KeyboardInterrupt is raised."""
-    finished(lambda sessions: work(sessions.append))
-
-
-def _check_free(out: Path) -> None:
-    check_name(out)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"--out {out}: is there already; name another package, or remove it")
-
-
-@contextmanager
-def _state(place: Path) -> Iterator[Path]:
-    """The state directory, for this process alone. Raises UsageError."""
-    with locked(place / "runs", "optimize.lock", "--state"):
-        yield place
-
-
-def _regions(model: Model, state: Path, say: Callable[[str], object]) -> tuple[str, Regions]:
+def _regions(model: Model, state: Path, say: Say) -> tuple[str, Regions]:
     """The model's device and regions, extracted or read. Raises UsageError where they are another model's."""
     say(f"capturing {model.name}")
     captured = capture_model(model, breaks_at_data=True)
-    tasks = state / "tasks"
+    device, tasks = device_of(captured), state / "tasks"
     if tasks.exists():
         regions = Regions.read(tasks)
         if regions.model != model_hash(captured):
@@ -192,30 +157,29 @@ def _regions(model: Model, state: Path, say: Callable[[str], object]) -> tuple[s
         say(f"going on in {state}")
     else:
         say("cutting it into regions and timing its operators")
-        if device_of(captured) == "cpu":  # where the expert writes products
+        if device == "cpu":  # where the expert writes products
             regions = extract_regions(model, tasks, products=True)
         else:
             regions = extract_regions(model, tasks, whole=attentions)
-    return device_of(captured), regions
+    return device, regions
 
 
-def _outcomes(regions: Regions, device: str, say: Callable[[str], object]) -> list[RegionOutcome]:
+def _outcomes(regions: Regions, device: str, say: Say) -> list[RegionOutcome]:
     """The regions that can be searched, with what there is to gain."""
     machine, outcomes = measure_machine(device), []
     for task in regions.tasks:
+        region = RegionOutcome(task.name, task.operators, task.count, task.seconds * 1e6)
         if task.problems:
-            outcome = RegionOutcome(task.name, task.operators, task.count, task.seconds * 1e6, 0.0)
-            outcome.outcome, outcome.why = FAILED, task.problems[0]
+            region.outcome, region.why = FAILED, task.problems[0]
         else:
             light_s = sum(
                 _light_s(machine, subgraph, device) * task.instances[subgraph.name]
                 for subgraph in load_task(regions.path / task.name).subgraphs
             )
-            light_us = min(light_s, task.seconds) * 1e6
-            outcome = RegionOutcome(task.name, task.operators, task.count, task.seconds * 1e6, light_us)
-        outcomes.append(outcome)
+            region.light_us = min(light_s, task.seconds) * 1e6
+        outcomes.append(region)
     total = regions.seconds * 1e6
-    gain = sum(one.eager_us - one.light_us for one in outcomes)
+    gain = sum(region.eager_us - region.light_us for region in outcomes)
     say(f"{len(outcomes)} regions; operators take {total:.0f} us, of which {gain:.0f} us could go at most")
     return outcomes
 
@@ -226,166 +190,140 @@ def _light_s(machine: Machine, subgraph: Subgraph, device: str) -> float:
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         outputs = load_module(subgraph, device)(*inputs)
     tensors = [v for v in pytree.tree_leaves((inputs, outputs)) if isinstance(v, torch.Tensor)]
-    moved_bytes = sum(one.numel() * one.element_size() for one in tensors)
+    moved_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     return machine.light_s(moved_bytes, counter.get_total_flops(), subgraph.dtype)
 
 
-def _wanted(path: Path, one: RegionOutcome, library: PassLibrary | None, device: str) -> Wanted:
-    """Return the region to search; with the library's pass for the most of its instances."""
-    known: dict[str, tuple[int, KeptPass]] = {}
-    for subgraph in load_task(path).subgraphs:
+def _library_files(
+    tasks: Path, region: RegionOutcome, library: PassLibrary | None, device: str
+) -> dict[str, str] | None:
+    """Return the files of the library's pass for the most of a region's instances, if there is one."""
+    if library is None:
+        return None
+    passes: list[KeptPass] = []
+    for subgraph in load_task(tasks / region.name).subgraphs:
         instance = hash_subgraph(subgraph).instance
-        kept = library and library.find(instance, device, str(torch.__version__), "inductor")
-        if kept:
-            known[kept.files] = (known.get(kept.files, (0, kept))[0] + 1, kept)
-    best = max(known.values(), key=lambda pair: pair[0], default=None)
-    one.from_library = best is not None
-    return Wanted(one.name, path, best[1].sources if best else None)
+        library_pass = library.find(instance, device, str(torch.__version__), "inductor")
+        passes += [library_pass] if library_pass else []
+    counts = Counter(library_pass.files for library_pass in passes)
+    region.from_library = bool(passes)
+    return max(passes, key=lambda library_pass: counts[library_pass.files]).sources if passes else None
 
 
-def _judged(
-    state: Path, path: Path, one: RegionOutcome, searches: RegionSearches, library: PassLibrary | None
-) -> str | None:
-    """What a region's search came to; the run to package if its pass is as fast as Inductor's kernels."""
-    if one.outcome == FAILED:
-        return None
-    if one.name in searches.failed:
-        one.outcome, one.why = FAILED, searches.failed[one.name]
-        return None
-    task = load_task(path)
-    run = best_run(state / "runs", task)
-    if run is None:
-        one.why = searches.stop_reason or ""
-        return None
-    one.run = run.id
-    with Store.open(state / "runs", create=False) as store:
+def _is_as_fast_as_inductor(
+    regions: Regions, region: RegionOutcome, searches: RegionSearches, library: PassLibrary | None
+) -> bool:
+    """Note a region's times and outcome; True if its best pass is to be packaged. It goes to the library."""
+    if region.outcome == FAILED:
+        return False
+    if region.name in searches.failed:
+        region.outcome, region.why = FAILED, searches.failed[region.name]
+        return False
+    task = load_task(regions.path / region.name)
+    region_runs = runs_of(searches.runs_dir, task)
+    if not region_runs:
+        region.why = searches.stop_reason or ""
+        return False
+    run = region_runs[0]
+    region.run = run.id
+    with Store.open(searches.runs_dir, create=False) as store:
         node = confirmations.winner(store, run.id)
         if node is None or node.evaluation_id is None:
-            if finished_run(state / "runs", task) is not None:
-                one.outcome, one.why = NOTHING, f"run {run.id} found no correct pass"
-            return None
+            if run.state == "finished":
+                region.outcome, region.why = NOTHING, f"run {run.id} found no correct pass"
+            return False
         evaluation = confirmed_evaluation(store, node)
         files, author = nodes.get_files(store, node), seeds.author_of(store, run, node)
-    _time(one, task, path, evaluation)
-    if one.vs_inductor is not None and one.vs_inductor < 1:
-        one.outcome, one.why = LEFT, "left to Inductor"
-        return None
-    origin = f"{state.absolute() / 'runs'} {run.id}"
+    counts = next(each for each in regions.tasks if each.name == region.name).instances
+    timed = [
+        (graph.compiled_ms * 1e3 * counts[graph.name], graph.vs_reference.e2e)
+        for graph in evaluation.graphs
+        if graph.compiled_ms is not None and graph.vs_reference is not None
+    ]
+    if len(timed) == len(evaluation.graphs):
+        region.pass_us = sum(us for us, _ in timed)
+        region.inductor_us = sum(us * ratio for us, ratio in timed)
+    if region.vs_inductor is not None and region.vs_inductor < 1:
+        region.outcome, region.why = LEFT, "left to Inductor"
+        return False
+    origin = f"{searches.runs_dir.absolute()} {run.id}"
     for subgraph in task.subgraphs:
         if library is None:
             break
-        library.keep(
-            replace(
-                kept_pass(subgraph, hash_subgraph(subgraph), evaluation, files, origin, author),
-                operators=", ".join(one.operators),
-                device=device_name(evaluation.device),
-            )
-        )
-    return run.id
+        library_pass = kept_pass(subgraph, hash_subgraph(subgraph), evaluation, files, origin, author)
+        operators, device = ", ".join(region.operators), device_name(evaluation.device)
+        library.keep(replace(library_pass, operators=operators, device=device))
+    return True
 
 
-def _time(one: RegionOutcome, task: Task, path: Path, evaluation: Evaluation) -> None:
-    """Times of a call of the model, by those of each instance and how often it runs."""
-    counts = next(t for t in Regions.read(path.parent).tasks if t.name == one.name).instances
-    with_pass = inductor = 0.0
-    for graph in evaluation.graphs:
-        if graph.compiled_ms is None or graph.vs_reference is None:
-            return
-        us = graph.compiled_ms * 1e3 * counts[graph.name]
-        with_pass, inductor = with_pass + us, inductor + us * graph.vs_reference.e2e
-    one.pass_us, one.inductor_us = with_pass, inductor
-    if len(evaluation.graphs) == 1 and (speedup := evaluation.graphs[0].speedup) is not None:
-        one.speedup = Ratio(speedup.e2e, speedup.low or speedup.e2e, speedup.high or speedup.e2e)
-
-
-def _measure(
-    request: Request, model: Model, found: Optimized, sources: dict[str, str], say: Callable[[str], object]
-) -> None:
+def _measure(out: Path, model: Model, result: Optimized, sources: dict[str, str], say: Say) -> None:
     """Package the passes, time the whole model, drop those that do not pay; write what is left."""
     if not sources:
-        found.why_not = _why_nothing(found)
+        result.why_not = _why_nothing(result)
         return
-    place = found.state / "passes"
+    place = result.state / "passes"
     shutil.rmtree(place, ignore_errors=True)
     say(f"packaging {len(sources)} passes")
     try:
-        packed = pack(list(read_sources(list(sources.values()), [], str(found.state / "runs"))), place)
+        packed = pack(list(read_sources(list(sources.values()), [], str(result.state / "runs"))), place)
+        package = load_package(place)
+        result.left_out += [f"{name}: {why}" for name, why in packed.left_out]
+        say("timing the whole model: eager, Inductor, Inductor with passes, and without each of them")
+        measured, entries = measure_model(model, [package]), package.manifest["passes"]
+        if measured.losers:
+            say(f"without {', '.join(measured.losers)}, which do not pay, once more")
+            fewer = result.state / "fewer" / place.name
+            shutil.rmtree(fewer, ignore_errors=True)
+            package = load_package(drop(package, measured.losers, fewer))
+            if package.passes:
+                measured = measure_model(model, [package])
+            else:
+                result.why_not = "no pass makes the whole model faster"
     except PassagentError as error:
-        found.why_not = str(error)
+        result.why_not = str(error)
         return
-    found.left_out += [f"{name}: {why}" for name, why in packed.left_out]
-    say("timing the whole model: eager, Inductor, Inductor with passes, and without each of them")
-    package = load_package(place)
-    measured = _timed(model, found, place)
-    if isinstance(measured, str):
-        found.why_not = measured
-        return
-    if measured.losers:
-        say(f"without {', '.join(measured.losers)}, which do not pay, once more")
-        left = found.state / "fewer" / place.name
-        shutil.rmtree(left, ignore_errors=True)
-        dropped = measured.losers
-        place = drop(package, dropped, left)
-        if len(dropped) < len({entry["name"] for entry in package.manifest["passes"]}):
-            again = _timed(model, found, place)
-            measured = again if isinstance(again, Measurement) else measured
-        else:
-            found.why_not = "no pass makes the whole model faster"
-    modes = list(measured.gains)
-    found.measurement = measured
-    found.mode = next((mode for mode in modes if measured.gains[mode].low > 1), modes[0])
-    _mark(
-        found,
-        sources,
-        package.manifest["passes"],
-        {e["name"] for e in load_package(place).manifest["passes"]},
-    )
-    if found.why_not:
-        return
-    gain = measured.gains[found.mode]
-    if measured.unequal:
-        found.why_not = f"outputs are not eager's: {measured.unequal[0]}"
-    elif gain.low <= 1:
-        found.why_not = (
-            f"with the passes the model is {gain.ratio:.3f} times as fast as {measured.baseline(found.mode)} "
-            f"({gain.low:.3f} to {gain.high:.3f}), which proves no gain"
+    result.measurement = measured
+    gaining = [mode for mode, gain in measured.gains.items() if gain.low > 1]
+    result.mode = [*gaining, *measured.gains][0]
+    _mark(result, sources, entries, {entry["name"] for entry in package.manifest["passes"]})
+    gain = measured.gains[result.mode]
+    if measured.unequal and not result.why_not:
+        result.why_not = f"outputs are not eager's: {measured.unequal[0]}"
+    elif not gaining and not result.why_not:
+        result.why_not = (
+            f"with the passes the model is {gain.ratio:.3f} times as fast as "
+            f"{measured.baseline(result.mode)} ({gain.low:.3f} to {gain.high:.3f}), which proves no gain"
         )
-    else:
-        found.package = drop(load_package(place), [], request.out)
+    if not result.why_not:
+        result.package = drop(package, [], out)
 
 
-def _timed(model: Model, found: Optimized, place: Path) -> Measurement | str:
-    """The measurement, or why there is none."""
-    try:
-        return measure_model(model, [load_package(place)])
-    except PassagentError as error:
-        return str(error)
-
-
-def _mark(found: Optimized, sources: dict[str, str], packed: list[dict[str, Any]], left: set[str]) -> None:
+def _mark(
+    result: Optimized, sources: dict[str, str], packed: list[dict[str, Any]], packaged: set[str]
+) -> None:
     """Say of each region whether its passes are in the package that was measured last."""
-    for one in found.regions:
-        names = [e["name"] for e in packed if e["source"]["run"] == sources.get(one.name)]
-        one.passes = [name for name in names if name in left]
-        if one.passes:
-            one.outcome = KEPT
+    for region in result.regions:
+        names = [e["name"] for e in packed if e["source"]["run"] == sources.get(region.name)]
+        region.passes = [name for name in names if name in packaged]
+        if region.passes:
+            region.outcome = KEPT
         elif names:
-            one.outcome, one.why = DROPPED, "the whole model is faster without it"
-        elif one.name in sources:
-            one.outcome, one.why = DROPPED, "it cannot be deployed"
+            region.outcome, region.why = DROPPED, "the whole model is faster without it"
+        elif region.name in sources:
+            region.outcome, region.why = DROPPED, "it cannot be deployed"
 
 
-def _why_nothing(found: Optimized) -> str:
+def _why_nothing(result: Optimized) -> str:
     """Why there is no pass to package."""
-    if found.stopped:
-        return f"{found.stopped} before a pass was found that is as fast as Inductor's kernels"
-    reasons = dict.fromkeys(f"{one.name}: {one.why or one.outcome}" for one in found.regions)
+    if result.stopped:
+        return f"{result.stopped} before a pass was found that is as fast as Inductor's kernels"
+    reasons = dict.fromkeys(f"{region.name}: {region.why or region.outcome}" for region in result.regions)
     return "; ".join(reasons) or "Inductor fuses nothing in it that is a region"
 
 
-def _report(found: Optimized) -> None:
+def _report(result: Optimized) -> None:
     try:
-        write_whole(found.state / "report.md", found.markdown())
-        write_whole(found.state / "report.json", json.dumps(found.data(), indent=1, default=str) + "\n")
+        write_whole(result.state / "report.md", result.markdown())
+        write_whole(result.state / "report.json", json.dumps(result.data(), indent=1, default=str) + "\n")
     except OSError as error:
-        raise os_fault(error, found.state, "--state") from error
+        raise os_fault(error, result.state, "--state") from error

@@ -39,8 +39,8 @@ def split(bindings: Mapping[str, Any]) -> tuple[Skeleton, list[fx.Node]]:
         if isinstance(value, fx.Node):
             tensors.append(value)
             return {"tensor": len(tensors) - 1}
-        if isinstance(value, tuple | list) and any(isinstance(one, fx.Node) for one in value):
-            return {"items": [shape(one) for one in value], "is_list": isinstance(value, list)}
+        if isinstance(value, tuple | list) and any(isinstance(item, fx.Node) for item in value):
+            return {"items": [shape(item) for item in value], "is_list": isinstance(value, list)}
         return {"value": plain_value(value)}
 
     return {name: shape(bindings[name]) for name in sorted(bindings)}, tensors
@@ -53,7 +53,7 @@ def join(skeleton: Skeleton, tensors: Sequence[Any]) -> dict[str, Any]:
         if "tensor" in part:
             return tensors[part["tensor"]]
         if "items" in part:
-            return (list if part["is_list"] else tuple)(value(one) for one in part["items"])
+            return (list if part["is_list"] else tuple)(value(item) for item in part["items"])
         return load_value(part["value"], {})
 
     return {name: value(part) for name, part in skeleton.items()}
@@ -71,22 +71,22 @@ def tensor_count(skeleton: Skeleton) -> int:
 def pattern_module(pattern: fx.Graph, skeleton: Skeleton) -> fx.GraphModule:
     """Return the pattern as a function of a call's tensors alone, which returns a tuple."""
     graph = fx.Graph()
-    given = [graph.placeholder(f"a{number}") for number in range(tensor_count(skeleton))]
-    bound = join(skeleton, given)
-    known: dict[fx.Node, Any] = {}
+    tensors = [graph.placeholder(f"a{number}") for number in range(tensor_count(skeleton))]
+    bound = join(skeleton, tensors)
+    copies: dict[fx.Node, Any] = {}
     for node in pattern.nodes:
         if node.op == "placeholder":
             if str(node.target) not in bound:
                 raise PassLoadError(f"the pattern's parameter {node.target} is bound to nothing")
-            known[node] = bound[str(node.target)]
+            copies[node] = bound[str(node.target)]
         elif node.op != "output":
             args, kwargs = fx.node.map_aggregate(
-                (node.args, node.kwargs), lambda one: known[one] if isinstance(one, fx.Node) else one
+                (node.args, node.kwargs), lambda leaf: copies[leaf] if isinstance(leaf, fx.Node) else leaf
             )
-            known[node] = graph.create_node(node.op, node.target, args, kwargs)
+            copies[node] = graph.create_node(node.op, node.target, args, kwargs)
     returned = next(node for node in reversed(pattern.nodes) if node.op == "output").args[0]
     outputs = returned if isinstance(returned, tuple | list) else (returned,)
-    graph.output(tuple(known[node] for node in outputs))  # type: ignore[index]
+    graph.output(tuple(copies[node] for node in outputs))  # type: ignore[index]
     return fx.GraphModule(torch.nn.Module(), graph)
 
 
@@ -153,7 +153,7 @@ class PlannedOperator:
     def _looked_up(self, tensors: Sequence[torch.Tensor]) -> Any:
         """The outputs, by the plan for these layouts if there is one."""
         ready: dict[Any, Callable[..., Any] | None] = self._ready.__dict__
-        key = tuple(layout_of(t) if seen else None for t, seen in zip(tensors, self.looked_at, strict=True))
+        key = self.key_of(tensors)
         if key in self.calls and key not in ready:
             ready[key] = self._prepared(key, tensors)
         replay = ready.get(key)
@@ -168,6 +168,12 @@ class PlannedOperator:
                 return result
         self.fallen_back += 1
         return self.by_pattern(*tensors)
+
+    def key_of(self, tensors: Sequence[torch.Tensor]) -> Key:
+        """The layouts of a call's tensors that plans look at."""
+        return tuple(
+            layout_of(t) if looks else None for t, looks in zip(tensors, self.looked_at, strict=True)
+        )
 
     def by_pattern(self, *tensors: torch.Tensor) -> Any:
         """Compute what the pattern says."""
@@ -222,20 +228,20 @@ class PlannedOperator:
         if _are_owned(call.plan):
             if places == [_Place(number) for number in range(self.count)]:
                 return call_plan
-            return lambda *given: call_plan(*arranged(given))
-        return lambda *given: owned(call_plan(*arranged(given)), given)
+            return lambda *args: call_plan(*arranged(args))
+        return lambda *args: owned(call_plan(*arranged(args)), args)
 
 
 def owned(result: Any, tensors: Sequence[Any]) -> Any:
     """The outputs, none of which shares memory with an input or another output: an operator may not do so."""
-    taken = {one.untyped_storage()._cdata for one in tensors}
+    taken = {tensor.untyped_storage()._cdata for tensor in tensors}
     many = isinstance(result, tuple | list)
     outputs = []
-    for one in result if many else (result,):
-        if one.untyped_storage()._cdata in taken:
-            one = one.clone()  # noqa: PLW2901
-        taken.add(one.untyped_storage()._cdata)
-        outputs.append(one)
+    for tensor in result if many else (result,):
+        if tensor.untyped_storage()._cdata in taken:
+            tensor = tensor.clone()  # noqa: PLW2901
+        taken.add(tensor.untyped_storage()._cdata)
+        outputs.append(tensor)
     return tuple(outputs) if many else outputs[0]
 
 
@@ -248,12 +254,12 @@ def _are_owned(plan: Plan) -> bool:
 
 def _key(call: PlannedCall, skeleton: Skeleton) -> Key:
     """Return the layouts of the tensors that a plan is for."""
-    found: dict[int, Layout] = {}
-    given = parts(_given(call, skeleton))
-    for place, argument in zip(given, flattened(call.plan.inputs), strict=True):
+    layouts: dict[int, Layout] = {}
+    places = parts(_given(call, skeleton))
+    for place, argument in zip(places, flattened(call.plan.inputs), strict=True):
         if isinstance(place, _Place) and isinstance(argument, ValueArg):
-            found[place.number] = planned_layout(call.plan, argument.value)
-    return tuple(found.get(number) for number in range(tensor_count(skeleton)))
+            layouts[place.number] = planned_layout(call.plan, argument.value)
+    return tuple(layouts.get(number) for number in range(tensor_count(skeleton)))
 
 
 @dataclass(frozen=True)
@@ -267,23 +273,22 @@ def _given(call: PlannedCall, skeleton: Skeleton) -> list[Any]:
     return [bound_argument(argument, bindings) for argument in call.arguments]
 
 
-def _arranger(given: list[Any]) -> Callable[[Sequence[Any]], list[Any]]:
+def _arranger(arguments: list[Any]) -> Callable[[Sequence[Any]], list[Any]]:
     """A function that puts a call's tensors into their places."""
 
     def put(part: Any, tensors: Sequence[Any]) -> Any:
         if isinstance(part, _Place):
             return tensors[part.number]
-        return tuple(put(one, tensors) for one in part) if isinstance(part, tuple) else part
+        return tuple(put(item, tensors) for item in part) if isinstance(part, tuple) else part
 
-    if any(isinstance(part, tuple) for part in given):
-        return lambda tensors: [put(part, tensors) for part in given]
-    pairs = [(part.number, None) if isinstance(part, _Place) else (-1, part) for part in given]
+    if any(isinstance(part, tuple) for part in arguments):
+        return lambda tensors: [put(part, tensors) for part in arguments]
+    pairs = [(part.number, None) if isinstance(part, _Place) else (-1, part) for part in arguments]
     return lambda tensors: [tensors[at] if at >= 0 else constant for at, constant in pairs]
 
 
 NAMESPACE = "passagent"
 _library: list[Library] = []
-_registered: dict[str, PlannedOperator] = {}
 direct_calls = SimpleNamespace()
 """The operators as functions, by name, for code that Inductor generates.
 
@@ -292,63 +297,57 @@ is below autograd and autocast: there the implementation for its device can be c
 """
 
 
-def operator(name: str) -> PlannedOperator | None:
-    """The operator of that name, if it is registered."""
-    return _registered.get(name)
-
-
 def overload(name: str) -> torch._ops.OpOverload:
     """The operator as a graph calls it."""
     return getattr(getattr(torch.ops, NAMESPACE), name).default  # type: ignore[no-any-return]
 
 
-def register(name: str, made: PlannedOperator, outputs: int) -> PlannedOperator:
+def register(name: str, operator: PlannedOperator, outputs: int) -> PlannedOperator:
     """Register an operator with so many outputs, unless it is registered. The one that is.
 
     On the device of its plans it replays them; anywhere else, for gradients, under autocast and for shapes
     alone it is its pattern.
     """
-    if name in _registered:
-        return _registered[name]
+    if hasattr(direct_calls, name):
+        return getattr(direct_calls, name)  # type: ignore[no-any-return]
     if not _library:
         _library.append(Library(NAMESPACE, "FRAGMENT"))
     library = _library[0]
-    given = ", ".join(f"Tensor a{number}" for number in range(made.count))
+    parameters = ", ".join(f"Tensor a{number}" for number in range(operator.count))
     result = "Tensor" if outputs == 1 else f"({', '.join(['Tensor'] * outputs)})"
     tags = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
-    library.define(f"{name}({given}) -> {result}", tags=tags)
-    library.impl(name, made, made.device.upper())
-    library.impl(name, made.by_pattern, "CompositeExplicitAutograd")
+    library.define(f"{name}({parameters}) -> {result}", tags=tags)
+    library.impl(name, operator, operator.device.upper())
+    library.impl(name, operator.by_pattern, "CompositeExplicitAutograd")
     for device in ("CPU", "CUDA"):
-        library.impl(name, made.by_pattern, f"Autocast{device}")
+        library.impl(name, operator.by_pattern, f"Autocast{device}")
     qualified = f"{NAMESPACE}::{name}"
-    torch.library.register_fake(qualified, made.by_pattern, lib=library)
-    torch.library.register_autograd(qualified, _backward(made), setup_context=_keep, lib=library)
-    _registered[name] = made
-    setattr(direct_calls, name, made)
-    return made
+    torch.library.register_fake(qualified, operator.by_pattern, lib=library)
+    torch.library.register_autograd(qualified, _backward(operator), setup_context=_keep, lib=library)
+    setattr(direct_calls, name, operator)
+    return operator
 
 
 def _keep(ctx: Any, inputs: tuple[torch.Tensor, ...], output: Any) -> None:
     ctx.save_for_backward(*inputs)
 
 
-def _backward(made: PlannedOperator) -> Any:
+def _backward(operator: PlannedOperator) -> Any:
     """The pattern's gradients: it is computed again. A pass for them could take this place."""
 
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         inputs = ctx.saved_tensors
-        wanted = [number for number, needs in enumerate(ctx.needs_input_grad) if needs]
+        differentiable = [number for number, needs in enumerate(ctx.needs_input_grad) if needs]
 
         def pattern(*some: torch.Tensor) -> Any:
-            given = list(inputs)
-            for number, value in zip(wanted, some, strict=True):
-                given[number] = value
-            found = made.pattern(*given)
-            return found if len(found) > 1 else found[0]
+            values = list(inputs)
+            for number, value in zip(differentiable, some, strict=True):
+                values[number] = value
+            outputs = operator.pattern(*values)
+            return outputs if len(outputs) > 1 else outputs[0]
 
-        pulled = torch.func.vjp(pattern, *(inputs[number] for number in wanted))[1]
-        found = dict(zip(wanted, pulled(grads if len(grads) > 1 else grads[0]), strict=True))
-        return tuple(found.get(number) for number in range(len(inputs)))
+        pulled = torch.func.vjp(pattern, *(inputs[number] for number in differentiable))[1]
+        gradients = dict(zip(differentiable, pulled(grads if len(grads) > 1 else grads[0]), strict=True))
+        return tuple(gradients.get(number) for number in range(len(inputs)))
 
     return backward

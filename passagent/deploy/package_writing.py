@@ -14,7 +14,15 @@ from torch import fx
 from torch._subclasses import FakeTensorMode
 
 from passagent import __version__
-from passagent.deploy.loading import FORMAT, MANIFEST, Package, entry_pattern, operator_name
+from passagent.deploy.loading import (
+    FORMAT,
+    MANIFEST,
+    Package,
+    entry_pattern,
+    never_called,
+    operator_name,
+    planned_passes,
+)
 from passagent.deploy.package_operators import (
     PlannedCall,
     PlannedOperator,
@@ -28,7 +36,7 @@ from passagent.deploy.package_operators import (
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.candidate import PLAN, PLANS, Candidate
 from passagent.evaluator.matching.effects import Memory
-from passagent.evaluator.matching.rewrite import PlannedPass, apply_passes
+from passagent.evaluator.matching.rewrite import apply_passes
 from passagent.plan import artefact
 from passagent.plan.arguments import ValueArg, leaves
 from passagent.plan.model import Call, Recording
@@ -86,10 +94,10 @@ def pack(sources: Sequence[Source], out: Path) -> Packed:
     left_out: list[tuple[str, str]] = []
     for number, source in enumerate(sources):
         directory = f"passes/{number:02}_{source.name}"
-        found = _entries(source, directory, left_out)
-        if not found:
+        source_entries = _entries(source, directory, left_out)
+        if not source_entries:
             continue
-        entries += found
+        entries += source_entries
         files |= {f"{directory}/{name}": text for name, text in source.files.items() if name.endswith(".py")}
         files |= {f"{directory}/{PLANS}/{name}": text for name, text in source.plans.items()}
     if not entries:
@@ -104,15 +112,16 @@ def pack(sources: Sequence[Source], out: Path) -> Packed:
         "files": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in sorted(files.items())},
     }
     _write(out, manifest, files)
-    operators = {one["name"]: entry["name"] for entry in entries for one in entry["operators"]}
+    operators = {described["name"]: entry["name"] for entry in entries for described in entry["operators"]}
     return Packed(out, operators, left_out)
 
 
 def drop(package: Package, names: Sequence[str], out: Path) -> Path:
     """Write the package again as `out`, without some of its passes. Raises UsageError for `out`."""
     entries = [entry for entry in package.manifest["passes"] if entry["name"] not in names]
-    kept = tuple(f"{entry['directory']}/" for entry in entries)
-    files = {name: digest for name, digest in package.manifest["files"].items() if name.startswith(kept)}
+    directories = tuple(f"{entry['directory']}/" for entry in entries)
+    digests = package.manifest["files"].items()
+    files = {name: digest for name, digest in digests if name.startswith(directories)}
     dropped = [(name, "the model is faster without it") for name in names]
     facts = {"passes": entries, "files": files, "left_out": [*package.manifest["left_out"], *dropped]}
     texts = {name: (package.path / name).read_text(encoding="utf-8") for name in files}
@@ -148,19 +157,19 @@ def _entries(source: Source, directory: str, left_out: list[tuple[str, str]]) ->
         for call, skeleton in bound:
             if call.number == number:
                 planned = PlannedCall(recorded.plans[call.plan], call.arguments)
-                own = groups.setdefault(json.dumps(skeleton, sort_keys=True), (skeleton, []))[1]
-                if planned not in own:
-                    own.append(planned)
+                group = groups.setdefault(json.dumps(skeleton, sort_keys=True), (skeleton, []))[1]
+                if planned not in group:
+                    group.append(planned)
         operators = []
         for skeleton, calls in groups.values():
-            kept = []
-            for one in calls:
-                if why := _undeployable(graph, skeleton, one, recording.device):
+            deployable = []
+            for planned_call in calls:
+                if why := _undeployable(graph, skeleton, planned_call, recording.device):
                     left_out.append((recorded.name, why))
                 else:
-                    kept.append(one)
-            if kept:
-                operators.append(_operator(recorded, graph, skeleton, kept))
+                    deployable.append(planned_call)
+            if deployable:
+                operators.append(_operator(recorded, graph, skeleton, deployable))
         if operators:
             facts = {"name": recorded.name, "file": recorded.file, "directory": directory, "number": number}
             entries.append({**facts, "device": recording.device, "operators": operators, **source.facts})
@@ -185,14 +194,14 @@ def _operator(recorded: Any, graph: fx.Graph, skeleton: Skeleton, calls: list[Pl
 
 def _bound(recording: Recording, source: Source) -> list[tuple[Call, Skeleton]]:
     """Return what each recorded call's pattern is bound to, by matching again on the task's own graphs."""
-    seen = subgraphs_of(source.task, recording.device)
+    subgraphs = subgraphs_of(source.task, recording.device)
     try:
-        check_fits(recording, seen, recording.device)
+        check_fits(recording, subgraphs, recording.device)
     except ValueError as error:
         raise UsageError(f"{source.name}: its plans are not of task {source.task.path}: {error}") from error
-    passes = [PlannedPass(one.name, one.file, pattern_graph(one.pattern)) for one in recording.passes]
-    found: list[tuple[Call, Skeleton]] = []
-    for subgraph, recorded in zip(seen, recording.subgraphs, strict=True):
+    passes = planned_passes(recording)
+    bound: list[tuple[Call, Skeleton]] = []
+    for subgraph, recorded in zip(subgraphs, recording.subgraphs, strict=True):
         coming = iter(recorded.calls)
 
         def replacement(bindings: dict[str, Any], coming: Any = coming) -> Any:
@@ -200,27 +209,27 @@ def _bound(recording: Recording, source: Source) -> list[tuple[Call, Skeleton]]:
             if call is None:
                 raise PassagentError(f"{source.name}: its passes match more often than when it was recorded")
             skeleton, tensors = split(bindings)
-            found.append((call, skeleton))
-            return _nothing, tuple(tensors)
+            bound.append((call, skeleton))
+            return never_called, tuple(tensors)
 
         apply_passes(load_graph(subgraph.nodes), passes, replacement=replacement)
-    return found
+    return bound
 
 
 def _undeployable(graph: fx.Graph, skeleton: Skeleton, call: PlannedCall, device: str) -> str:
     """Why a plan cannot be an operator's; empty if it can."""
-    made = PlannedOperator(graph, skeleton, [call], device)
-    (key,) = made.calls
+    operator = PlannedOperator(graph, skeleton, [call], device)
+    (key,) = operator.calls
     if None in key:
         return "it does not look at an input that the pattern takes, so its shape is not known"
     layouts = [layout for layout in key if layout is not None]
     try:
         with FakeTensorMode():
-            given = [
+            examples = [
                 torch.empty_strided(shape, stride, dtype=getattr(torch, dtype), device=device)
                 for shape, stride, dtype in layouts
             ]
-            outputs = owned(pattern_module(graph, skeleton).forward(*given), given)
+            outputs = owned(pattern_module(graph, skeleton).forward(*examples), examples)
     except Exception as error:
         return f"its pattern does not run on shapes alone: {type(error).__name__}: {error}"
     results = [leaf.value for leaf in leaves(call.plan.result) if isinstance(leaf, ValueArg)]
@@ -228,10 +237,6 @@ def _undeployable(graph: fx.Graph, skeleton: Skeleton, call: PlannedCall, device
         if planned_layout(call.plan, result) != layout_of(value):
             return f"output {number} has other strides, shape or dtype than the pattern's"
     return ""
-
-
-def _nothing(*_: Any) -> None:
-    """Stands for a call while a graph is matched."""
 
 
 _INIT = '''"""Passes, written by `passagent package`. Importing it registers their operators."""
@@ -261,6 +266,10 @@ bypass-selection = true
 """
 
 
+_MEASURED = {"as_score", "as_low", "as_high", "device", "dispatch", "reference", "environment"}
+"""Facts of an evaluation that the manifest has, beside the speedups."""
+
+
 def read_sources(sources: Sequence[str], tasks: Sequence[str], runs_dir: str) -> Iterator[Source]:
     """The candidates that the words name: a run's best, or a directory with its task among `tasks`.
 
@@ -271,9 +280,9 @@ def read_sources(sources: Sequence[str], tasks: Sequence[str], runs_dir: str) ->
         raise UsageError(
             f"{len(directories)} directories, {len(tasks)} tasks: give --task TASK for each directory"
         )
-    given = iter(tasks)
+    remaining_tasks = iter(tasks)
     for word in sources:
-        yield _directory(word, next(given)) if word in directories else _run(word, runs_dir)
+        yield _directory(word, next(remaining_tasks)) if word in directories else _run(word, runs_dir)
 
 
 def _directory(word: str, task: str) -> Source:
@@ -293,24 +302,9 @@ def _run(word: str, runs_dir: str) -> Source:
         if not plans:
             raise UsageError(f"run {run.id} was measured with --dispatch python: its best pass has no plan")
         evaluation = confirmed_evaluation(store, node)
+        speedups = {g.name: g.speedup.model_dump() for g in evaluation.graphs if g.speedup is not None}
         facts = {
             "source": {"run": run.id, "node": node.id, "model": author_of(store, run, node)},
-            "measured": _measured(evaluation),
+            "measured": evaluation.model_dump(include=_MEASURED) | {"speedups": speedups},
         }
         return Source(run.id, nodes.get_files(store, node), plans, stored_task(run), facts)
-
-
-def _measured(evaluation: Any) -> dict[str, Any]:
-    """Return the manifest's facts of an evaluation."""
-    speedups = {
-        graph.name: graph.speedup.model_dump() for graph in evaluation.graphs if graph.speedup is not None
-    }
-    return {
-        "as_score": evaluation.as_score,
-        "as_interval": [evaluation.as_low, evaluation.as_high],
-        "device": evaluation.device,
-        "dispatch": evaluation.dispatch,
-        "reference": evaluation.reference,
-        "speedups": speedups,
-        "environment": evaluation.environment,
-    }

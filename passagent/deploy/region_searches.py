@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,17 +28,6 @@ log = logging.getLogger("passagent.optimize")
 
 MOST_AT_ONCE, CORES = 4, 4
 """Searches for regions on one GPU, and how many of the host's cores each needs."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """A region to be searched."""
-
-    name: str
-    path: Path
-    """Path of its task."""
-    known: dict[str, str] | None = None
-    """Files of a pass of the library: they are measured first."""
 
 
 @dataclass
@@ -65,21 +54,23 @@ class RegionSearches:
         for session in self._sessions.values():
             session.stop(reason, interrupted=True)
 
-    async def run(self, wanted: Sequence[Wanted], begun: Callable[[Stoppable], object]) -> None:
-        """Search those that have no finished run. Raises UsageError, MachineFault."""
-        begun(self)
-        left = iter(list(enumerate(wanted, start=1)))
+    async def run(self, tasks: Mapping[Path, dict[str, str] | None]) -> None:
+        """Search the tasks that have no finished run, in their order. Raises UsageError, MachineFault.
+
+        tasks: for each the files of a pass of the library, if there is one: they are measured first.
+        """
+        numbered = iter(list(enumerate(tasks.items(), start=1)))
 
         async def search_until_the_deadline() -> None:
             left_s = None if self.deadline is None else self.deadline - time.monotonic()
             try:
                 async with asyncio.timeout(left_s) as limit:
-                    for number, one in left:
+                    for number, (path, files) in numbered:
                         if spent := self._spent():
                             self.stop(spent)
                         if self.stop_reason is not None:
                             return
-                        await self._search(one, f"{number} of {len(wanted)}")
+                        await self._search(path, files, f"{number} of {len(tasks)}")
             except TimeoutError:
                 if not limit.expired():
                     raise
@@ -95,44 +86,46 @@ class RegionSearches:
     def _spent(self) -> str | None:
         """Why no further search may begin: the runs together took the tokens or the money of one."""
         limits = self.config.search
-        if (limits.max_tokens is None and limits.max_cost is None) or not has_runs(self.runs_dir):
+        if limits.max_tokens is None and limits.max_cost is None:
             return None
-        with Store.open(self.runs_dir, create=False) as store:
-            made = runs.list_runs(store)
-        if limits.max_tokens is not None and sum(run.tokens for run in made) >= limits.max_tokens:
+        stored = runs_of(self.runs_dir)
+        if limits.max_tokens is not None and sum(run.tokens for run in stored) >= limits.max_tokens:
             return f"{limits.max_tokens} tokens are spent"
-        if limits.max_cost is not None and sum(run.cost for run in made) >= limits.max_cost:
+        if limits.max_cost is not None and sum(run.cost for run in stored) >= limits.max_cost:
             return f"{limits.max_cost} USD are spent"
         return None
 
-    async def _search(self, wanted: Wanted, place: str) -> None:
+    async def _search(self, path: Path, files: dict[str, str] | None, place: str) -> None:
         try:
-            task = load_task(wanted.path)
-            if finished_run(self.runs_dir, task) is not None:
+            task = load_task(path)
+            if any(run.state == "finished" for run in runs_of(self.runs_dir, task)):
                 return
-            known = ", from a pass of the library" if wanted.known else ""
-            self.say(f"region {place}: {wanted.name}{known}")
-            await self._converse(wanted, task)
+            self.say(f"region {place}: {path.name}{', from a pass of the library' if files else ''}")
+            config = self.config
+            if files:
+                seed = self.runs_dir / "known" / path.name
+                Candidate(files).write(seed)
+                settings = {"search.seed_dir": str(seed), "search.iters": 1, "search.islands": 1}
+                config = override(config, settings)
+            await self._converse(task, path.name, config)
         except (UsageError, MachineFault):
             raise
         except Exception as error:  # a crash is this region's alone: the others go on
-            log.exception("%s", wanted.name)
+            log.exception("%s", path.name)
             kind = "" if isinstance(error, PassagentError) else f"{type(error).__name__}: "
-            self.failed[wanted.name] = f"{kind}{error}"
+            self.failed[path.name] = f"{kind}{error}"
             self.say(f"  {kind}{error}")
 
-    async def _converse(self, wanted: Wanted, task: Task) -> None:
-        config = self._config(wanted)
-
+    async def _converse(self, task: Task, name: str, config: Config) -> None:
         def take(session: Any) -> None:
-            self._sessions[wanted.name] = session
+            self._sessions[name] = session
             if self.stop_reason is not None:
                 session.stop(self.stop_reason, interrupted=True)
 
         def tell(event: Event) -> None:
             if isinstance(event, Judged):
                 score = f", AS {event.as_score:.3f}" if event.as_score is not None else ""
-                self.say(f"  {wanted.name}: {event.status}{score}: {event.note}")
+                self.say(f"  {name}: {event.status}{score}: {event.note}")
 
         with (
             begin(config, task, replace(self.parts, begun=time.monotonic())) as parts,
@@ -141,14 +134,7 @@ class RegionSearches:
             try:
                 await setup.work(prepared, tell, take)
             finally:
-                self._sessions.pop(wanted.name, None)
-
-    def _config(self, wanted: Wanted) -> Config:
-        if wanted.known is None:
-            return self.config
-        seed = self.runs_dir / "known" / wanted.path.name
-        Candidate(wanted.known).write(seed)
-        return override(self.config, {"search.seed_dir": str(seed), "search.iters": 1, "search.islands": 1})
+                self._sessions.pop(name, None)
 
 
 def at_once(config: Config) -> int:
@@ -162,23 +148,10 @@ def at_once(config: Config) -> int:
     return max(1, min(MOST_AT_ONCE, len(os.sched_getaffinity(0)) // CORES))
 
 
-def has_runs(runs_dir: Path) -> bool:
-    """Return whether there is a database of runs."""
-    return (runs_dir / DATABASE).exists()
-
-
-def finished_run(runs_dir: Path, task: Task) -> Run | None:
-    """The newest run of a task that came to its end; None if there is none."""
-    return next((run for run in _runs_of(runs_dir, task) if run.state == "finished"), None)
-
-
-def best_run(runs_dir: Path, task: Task) -> Run | None:
-    """Return the newest finished run, else the newest that was stopped before its end."""
-    return finished_run(runs_dir, task) or next(iter(_runs_of(runs_dir, task)), None)
-
-
-def _runs_of(runs_dir: Path, task: Task) -> list[Run]:
-    if not has_runs(runs_dir):
+def runs_of(runs_dir: Path, task: Task | None = None) -> list[Run]:
+    """The runs in a directory, of a task alone if it is given; finished ones first, of these the newest."""
+    if not (runs_dir / DATABASE).exists():
         return []
     with Store.open(runs_dir, create=False) as store:
-        return [run for run in runs.list_runs(store) if run.task_key == task.key]
+        stored = [run for run in runs.list_runs(store) if task is None or run.task_key == task.key]
+    return sorted(stored, key=lambda run: run.state != "finished")

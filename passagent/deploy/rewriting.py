@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,16 +66,17 @@ class Rewriting:
         return "\n".join(lines)
 
 
-def explain_model(model: Model, packages: Iterable[Package], dynamic: bool = False) -> Rewriting:
+def explain_model(model: Model, packages: Iterable[Package]) -> Rewriting:
     """Capture the model and rewrite its graphs, without compiling them. Raises PassagentError."""
-    packages, captured = list(packages), capture_model(model, dynamic)
+    packages, captured = list(packages), capture_model(model)
     whole = Rewriting(breaks=captured.breaks)
     for piece in captured.pieces:
         done = rewrite(piece.graph_module.graph, packages, explains=True)
         whole.replaced.extend(done.replaced)
         whole.refused.extend(done.refused)
-    matched = {one.name for one in whole.replaced} | {one.name for one in whole.refused if one.nodes}
-    whole.refused[:] = [one for one in whole.refused if one.nodes or one.name not in matched]
+    sites: list[Replaced | Refused] = [*whole.replaced, *whole.refused]
+    matched = {site.name for site in sites if site.nodes}
+    whole.refused = [miss for miss in whole.refused if miss.nodes or miss.name not in matched]
     return whole
 
 
@@ -90,73 +90,74 @@ def rewrite(graph: fx.Graph, packages: Iterable[Package], explains: bool = False
     """
     done = Rewriting()
     autocast, contiguous = _autocast(graph), dict[fx.Node, fx.Node]()
-    for one in (one for package in packages for one in package.passes):
+    for deployed in [deployed for package in packages for deployed in package.passes]:
         count = len(done.replaced) + len(done.refused)
-        for found in _matches(one, graph, done):
-            nodes = tuple(node.name for node in found.nodes.values())
-            chosen = _AUTOCAST if autocast else _choice(one, found)
+        for site in _matches(deployed, graph, done):
+            nodes = tuple(node.name for node in site.nodes.values())
+            chosen = _AUTOCAST if autocast else _choice(deployed, site)
             if isinstance(chosen, str):
-                done.refused.append(Refused(one.name, nodes, chosen))
+                done.refused.append(Refused(deployed.name, nodes, chosen))
                 continue
             name, tensors, others, copies = chosen
             for number in others:
                 tensors[number] = _made_contiguous(tensors[number], contiguous)
-            function = overload(name), tuple(tensors)
-            call = replace_match(graph, one.planned, found, replacement=functools.partial(_given, function))
+
+            def operator(_: Any, called: Any = (overload(name), tuple(tensors))) -> Any:
+                return called
+
+            call = replace_match(graph, deployed.planned, site, replacement=operator)
             call.meta.pop("writes", None)  # it writes nothing: package_writing.py refuses what does
-            results = {user.args[1]: user for user in call.users} if len(found.outputs) > 1 else {0: call}
+            results = {user.args[1]: user for user in call.users} if len(site.outputs) > 1 else {0: call}
             for number in copies.keys() & results.keys():
                 _copy_output(results[number], *copies[number], contiguous)
             laid_out = tuple(tensors[number].name for number in others)
-            done.replaced.append(Replaced(one.name, name, nodes, laid_out))
+            done.replaced.append(Replaced(deployed.name, name, nodes, laid_out))
         if explains and count == len(done.replaced) + len(done.refused):
-            done.refused.append(Refused(one.name, (), explain(one.pattern, graph, one.name).reason))
+            done.refused.append(
+                Refused(deployed.name, (), explain(deployed.pattern, graph, deployed.name).reason)
+            )
     graph.lint()
     return done
 
 
-def _given(call: tuple[Any, tuple[Any, ...]], _bindings: dict[str, Any]) -> Any:
-    return call
-
-
-def _matches(one: DeployedPass, graph: fx.Graph, done: Rewriting) -> Iterator[Match]:
+def _matches(deployed: DeployedPass, graph: fx.Graph, done: Rewriting) -> Iterator[Match]:
     """Every match once. The graph may change between two: what comes is looked for anew."""
-    seen: set[tuple[str, ...]] = set()
+    yielded: set[tuple[str, ...]] = set()
     while True:
-        for found in match(one.pattern, graph):
-            nodes = tuple(node.name for node in found.nodes.values())
-            if nodes not in seen:
-                seen.add(nodes)
-                yield found
+        for site in match(deployed.pattern, graph):
+            nodes = tuple(node.name for node in site.nodes.values())
+            if nodes not in yielded:
+                yielded.add(nodes)
+                yield site
                 break
         else:
             return
 
 
-def _made_contiguous(node: fx.Node, made: dict[fx.Node, fx.Node]) -> fx.Node:
+def _made_contiguous(node: fx.Node, copies: dict[fx.Node, fx.Node]) -> fx.Node:
     """A contiguous copy of a tensor that nothing writes; one for all matches."""
-    if node not in made:
-        given = [one for one in node.graph.nodes if one.op == "placeholder"]
-        made[node] = _call_method(node, given[-1] if node.op == "placeholder" else node, "contiguous")
-    return made[node]
+    if node not in copies:
+        inputs = node.graph.find_nodes(op="placeholder")
+        copies[node] = _call_method(node, inputs[-1] if node in inputs else node, "contiguous")
+    return copies[node]
 
 
-def _choice(one: DeployedPass, found: Match) -> tuple[str, list[fx.Node], list[int], Copies] | str:
+def _choice(deployed: DeployedPass, site: Match) -> tuple[str, list[fx.Node], list[int], Copies] | str:
     """The operator for a match, its tensors, which must be made contiguous, which outputs must be copied; or
     why there is none.
     """
-    skeleton, tensors = split(found.bindings)
-    names = [name for known, name in one.skeletons if same_literal(known, skeleton)]
+    skeleton, tensors = split(site.bindings)
+    names = [name for bindings, name in deployed.skeletons if same_literal(bindings, skeleton)]
     if not names:
         return f"was measured with other constants than {_constants(skeleton)}"
     values = [node.meta.get("example_value") for node in tensors]
-    reasons = {name: _unfit(one.operators[name], values) for name in names}
+    reasons = {name: _unfit(deployed.operators[name], values) for name in names}
     for name in sorted(names, key=lambda name: bool(reasons[name])):  # those that need no copies first
-        others = _strided(one.operators[name], values) if reasons[name] else []
+        others = _strided(deployed.operators[name], values) if reasons[name] else []
         if others and not _are_written([tensors[number] for number in others]):
             reasons[name] = ""
         if not reasons[name]:
-            copies = _copies(one.operators[name], found, values, others)
+            copies = _copies(deployed.operators[name], site, values, others)
             if not isinstance(copies, str):
                 return name, tensors, others, copies
             reasons[name] = copies
@@ -164,52 +165,52 @@ def _choice(one: DeployedPass, found: Match) -> tuple[str, list[fx.Node], list[i
 
 
 def _copies(
-    operator: PlannedOperator, found: Match, values: Sequence[Any], others: Sequence[int]
+    operator: PlannedOperator, site: Match, values: Sequence[Any], others: Sequence[int]
 ) -> Copies | str:
     """The outputs whose strides are not eager's at this place; a reason, if no copy has eager's.
 
-    `others`: inputs that are made contiguous. Without examples, and for symbolic sizes, the operator has the
-    strides of its pattern.
+    `others`: inputs that are made contiguous. Without examples the operator has the strides of its pattern.
     """
-    wanted = [node.meta.get("example_value") for node in found.outputs]
-    tensors = [value for value in (*values, *wanted) if isinstance(value, torch.Tensor)]
-    if len(tensors) < len(values) + len(wanted) or any(_is_symbolic(value.shape) for value in tensors):
+    examples = [node.meta.get("example_value") for node in site.outputs]
+    tensors = [value for value in (*values, *examples) if isinstance(value, torch.Tensor)]
+    if len(tensors) < len(values) + len(examples):
         return {}
     outputs = operator.by_pattern(*(v.contiguous() if n in others else v for n, v in enumerate(values)))
     copies: Copies = {}
-    for number, (own, like) in enumerate(zip(outputs if len(wanted) > 1 else [outputs], wanted, strict=True)):
-        if not _is_symbolic(like.stride()) and layout_of(own) == layout_of(like):
+    outputs = outputs if len(examples) > 1 else [outputs]
+    for number, (output, like) in enumerate(zip(outputs, examples, strict=True)):
+        if layout_of(output) == layout_of(like):
             continue
         order = sorted(range(like.dim()), key=lambda dim: -int(like.stride(dim)))
         back = sorted(range(like.dim()), key=order.__getitem__)
-        copies[number] = own, order, back
-        if layout_of(own.permute(order).contiguous().permute(back)) != layout_of(like):
+        copies[number] = output, order, back
+        if layout_of(output.permute(order).contiguous().permute(back)) != layout_of(like):
             return f"eager's output {number} has strides {_shown(like.stride())}, which no copy has"
     return copies
 
 
 def _copy_output(
-    node: fx.Node, own: torch.Tensor, order: list[int], back: list[int], contiguous: dict[fx.Node, fx.Node]
+    node: fx.Node, output: torch.Tensor, order: list[int], back: list[int], contiguous: dict[fx.Node, fx.Node]
 ) -> None:
     """Give the users of a node a copy of it that is contiguous in that order of dimensions."""
-    node.meta["example_value"], users = own, list(node.users)
+    node.meta["example_value"], users = output, list(node.users)
     turned = _call_method(node, node, "permute", *order)
     copy = _call_method(turned, turned, "contiguous")
     copy = _call_method(copy, copy, "permute", *back)
     node.replace_all_uses_with(copy, delete_user_cb=users.__contains__)
-    if own.is_contiguous():
+    if output.is_contiguous():
         contiguous[copy] = node
 
 
 def _call_method(node: fx.Node, behind: fx.Node, name: str, *args: int) -> fx.Node:
     with node.graph.inserting_after(behind):
-        made = node.graph.call_method(name, (node, *args))
-    made.meta["example_value"] = getattr(node.meta["example_value"], name)(*args)
-    return made
+        call = node.graph.call_method(name, (node, *args))
+    call.meta["example_value"] = getattr(node.meta["example_value"], name)(*args)
+    return call
 
 
-def _is_symbolic(sizes: Sequence[Any]) -> bool:
-    return any(isinstance(size, torch.SymInt) for size in sizes)
+def _is_symbolic(value: torch.Tensor) -> bool:
+    return any(isinstance(size, torch.SymInt) for size in (*value.shape, *value.stride()))
 
 
 def _constants(skeleton: dict[str, Any]) -> str:
@@ -226,30 +227,33 @@ def _unfit(operator: PlannedOperator, values: Sequence[Any]) -> str:
     device = next((value.device.type for value in values if value.device.type != operator.device), None)
     if device is not None:
         return f"was measured on {operator.device}, a tensor is on {device}"
-    if any(_is_symbolic(value.shape) for value in values):
-        return _symbolic(operator, values)
-    if any(_is_symbolic(value.stride()) for value in values):
-        return "was measured with other strides: these are symbolic"
-    own = tuple(layout_of(t) if seen else None for t, seen in zip(values, operator.looked_at, strict=True))
-    if own in operator.calls:
+    symbolic = next((n for n, value in enumerate(values) if _is_symbolic(value)), None)
+    if symbolic is not None:
+        return f"a size or stride of tensor {symbolic} is symbolic"
+    key = operator.key_of(values)
+    if key in operator.calls:
         return ""
-    return _nearest(own, list(operator.calls))
+    return _nearest(key, list(operator.calls))
 
 
 def _strided(operator: PlannedOperator, values: Sequence[Any]) -> list[int]:
     """The tensors of a call that was measured, but for these, which were contiguous."""
     if not all(isinstance(value, torch.Tensor) and value.device.type == operator.device for value in values):
         return []
-    if any(_is_symbolic(value.shape) for value in values):
+    if any(map(_is_symbolic, values)):
         return []
-    own = [None if _is_symbolic(value.stride()) else layout_of(value) for value in values]
-    as_measured = [layout_of(value.new_empty(value.shape, device="meta")) for value in values]
-    found: list[list[int]] = []
-    for key in operator.calls:
-        others = [n for n, wanted in enumerate(key) if wanted is not None and wanted != own[n]]
-        if all(key[number] == as_measured[number] for number in others):
-            found.append(others)
-    return min(found, key=len, default=[])
+    layouts = [layout_of(value) for value in values]
+    contiguous = [layout_of(value.new_empty(value.shape, device="meta")) for value in values]
+    differing = [
+        [n for n, layout in enumerate(key) if layout is not None and layout != layouts[n]]
+        for key in operator.calls
+    ]
+    fitting = [
+        numbers
+        for numbers, key in zip(differing, operator.calls, strict=True)
+        if all(key[number] == contiguous[number] for number in numbers)
+    ]
+    return min(fitting, key=len, default=[])
 
 
 def _are_written(nodes: Sequence[fx.Node]) -> bool:
@@ -260,33 +264,16 @@ def _are_written(nodes: Sequence[fx.Node]) -> bool:
     return any(memory.roots[node] & written for node in nodes)
 
 
-def _nearest(own: Key, known: list[Key]) -> str:
+def _nearest(key_here: Key, measured: list[Key]) -> str:
     """In what a call differs from all that was measured."""
     fields = ("shape", "strides", "dtype")
-    closest = max(known, key=lambda key: sum(a == b for a, b in zip(key, own, strict=True)))
-    for number, (here, there) in enumerate(zip(own, closest, strict=True)):
+    closest = max(measured, key=lambda key: sum(a == b for a, b in zip(key, key_here, strict=True)))
+    for number, (here, there) in enumerate(zip(key_here, closest, strict=True)):
         if here is not None and there is not None and here != there:
             differing = ((word, a, b) for word, a, b in zip(fields, here, there, strict=True) if a != b)
             word, is_now, was = next(differing)
             return f"was measured with {word} {_shown(was)} of tensor {number}, not {_shown(is_now)}"
     return "was measured with other tensors"
-
-
-def _symbolic(operator: PlannedOperator, values: Sequence[Any]) -> str:
-    """A size may be symbolic if two sizes of that dimension were measured; the other sizes must be known."""
-    for number, value in enumerate(values):
-        known = {key[number] for key in operator.calls} - {None}
-        for dim, size in enumerate(value.shape):
-            sizes = {layout[0][dim] for layout in known if layout and len(layout[0]) == value.dim()}
-            if isinstance(size, torch.SymInt) and len(sizes) < 2 and known:
-                what = f"size {dim} of tensor {number} is symbolic"
-                return f"{what}, and was measured at {_shown(next(iter(sizes), 'none'))} only"
-            if known and not isinstance(size, torch.SymInt) and int(size) not in sizes:
-                where = f"in dimension {dim} of tensor {number}"
-                return f"was measured with sizes {sorted(sizes)} {where}, not {size}"
-        if known and str(value.dtype)[6:] not in {layout[2] for layout in known if layout}:
-            return f"was not measured with {value.dtype} of tensor {number}"
-    return ""
 
 
 def _shown(value: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch._dynamo
@@ -43,20 +43,21 @@ class _GraphBreak(Exception):
     """Dynamo's reason, one line."""
 
 
-@dataclass
-class _Seen:
+class _Seen(NamedTuple):
+    """The graph of a call, its inputs and its outputs."""
+
     graph_module: torch.fx.GraphModule
     inputs: list[Any]
     outputs: list[Any]
 
 
 def _capture(module: torch.nn.Module, inputs: list[Any], data_dependent: bool) -> Captured:
-    seen: list[_Seen] = []
+    calls: list[_Seen] = []
 
     def backend(graph_module: torch.fx.GraphModule, _example: list[Any]) -> Callable[..., Any]:
         def run(*args: Any) -> Any:
             outputs = graph_module.forward(*args)
-            seen.append(_Seen(graph_module, list(args), list(outputs)))
+            calls.append(_Seen(graph_module, list(args), list(outputs)))
             return outputs
 
         return run
@@ -75,11 +76,11 @@ def _capture(module: torch.nn.Module, inputs: list[Any], data_dependent: bool) -
     finally:
         forget()
     flat = pytree.tree_leaves(returned)
-    if not seen:  # Dynamo leaves a graph without operators to Python
+    if not calls:  # Dynamo leaves a graph without operators to Python
         empty = torch.fx.GraphModule(torch.nn.Module(), torch.fx.Graph())
         empty.graph.output(())
-        seen.append(_Seen(empty, [], []))
-    return _completed(seen[0], copies, flat)
+        calls.append(_Seen(empty, [], []))
+    return _completed(calls[0], copies, flat)
 
 
 def forget() -> None:
@@ -88,25 +89,25 @@ def forget() -> None:
     _reset_guarded_backend_cache()
 
 
-def _completed(seen: _Seen, inputs: list[Any], returned: list[Any]) -> Captured:
+def _completed(first_call: _Seen, inputs: list[Any], returned: list[Any]) -> Captured:
     """Give the graph all of the module's outputs, in order.
 
     Dynamo leaves out of the graph what needs no operator (an input returned as it is, a number) and returns
     an output that occurs twice only once. Outputs of several operators can be one tensor, too (dropout of an
     evaluation hands on its input): each of the graph's is taken once before one is taken again.
     """
-    graph = seen.graph_module.graph
+    graph = first_call.graph_module.graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-    order = [_position(value, inputs) for value in seen.inputs]
+    order = [_position(value, inputs) for value in first_call.inputs]
     output = next(iter(reversed(graph.nodes)))
     computed = list(output.args[0])  # type: ignore[arg-type]
     results: list[Any] = []
     untaken = list(range(len(computed)))
     for value in returned:
-        at = _position(value, [seen.outputs[i] for i in untaken])
+        at = _position(value, [first_call.outputs[i] for i in untaken])
         if at is not None:
             results.append(computed[untaken.pop(at)])
-        elif (at := _position(value, seen.outputs)) is not None:
+        elif (at := _position(value, first_call.outputs)) is not None:
             results.append(computed[at])
         elif (source := _position(value, inputs)) is not None:
             if source not in order:
@@ -125,8 +126,8 @@ def _completed(seen: _Seen, inputs: list[Any], returned: list[Any]) -> Captured:
         )
     output.args = (tuple(results),)
     graph.lint()
-    seen.graph_module.recompile()
-    return Captured(seen.graph_module, [position for position in order if position is not None])
+    first_call.graph_module.recompile()
+    return Captured(first_call.graph_module, [position for position in order if position is not None])
 
 
 def _position(value: Any, among: list[Any]) -> int | None:

@@ -27,6 +27,7 @@ from passagent.errors import MachineFault, TaskError
 from passagent.system.faults import machine_fault
 from passagent.tasks.capture import capture
 from passagent.tasks.examples import locate
+from passagent.tasks.graphio import MODULES
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.large_tensors import close, equal, set_aside, slices
 from passagent.tasks.meta import meta_source, read_meta
@@ -42,17 +43,17 @@ _MOST_INPUTS = 16
 
 def spread(outputs: Sequence[Any]) -> list[str]:
     """Name each way in which the outputs of one call are alike."""
-    found = []
-    for one in outputs:
-        if not _counts(one):
+    problems = []
+    for output in outputs:
+        if not _counts(output):
             continue
-        values = one.detach().float()
+        values = output.detach().float()
         low, high = values.aminmax()
         if low == high:
-            found.append("constant output")
+            problems.append("constant output")
         elif float(high - low) < TINY or float(values.std()) < TINY:
-            found.append("outputs close to each other")
-    return list(dict.fromkeys(found))
+            problems.append("outputs close to each other")
+    return list(dict.fromkeys(problems))
 
 
 def dependence(
@@ -70,12 +71,12 @@ def dependence(
         return []
     if not _changed(outputs, call(list(others))):
         return ["outputs hardly depend on the inputs"]
-    found = []
+    unread = []
     for place in places[:_MOST_INPUTS]:
-        given = [others[place] if at == place else value for at, value in enumerate(inputs)]
-        if not _differ(outputs, call(given)):
-            found.append(f"no output depends on input {place}")
-    return found
+        mixed = [others[place] if at == place else value for at, value in enumerate(inputs)]
+        if not _differ(outputs, call(mixed)):
+            unread.append(f"no output depends on input {place}")
+    return unread
 
 
 def _counts(value: Any) -> bool:
@@ -107,8 +108,6 @@ def _differ(outputs: Sequence[Any], others: Sequence[Any]) -> bool:
 SEED = 0
 _COPIES = 2
 """Copies of the inputs at a time: each run has its own."""
-KNOWN_MODULES = ("torch", "math", "operator", "_operator", "builtins")
-"""Where a captured operator may come from; anything else is a custom operator that nobody can analyse."""
 
 
 @dataclass
@@ -189,8 +188,8 @@ def check_subgraph(subgraph: Subgraph, device: str = "cpu") -> CheckResult:
 def _run(module: torch.nn.Module, values: list[Any], inputs: list[Any]) -> list[Any]:
     """The outputs for copies of the values, each on the device of its input."""
     copies = [
-        value.to(own.device, copy=True) if isinstance(value, torch.Tensor) else value
-        for value, own in zip(values, inputs, strict=True)
+        value.to(like.device, copy=True) if isinstance(value, torch.Tensor) else value
+        for value, like in zip(values, inputs, strict=True)
     ]
     with torch.no_grad():
         return pytree.tree_leaves(module(*copies))
@@ -229,8 +228,8 @@ def _analysable(module: torch.nn.Module, inputs: list[Any], outputs: list[Any], 
         if reason := unknown_operator(node):
             problems.append(f"{file}: operator {node.name}: {reason}")
     if not problems:
-        given = [inputs[i] for i in captured.order]
-        got = _run(graph_module, given, given)
+        values = [inputs[i] for i in captured.order]
+        got = _run(graph_module, values, values)
         problems = [
             f"{file}: {problem}" for problem in _unequal(outputs, got, "eager and the captured graph")
         ]
@@ -240,15 +239,13 @@ def _analysable(module: torch.nn.Module, inputs: list[Any], outputs: list[Any], 
 def unknown_operator(node: torch.fx.Node) -> str | None:
     """Why the operator of a node is not analysable; None if it is."""
     if node.op == "call_method":
-        known = hasattr(torch.Tensor, str(node.target))
-        return None if known else f"{node.target} is not a method of torch.Tensor"
+        is_known = hasattr(torch.Tensor, str(node.target))
+        return None if is_known else f"{node.target} is not a method of torch.Tensor"
     if node.op == "call_function":
         home = getattr(node.target, "__module__", None) or ""
         builtin = node.target in vars(operator).values()
-        known = (
-            builtin or home.split(".")[0] in KNOWN_MODULES or isinstance(node.target, torch._ops.OpOverload)
-        )
-        return None if known else f"{node.target} comes from {home or 'nowhere'}, not from torch"
+        is_known = builtin or home.split(".")[0] in MODULES or isinstance(node.target, torch._ops.OpOverload)
+        return None if is_known else f"{node.target} comes from {home or 'nowhere'}, not from torch"
     if node.op == "call_module":
         return f"calls the module {node.target}; a subgraph takes its parameters as inputs"
     return None

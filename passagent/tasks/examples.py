@@ -12,8 +12,8 @@ PREFIX = "example:"
 
 def examples() -> dict[str, Path]:
     """Name and directory of each example task; a user's resource directory may hold others."""
-    found = resources.glob("examples/tasks/*/graph_list.txt")
-    return {PurePosixPath(name).parent.name: path.parent for name, path in found}
+    lists = resources.glob("examples/tasks/*/graph_list.txt")
+    return {PurePosixPath(name).parent.name: path.parent for name, path in lists}
 
 
 def locate(task: str | Path) -> Path:
@@ -24,7 +24,7 @@ def locate(task: str | Path) -> Path:
     word = str(task)
     if not word.startswith(PREFIX):
         return Path(task)
-    known, name = examples(), word.removeprefix(PREFIX)
-    if name not in known:
-        raise UsageError(f"{word}: no such example{nearest(name, list(known))}")
-    return known[name]
+    places, name = examples(), word.removeprefix(PREFIX)
+    if name not in places:
+        raise UsageError(f"{word}: no such example{nearest(name, list(places))}")
+    return places[name]

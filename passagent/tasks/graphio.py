@@ -19,7 +19,8 @@ from passagent.errors import TaskError
 
 _PLAIN = (bool, int, str)
 _TORCH_VALUES = {torch.dtype: "dtype", torch.memory_format: "memory_format", torch.layout: "layout"}
-_MODULES = ("torch", "operator", "_operator", "math", "builtins")
+MODULES = ("torch", "operator", "_operator", "math", "builtins")
+"""Where a captured operator may come from; anything else is a custom operator that nobody can analyse."""
 
 
 def dump_graph(graph_module: fx.GraphModule) -> list[dict[str, Any]]:
@@ -28,7 +29,7 @@ def dump_graph(graph_module: fx.GraphModule) -> list[dict[str, Any]]:
 
 
 def dump_nodes(graph: fx.Graph) -> list[dict[str, Any]]:
-    """As `dump_graph`."""
+    """Return the nodes of an fx.Graph as `dump_graph` does."""
     nodes = []
     for node in graph.nodes:
         if node.op not in ("placeholder", "call_function", "call_method", "output"):
@@ -50,12 +51,15 @@ def operator_name(target: Any) -> str:
 def load_graph(nodes: list[dict[str, Any]]) -> fx.GraphModule:
     """The GraphModule of `dump_graph`'s data. Raises TaskError for an operator that this torch lacks."""
     graph = fx.Graph()
-    known: dict[str, fx.Node] = {}
+    nodes_by_name: dict[str, fx.Node] = {}
     for entry in nodes:
         target = _resolve(entry["target"]) if entry["op"] == "call_function" else entry["target"]
-        args, kwargs = load_value(entry["args"], known), load_value(entry.get("kwargs", {"dict": []}), known)
+        args, kwargs = (
+            load_value(entry["args"], nodes_by_name),
+            load_value(entry.get("kwargs", {"dict": []}), nodes_by_name),
+        )
         node = graph.create_node(entry["op"], target, args, kwargs, name=entry["name"])
-        known[entry["name"]] = node
+        nodes_by_name[entry["name"]] = node
     return fx.GraphModule(torch.nn.Module(), graph)
 
 
@@ -69,7 +73,7 @@ def target_name(target: Any) -> str:
     candidates += ["torch", "torch.nn.functional", "torch._C._nn", "torch._C._special", "torch._C._linalg"]
     candidates += ["torch._C._fft", "torch._C", "operator", "math", "builtins"]
     for candidate in candidates:
-        if candidate.split(".")[0] not in _MODULES:
+        if candidate.split(".")[0] not in MODULES:
             continue
         for attribute in sorted(names):
             try:
@@ -82,13 +86,13 @@ def target_name(target: Any) -> str:
 
 def _resolve(name: str) -> Any:
     module, _, path = name.partition(":")
-    if module.split(".")[0] not in _MODULES:
+    if module.split(".")[0] not in MODULES:
         raise TaskError(f"a graph may not call {name}")
     try:
-        found: Any = torch if module == "torch" else importlib.import_module(module)
+        base: Any = torch if module == "torch" else importlib.import_module(module)
     except ImportError:
-        found = _attribute(torch, module.removeprefix("torch."), name)
-    return _attribute(found, path, name)
+        base = _attribute(torch, module.removeprefix("torch."), name)
+    return _attribute(base, path, name)
 
 
 def _attribute(base: Any, path: str, name: str) -> Any:
@@ -129,21 +133,21 @@ def plain_value(value: Any) -> Any:  # noqa: PLR0911
     raise TaskError(f"the captured graph holds a {type(value).__name__}, which has no plain form")
 
 
-def load_value(value: Any, known: dict[str, fx.Node]) -> Any:  # noqa: PLR0911
+def load_value(value: Any, nodes: dict[str, fx.Node]) -> Any:  # noqa: PLR0911
     if not isinstance(value, dict):
         return value
     ((kind, data),) = value.items()
     match kind:
         case "node":
-            return known[data]
+            return nodes[data]
         case "tuple":
-            return tuple(load_value(item, known) for item in data)
+            return tuple(load_value(item, nodes) for item in data)
         case "list":
-            return [load_value(item, known) for item in data]
+            return [load_value(item, nodes) for item in data]
         case "dict":
-            return {key: load_value(item, known) for key, item in data}
+            return {key: load_value(item, nodes) for key, item in data}
         case "slice":
-            return slice(*[load_value(item, known) for item in data])
+            return slice(*[load_value(item, nodes) for item in data])
         case "size":
             return torch.Size(data)
         case "float":

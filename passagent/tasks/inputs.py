@@ -91,7 +91,7 @@ def _draw(meta: TensorMeta, seed: int, variant: int) -> torch.Tensor:
     generator = generator_of(seed, variant, meta.name)
     if meta.levels is not None:
         return _levelled(meta, generator)
-    return (_recorded if variant == 0 else _varied(variant))(meta, generator)
+    return _varied(meta, generator, variant) if variant else _recorded(meta, generator)
 
 
 def generator_of(seed: int, variant: int | str, name: str) -> torch.Generator:
@@ -136,26 +136,22 @@ def _recorded(meta: TensorMeta, generator: torch.Generator) -> torch.Tensor:
     )
 
 
-def _varied(variant: int) -> Callable[[TensorMeta, torch.Generator], torch.Tensor]:
+def _varied(meta: TensorMeta, generator: torch.Generator, variant: int) -> torch.Tensor:
     """A draw of variant >= 1."""
-    scale = SPREADS[(variant - 1) % len(SPREADS)]
-
-    def draw(meta: TensorMeta, generator: torch.Generator) -> torch.Tensor:
-        dtype = getattr(torch, meta.dtype)
-        if meta.is_floating or dtype.is_complex:
-            if variant == BEYOND and not (meta.is_variance or meta.role == "recorded"):
-                shift = 0.5 + float(torch.rand((), generator=generator)) / 2
-                shift *= 0 if meta.is_parameter else 1 - 2 * int(torch.randint(2, (), generator=generator))
-                return _from_noise(meta, generator, lambda noise: _beyond(meta, noise, shift))
-            drawn = _from_noise(meta, generator, lambda noise: _varied_floats(meta, noise, scale))
-            return _with_few_far(drawn, meta, generator) if variant == RARE else drawn
-        if _is_bits(meta):
-            return _mask(meta, generator).to(dtype)
-        if meta.data is not None:
-            return _shuffled(torch.tensor(_flat(meta.data)).to(dtype).reshape(meta.shape), generator)
-        return _integers(meta, generator).to(dtype)
-
-    return draw
+    dtype = getattr(torch, meta.dtype)
+    if meta.is_floating or dtype.is_complex:
+        if variant == BEYOND and not (meta.is_variance or meta.role == "recorded"):
+            shift = 0.5 + float(torch.rand((), generator=generator)) / 2
+            shift *= 0 if meta.is_parameter else 1 - 2 * int(torch.randint(2, (), generator=generator))
+            return _from_noise(meta, generator, lambda noise: _beyond(meta, noise, shift))
+        scale = SPREADS[(variant - 1) % len(SPREADS)]
+        drawn = _from_noise(meta, generator, lambda noise: _varied_floats(meta, noise, scale))
+        return _with_few_far(drawn, meta, generator) if variant == RARE else drawn
+    if _is_bits(meta):
+        return _mask(meta, generator).to(dtype)
+    if meta.data is not None:
+        return _shuffled(torch.tensor(_flat(meta.data)).to(dtype).reshape(meta.shape), generator)
+    return _integers(meta, generator).to(dtype)
 
 
 def _varied_floats(meta: TensorMeta, noise: torch.Tensor, scale: float) -> torch.Tensor:
@@ -194,11 +190,11 @@ def _outside(meta: TensorMeta, values: torch.Tensor, spread: torch.Tensor) -> to
     """
     if values.is_complex() or not values.numel():
         return values
-    known = (
+    limits = (
         [meta.min_val, meta.max_val] if meta.data is None else [min(_flat(meta.data)), max(_flat(meta.data))]
     )
     turns = torch.arange(values.numel()).reshape(values.shape) % min(OUTSIDE, values.numel())
-    for turn, (limit, side) in enumerate(zip(known, (-1.0, 1.0), strict=True)):
+    for turn, (limit, side) in enumerate(zip(limits, (-1.0, 1.0), strict=True)):
         if limit is not None and abs(limit) < _OVERFLOWS:
             further = limit + side * ((values - limit).abs() + 0.1 * spread)
             values = torch.where(turns == turn, further, values)
@@ -238,11 +234,11 @@ def _from_noise(
     seeds = torch.randint(1 << 62, (len(parts),), generator=generator).tolist()
 
     def draw(part: torch.Tensor, seed: int) -> None:
-        own = torch.Generator().manual_seed(seed)
-        part.copy_(values(torch.randn(part.shape, generator=own, dtype=kind)))
+        part_generator = torch.Generator().manual_seed(seed)
+        part.copy_(values(torch.randn(part.shape, generator=part_generator, dtype=kind)))
 
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as beside:
-        list(beside.map(draw, parts, seeds))
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        list(threads.map(draw, parts, seeds))
     return whole
 
 

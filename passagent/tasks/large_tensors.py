@@ -31,8 +31,8 @@ def set_aside(values: Sequence[Any]) -> list[Any]:
 
 def in_host_memory(value: torch.Tensor) -> torch.Tensor:
     """A copy of it there."""
-    made = host_memory(value).copy_(value.detach())
-    return made.requires_grad_(value.requires_grad)
+    copy = host_memory(value).copy_(value.detach())
+    return copy.requires_grad_(value.requires_grad)
 
 
 def host_memory(value: torch.Tensor) -> torch.Tensor:
@@ -40,34 +40,34 @@ def host_memory(value: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(value, device="cpu", requires_grad=False)
 
 
-def equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+def equal(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Compare like torch.equal; one of large tensors may wait in host memory."""
-    return all(torch.equal(a, b) for a, b in slices(one, other))
+    return all(torch.equal(a, b) for a, b in slices(first, second))
 
 
-def close(one: torch.Tensor, other: torch.Tensor, rtol: float = 1e-5, atol: float = 1e-8) -> bool:
+def close(first: torch.Tensor, second: torch.Tensor, rtol: float = 1e-5, atol: float = 1e-8) -> bool:
     """Compare like torch.allclose, where NaN equals NaN; one of large tensors may wait in host memory."""
     return all(
         torch.equal(a, b) or torch.allclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
-        for a, b in slices(one, other)
+        for a, b in slices(first, second)
     )
 
 
-def slices(one: torch.Tensor, other: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def slices(first: torch.Tensor, second: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Both, slice by slice where they are large, on the GPU if one is there."""
-    if not (_is_large(one) or _is_large(other)):
-        yield one, other
+    if not (_is_large(first) or _is_large(second)):
+        yield first, second
         return
-    one, other = one.detach(), other.detach()
-    device = other.device if one.device.type == "cpu" else one.device
-    if one.shape != other.shape or one.layout != torch.strided or other.layout != torch.strided:
-        yield one.to(device), other.to(device)
+    first, second = first.detach(), second.detach()
+    device = second.device if first.device.type == "cpu" else first.device
+    if first.shape != second.shape or first.layout != torch.strided or second.layout != torch.strided:
+        yield first.to(device), second.to(device)
         return
-    if one.is_contiguous() and other.is_contiguous():
-        one, other = one.view(-1), other.view(-1)
-    dim = max(range(one.dim()), key=one.size)
-    rows = max(1, SLICE * one.size(dim) // one.numel())
-    for a, b in zip(one.split(rows, dim), other.split(rows, dim), strict=True):
+    if first.is_contiguous() and second.is_contiguous():
+        first, second = first.view(-1), second.view(-1)
+    dim = max(range(first.dim()), key=first.size)
+    rows = max(1, SLICE * first.size(dim) // first.numel())
+    for a, b in zip(first.split(rows, dim), second.split(rows, dim), strict=True):
         yield a.to(device), b.to(device)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import math
 import re
 from collections.abc import Iterable
@@ -21,8 +22,6 @@ _ALIASES = {
     "float": "float32", "double": "float64", "half": "float16", "int": "int32", "long": "int64",
     "short": "int16", "cfloat": "complex64", "cdouble": "complex128", "chalf": "complex32",
 }  # fmt: skip
-_MOST_VALUES = 1 << 22
-"""Limit on the values that `list(range(n)) * m` in a file of metadata may stand for."""
 PYTHON_SCALARS = {"int", "float"}
 """A dtype written without `torch.`: the input is a Python number, its value in `data`."""
 
@@ -50,12 +49,9 @@ class TensorMeta:
     stride: tuple[int, ...] | None = None
     """In elements; None: contiguous. The evaluator draws its inputs contiguous all the same."""
     requires_grad: bool = False
-    shares: str | None = None
-    """The input whose memory this one is a view of, `storage_offset` elements from that one's first."""
-    storage_offset: int = 0
     role: str = ""
-    """What the graph uses it for (uses.py; no file holds it): `positive`, `mask`, `index`, `rising` for
-    indices that rise within a row, or `any` number of its dtype. `recorded`: nothing is drawn beyond what
+    """The use that the graph makes of it (uses.py; no file holds it): `positive`, `mask`, `index`, `rising`
+    for indices that rise within a row, or `any` number of its dtype. `recorded`: nothing is drawn beyond what
     was recorded."""
 
     @property
@@ -111,21 +107,18 @@ def read_meta(file: Path, source: str) -> dict[str, TensorMeta]:
 def _tensor_meta(node: ast.ClassDef, file: Path) -> TensorMeta:
     fields, lines = {}, {}
     for statement in node.body:
-        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-            target, value = statement.targets[0], statement.value
-        elif (
-            isinstance(statement, ast.AnnAssign)
-            and isinstance(statement.target, ast.Name)
-            and statement.value
-        ):
-            target, value = statement.target, statement.value
-        else:
-            continue
-        lines[target.id] = statement.lineno
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=key), *_], value=value):
+                pass
+            case ast.AnnAssign(target=ast.Name(id=key), value=ast.expr() as value):
+                pass
+            case _:
+                continue
+        lines[key] = statement.lineno
         try:
-            fields[target.id] = literal(value)
+            fields[key] = literal(value)
         except ValueError as error:
-            message = f"'{target.id}' is not a literal ({ast.unparse(value)[:60]})"
+            message = f"'{key}' is not a literal ({ast.unparse(value)[:60]})"
             raise TaskError(f"{file}:{statement.lineno}: {message}") from error
 
     def fail(key: str, message: str) -> TaskError:
@@ -142,22 +135,19 @@ def _tensor_meta(node: ast.ClassDef, file: Path) -> TensorMeta:
     for key in ("mean", "std", "min_val", "max_val"):
         if not isinstance(fields.get(key), int | float | None):
             raise fail(key, f"'{key}' must be a number or None, not {fields[key]!r}")
+    text = str(fields["dtype"])
+    dtype, is_of_torch = text.removeprefix("torch."), text.startswith("torch.")
+    recorded: dict[str, Any] = {key: fields.get(key) for key in ("mean", "std", "min_val", "max_val", "data")}
     meta = TensorMeta(
         name=fields["name"],
         original_name=str(fields.get("original_name") or fields["name"]),
         shape=tuple(shape),
-        dtype=_dtype(fields["dtype"]),
+        dtype=_ALIASES.get(dtype, dtype) if is_of_torch else dtype,
         device=str(fields.get("device") or "cuda:0"),
-        mean=fields.get("mean"),
-        std=fields.get("std"),
-        min_val=fields.get("min_val"),
-        max_val=fields.get("max_val"),
-        data=fields.get("data"),
+        **recorded,
         levels=tuple(fields["levels"]) if fields.get("levels") else None,
         stride=tuple(fields["stride"]) if fields.get("stride") is not None else None,
         requires_grad=bool(fields.get("requires_grad")),
-        shares=fields.get("shares"),
-        storage_offset=int(fields.get("storage_offset") or 0),
     )
     if meta.stride is not None and len(meta.stride) != len(meta.shape):
         raise fail("stride", f"'stride' has {len(meta.stride)} numbers, shape {list(shape)} has {len(shape)}")
@@ -172,22 +162,13 @@ def _tensor_meta(node: ast.ClassDef, file: Path) -> TensorMeta:
     return meta
 
 
-def _dtype(value: Any) -> str:
-    """`torch.float16` to `float16`, `torch.half` too; `int` and `float` without `torch.` stay."""
-    text = str(value)
-    if text.startswith("torch."):
-        text = text.removeprefix("torch.")
-        return _ALIASES.get(text, text)
-    return text
-
-
 def count(data: Any) -> int:
     """Number of values in a nested list."""
     return sum(map(count, data)) if isinstance(data, list | tuple) else 1
 
 
 def literal(node: ast.expr) -> Any:
-    """The value of a literal expression, `nan`, `inf`, `float("-inf")`, `torch.half`, `list(range(9)) * 2`.
+    """The value of a literal expression, `nan`, `inf`, `float("-inf")`, `torch.half`.
 
     Raises ValueError for anything else.
     """
@@ -200,26 +181,12 @@ def literal(node: ast.expr) -> Any:
             return float(node.attr)
         case ast.Attribute(value=ast.Name(id="torch")):
             return f"torch.{node.attr}"
-        case ast.Call(func=ast.Name(id="list"), args=[ast.Call(func=ast.Name(id="range"), args=bounds)]):
-            return _listed(range(*map(literal, bounds)), 1)
-        case ast.BinOp(left=ast.Call() as row, op=ast.Mult(), right=ast.Constant(value=int() as times)):
-            return _listed(literal(row), times)
         case ast.Call(func=ast.Name(id="float"), args=[ast.Constant(value=value)]):
             return float(value)  # type: ignore[arg-type]
         case ast.UnaryOp(op=ast.USub()):
             return -literal(node.operand)
         case _:
             return ast.literal_eval(node)
-
-
-def _listed(row: range | list[Any], times: int) -> list[Any]:
-    if len(row) * times > _MOST_VALUES:
-        raise ValueError(f"more than {_MOST_VALUES} values")
-    return list(row) * times
-
-
-_MANY = 16
-"""Integers from which on a generator is written in place of them."""
 
 
 def meta_source(metas: Iterable[TensorMeta]) -> str:
@@ -230,41 +197,14 @@ def meta_source(metas: Iterable[TensorMeta]) -> str:
 def _class(meta: TensorMeta) -> str:
     name = re.sub(r"\W", "_", meta.original_name)
     dtype = meta.dtype if meta.is_python_scalar else f"torch.{meta.dtype}"
-    fields: dict[str, Any] = {
-        "name": meta.name,
-        "original_name": meta.original_name,
-        "shape": list(meta.shape),
-        "dtype": dtype,
-        "device": meta.device,
-        "mean": meta.mean,
-        "std": meta.std,
+    fields = {
+        field.name: list(value) if isinstance(value, tuple) else value
+        for field in dataclasses.fields(meta)
+        if (value := getattr(meta, field.name)) != field.default or field.name in ("mean", "std")
     }
-    optional = {
-        "min_val": meta.min_val,
-        "max_val": meta.max_val,
-        "data": meta.data,
-        "levels": None if meta.levels is None else list(meta.levels),
-        "stride": None if meta.stride is None else list(meta.stride),
-        "requires_grad": meta.requires_grad or None,
-        "shares": meta.shares,
-        "storage_offset": meta.storage_offset or None,
-    }
-    fields.update({key: value for key, value in optional.items() if value is not None})
-    lines = [f"\t{key} = {_generated(value) or _literal(value)}" for key, value in fields.items()]
+    fields = {key: value for key, value in fields.items() if key != "role"} | {"dtype": dtype}
+    lines = [f"\t{key} = {_literal(value)}" for key, value in fields.items()]
     return "\n".join([f"class Program_weight_tensor_meta_{name}:", *lines])
-
-
-def _generated(value: Any) -> str | None:
-    """Many integers that count up, once or in several equal rows, as an expression that makes them."""
-    if not isinstance(value, list) or len(value) < _MANY or {type(item) for item in value} != {int}:
-        return None
-    step = value[1] - value[0]
-    count = next((i for i in range(1, len(value)) if value[i] - value[i - 1] != step), len(value))
-    row = list(range(value[0], value[0] + step * count, step)) if step else []
-    if not row or len(value) % count or value != row * (len(value) // count):
-        return None
-    made = f"list(range({row[0]}, {row[0] + step * count}, {step}))"
-    return made if count == len(value) else f"{made} * {len(value) // count}"
 
 
 def _literal(value: Any) -> str:

@@ -49,9 +49,9 @@ class Subgraph:
     source: str
     """The text of model.py."""
     dtype: str
-    """Of the first floating tensor that is an input, else of the first tensor, else `float32`."""
+    """The dtype of the first floating tensor that is an input, else of the first tensor, else `float32`."""
     graph_hash: str
-    """As recorded in graph_hash.txt, empty if there is none."""
+    """The content of graph_hash.txt; empty if there is none."""
 
     @property
     def source_key(self) -> str:
@@ -60,15 +60,15 @@ class Subgraph:
 
     @cached_property
     def compute_ops(self) -> ComputeOps:
-        """Whether a pass may replace matrix products and convolutions (graph_net.json). Raises TaskError."""
+        """Says if a pass may replace matrix products and convolutions (graph_net.json). Raises TaskError."""
         file = self.path / "graph_net.json"
         try:
-            found = json.loads(read_text(file)).get("compute_ops", ALLOWED) if file.is_file() else ALLOWED
+            word = json.loads(read_text(file)).get("compute_ops", ALLOWED) if file.is_file() else ALLOWED
         except ValueError as error:
             raise TaskError(f"{file}: is not JSON: {error}") from error
-        if found not in COMPUTE_OPS:
-            raise TaskError(f"{file}: compute_ops is {found!r}; write {' or '.join(COMPUTE_OPS)}")
-        return found  # type: ignore[no-any-return]
+        if word not in COMPUTE_OPS:
+            raise TaskError(f"{file}: compute_ops is {word!r}; write {' or '.join(COMPUTE_OPS)}")
+        return word  # type: ignore[no-any-return]
 
     @property
     def home(self) -> str:
@@ -115,12 +115,12 @@ def load_task(path: str | Path) -> Task:
 
 
 def meant_by(missing: Path) -> str:
-    """What a person may have meant by a path that is not there: a run, what is near, or what to give."""
+    """Say what a person may have meant by a path that is not there: a run, what is near, or what to give."""
     if re.fullmatch("last|[0-9a-f]{8}", str(missing)):
         return f"; a run's name is no task: passagent show {missing}, or resume {missing}"
     place = missing.parent
-    beside = [path.name for path in place.iterdir() if path.is_dir()] if place.is_dir() else []
-    near = closest(missing.name, [*beside, *(f"{PREFIX}{name}" for name in examples())])
+    directories = [path.name for path in place.iterdir() if path.is_dir()] if place.is_dir() else []
+    near = closest(missing.name, [*directories, *(f"{PREFIX}{name}" for name in examples())])
     return near or f"; give a directory that holds {GRAPH_LIST} or model.py"
 
 
@@ -143,7 +143,7 @@ def subgraph_places(root: Path) -> list[tuple[Path, str]]:
 
 
 def _listed(root: Path, listing: Path) -> list[tuple[Path, str]]:
-    """What a graph_list.txt lists. Raises TaskError."""
+    """Read a graph_list.txt. Raises TaskError."""
     entries = [
         (number, line.strip())
         for number, line in enumerate(read_text(listing).splitlines(), start=1)
@@ -170,11 +170,11 @@ def _names(lines: list[str]) -> list[str]:
         common += 1
     last = [p[-1] for p in parts]
     names = [p[-1] if last.count(p[-1]) == 1 else "/".join(p[common:]) for p in parts]
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for position, name in enumerate(names):
-        seen[name] = seen.get(name, 0) + 1
-        if seen[name] > 1:
-            names[position] = f"{name}#{seen[name]}"
+        counts[name] = counts.get(name, 0) + 1
+        if counts[name] > 1:
+            names[position] = f"{name}#{counts[name]}"
     return names
 
 

@@ -25,11 +25,11 @@ def find_tasks(words: Iterable[str], root: str | None = None) -> list[Path]:
     root: what relative paths in sample lists are relative to; default: the list's own directory, else the
     current one. Raises UsageError naming the word, or the line of the list.
     """
-    found: dict[Path, Path] = {}
+    tasks: dict[Path, Path] = {}
     for word in words:
         for path in _expand(word, root):
-            found.setdefault(path.resolve(), path)
-    return list(found.values())
+            tasks.setdefault(path.resolve(), path)
+    return list(tasks.values())
 
 
 def is_task(path: Path) -> bool:
@@ -40,7 +40,9 @@ def is_task(path: Path) -> bool:
 def _expand(word: str, root: str | None) -> list[Path]:
     path = locate(word)
     if path.is_dir():
-        return _inside(path)
+        if tasks := list(_below(path, set())):
+            return tasks
+        raise UsageError(f"{path}: holds no task, which is a directory with {GRAPH_LIST} or model.py")
     if path.is_file():
         return list(_listed(path, root))
     if not glob.has_magic(word):
@@ -56,24 +58,17 @@ def _expand(word: str, root: str | None) -> list[Path]:
     return [task for match in lists for task in _listed(match, root)]
 
 
-def _inside(path: Path) -> list[Path]:
-    tasks = list(_below(path, set()))
-    if not tasks:
-        raise UsageError(f"{path}: holds no task, which is a directory with {GRAPH_LIST} or model.py")
-    return tasks
-
-
-def _below(path: Path, seen: set[Path]) -> Iterator[Path]:
+def _below(path: Path, visited: set[Path]) -> Iterator[Path]:
     """`path` if it is a task, else the tasks below it, sorted; links are followed, once."""
     if is_task(path):
         yield path
         return
-    if path.resolve() in seen:
+    if path.resolve() in visited:
         return
-    seen.add(path.resolve())
+    visited.add(path.resolve())
     for child in sorted(path.iterdir()):
         if child.is_dir() and not child.name.startswith("."):
-            yield from _below(child, seen)
+            yield from _below(child, visited)
 
 
 def _listed(listing: Path, root: str | None) -> Iterator[Path]:

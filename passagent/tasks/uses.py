@@ -61,17 +61,18 @@ class Wider:
 
 def wider(subgraph: Subgraph, graph_module: fx.GraphModule, order: Sequence[int]) -> Wider:
     """Let inputs take what the graph allows. `order`: for each of its placeholders its input's position."""
-    metas, kept = list(subgraph.inputs), dict[int, str]()
+    metas, fixed = list(subgraph.inputs), dict[int, str]()
     for position in _variances(graph_module.graph, order):
         metas[position] = replace(metas[position], role="positive")
     integers = [i for i, meta in enumerate(metas) if (meta.is_integer or meta.dtype == "bool") and meta.numel]
     if integers:
-        proposed, kept = _ranges(subgraph, graph_module, order, integers)
+        proposed, fixed = _ranges(subgraph, graph_module, order, integers)
         metas = [proposed.get(i, meta) for i, meta in enumerate(metas)]
-        for i in [i for i in integers if metas[i].dtype == "bool" and i in kept]:
+        for i in [i for i in integers if metas[i].dtype == "bool" and i in fixed]:
             metas[i] = replace(metas[i], role="recorded")
-    told = [f"{metas[i].name}: {why}" for i, why in sorted(kept.items()) if _is_one(metas[i])]
-    return Wider(replace(subgraph, inputs=tuple(metas)), told)
+    constant = [i for i in sorted(fixed) if len({*recorded_range(metas[i])}) == 1]
+    reasons = [f"{metas[i].name}: {fixed[i]}" for i in constant]
+    return Wider(replace(subgraph, inputs=tuple(metas)), reasons)
 
 
 _NARROWED = 8
@@ -81,14 +82,14 @@ _NARROWED = 8
 def narrower(values: Wider) -> Wider:
     """One more float stays as recorded: those first that have limits. All after some; the same if all do."""
     metas = list(values.subgraph.inputs)
-    left = [i for i, meta in enumerate(metas) if meta.is_floating and not (meta.role or meta.is_variance)]
-    left.sort(key=lambda i: not _has_limits(metas[i]))
+    pending = [i for i, meta in enumerate(metas) if meta.is_floating and not (meta.role or meta.is_variance)]
+    pending.sort(key=lambda i: (metas[i].data, metas[i].min_val, metas[i].max_val) == (None, None, None))
     done = sum(meta.is_floating and meta.role == "recorded" for meta in metas)
-    chosen = left[:1] if done < _NARROWED else left
+    chosen = pending[:1] if done < _NARROWED else pending
     for i in chosen:
         metas[i] = replace(metas[i], role="recorded")
-    told = [f"{metas[i].name}: other values leave results that are not finite" for i in chosen]
-    return Wider(replace(values.subgraph, inputs=tuple(metas)), values.kept + told)
+    reasons = [f"{metas[i].name}: other values leave results that are not finite" for i in chosen]
+    return Wider(replace(values.subgraph, inputs=tuple(metas)), values.kept + reasons)
 
 
 def as_recorded(subgraph: Subgraph) -> Subgraph:
@@ -109,7 +110,7 @@ def wrong_indices(
     subgraph: Subgraph, graph_module: fx.GraphModule, order: Sequence[int]
 ) -> list[tuple[int, int, int]]:
     """Where eager raises for an index: positions of inputs, an element of each, values out of its range."""
-    found, are_any = list[tuple[int, int, int]](), any(meta.is_integer for meta in subgraph.inputs)
+    wrong, are_any = list[tuple[int, int, int]](), any(meta.is_integer for meta in subgraph.inputs)
     with suppress(_Broken):
         limits = _follow(subgraph, graph_module, order, {}, {}).limits if are_any else {}
         for position, limit in limits.items():
@@ -121,33 +122,29 @@ def wrong_indices(
                 try:
                     _follow(subgraph, graph_module, order, {position: values}, {})
                 except _Broken:
-                    found.append((position, element, value))
-    return found
-
-
-def _has_limits(meta: TensorMeta) -> bool:
-    return meta.data is not None or meta.min_val is not None or meta.max_val is not None
+                    wrong.append((position, element, value))
+    return wrong
 
 
 def _variances(graph: fx.Graph, order: Sequence[int]) -> set[int]:
     """Inputs that a batch norm takes for its running variance."""
     places = dict(zip(graph.find_nodes(op="placeholder"), order, strict=True))
-    found = set()
+    positions = set()
     for node in graph.nodes:
         if _called(node) == "batch_norm":
             value = node.args[2] if len(node.args) > 2 else node.kwargs.get("running_var")
             while isinstance(value, fx.Node) and _called(value) in _SAME_VALUES:
                 value = value.args[0]
             if value in places:
-                found.add(places[value])
-    return found
+                positions.add(places[value])
+    return positions
 
 
 def _follow(
-    subgraph: Subgraph, graph_module: fx.GraphModule, order: Sequence[int], given: _Given, shapes: _Shapes
+    subgraph: Subgraph, graph_module: fx.GraphModule, order: Sequence[int], chosen: _Given, shapes: _Shapes
 ) -> _Following:
     """The graph followed with inputs as `given`, the others as recorded. Raises _Broken."""
-    values = [given[i] if i in given else _followed_value(meta) for i, meta in enumerate(subgraph.inputs)]
+    values = [chosen[i] if i in chosen else _followed_value(meta) for i, meta in enumerate(subgraph.inputs)]
     following = _Following(graph_module, order, shapes)
     with torch.no_grad(), warnings.catch_warnings(action="ignore"):
         following.run(*[values[i] for i in order])
@@ -159,28 +156,28 @@ def _ranges(
 ) -> tuple[dict[int, TensorMeta], dict[int, str]]:
     """New metadata for those of `integers` that may go further; why others may not."""
     try:
-        seen = _follow(subgraph, graph_module, order, {}, {})
+        following = _follow(subgraph, graph_module, order, {}, {})
     except _Broken:
         return {}, dict.fromkeys(integers, "the graph cannot be followed")
-    kept = {i: why for i, why in seen.fixed.items() if i in integers}
-    proposed = {i: _proposed(subgraph.inputs[i], seen.limits.get(i)) for i in integers if i not in kept}
-    found = {i: meta for i, meta in proposed.items() if meta is not None}
-    while found:
+    fixed = {i: why for i, why in following.fixed.items() if i in integers}
+    proposed = {i: _proposed(subgraph.inputs[i], following.limits.get(i)) for i in integers if i not in fixed}
+    wider_metas = {i: meta for i, meta in proposed.items() if meta is not None}
+    while wider_metas:
         try:
             for number in range(_CORNERS):
-                given = {i: _corner(meta, number) for i, meta in found.items()}
-                _follow(subgraph, graph_module, order, given, seen.shapes)
+                corners = {i: _corner(meta, number) for i, meta in wider_metas.items()}
+                _follow(subgraph, graph_module, order, corners, following.shapes)
             break
         except _Broken as broken:
-            for i in (broken.sources & found.keys()) or list(found):
-                meta = found.pop(i)
+            for i in (broken.sources & wider_metas.keys()) or list(wider_metas):
+                meta = wider_metas.pop(i)
                 if meta.role == "any":
-                    found[i] = replace(meta, role="")
-                elif i in seen.limits and meta.role != "rising" and meta.shape and meta.shape[-1] > 1:
-                    found[i] = replace(meta, role="rising")
+                    wider_metas[i] = replace(meta, role="")
+                elif i in following.limits and meta.role != "rising" and meta.shape and meta.shape[-1] > 1:
+                    wider_metas[i] = replace(meta, role="rising")
                 else:
-                    kept[i] = "other values lead out of a table, or to other shapes"
-    return found, kept
+                    fixed[i] = "other values lead out of a table, or to other shapes"
+    return wider_metas, fixed
 
 
 def _proposed(meta: TensorMeta, limit: int | None) -> TensorMeta | None:
@@ -223,11 +220,6 @@ def _followed_value(meta: TensorMeta) -> Any:
     return torch.empty(meta.shape, dtype=getattr(torch, meta.dtype), device="meta")
 
 
-def _is_one(meta: TensorMeta) -> bool:
-    low, high = recorded_range(meta)
-    return low == high
-
-
 class _Broken(Exception):
     """An index is out of range, or the graph does not run on these values."""
 
@@ -267,7 +259,7 @@ class _Following(fx.Interpreter):
             return value
         name = _called(n)
         args, kwargs = fx.node.map_aggregate(self.fetch_args_kwargs_from_env(n), _here)
-        sources = frozenset[int]().union(*(self.sources.get(one, ()) for one in n.all_input_nodes))
+        sources = frozenset[int]().union(*(self.sources.get(operand, ()) for operand in n.all_input_nodes))
         self._check_indices(n, name, args, kwargs)
         if any(value.is_meta for value in _tensors((args, kwargs))):
             if sources and name not in {"getitem", *_INDEXING, *_ELEMENTWISE}:
@@ -304,8 +296,8 @@ class _Following(fx.Interpreter):
 
     def _check_indices(self, n: fx.Node, name: str, args: Any, kwargs: Any) -> None:
         """Raises _Broken where an index is out of range."""
-        if known := (_INDEXING | _WRITING).get(name):
-            index, at, table, among = known
+        if places := (_INDEXING | _WRITING).get(name):
+            index, at, table, among = places
             node = n.args[at] if len(n.args) > at else n.kwargs.get(index)
             values = args[at] if len(args) > at else kwargs.get(index)
             indexed = args[among] if len(args) > among else kwargs.get(table)
@@ -352,9 +344,9 @@ def _dims(item: Any) -> int:
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
-    found = list[Any]()
-    fx.node.map_aggregate(values, found.append)
-    return [value for value in found if isinstance(value, torch.Tensor)]
+    leaves = list[Any]()
+    fx.node.map_aggregate(values, leaves.append)
+    return [value for value in leaves if isinstance(value, torch.Tensor)]
 
 
 def _here(value: Any) -> Any:

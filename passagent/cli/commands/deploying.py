@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from passagent.cli.commands.running import Interrupted, stop_on_signals
+from passagent.cli.commands.running import Interrupted
 from passagent.errors import PassagentError
-from passagent.options import OptimizeOptions, settings_of
+from passagent.options import OptimizeOptions
 from passagent.view.text import clock, table
-
-if TYPE_CHECKING:
-    from passagent.deploy.optimizing import Begun
-    from passagent.tasks.extract.extracting import Extracted
-
-_GO_ON = "the same command goes on"
-
-
-class _Lines:
-    """What happens, a line each, with the time since the beginning."""
-
-    def __init__(self, as_json: bool) -> None:
-        self._stream = sys.stderr if as_json else sys.stdout
-        self._begun = time.monotonic()
-
-    def say(self, text: str) -> None:
-        """A line."""
-        print(f"[{clock(time.monotonic() - self._begun):>5}] {text}", file=self._stream, flush=True)
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 def optimize(spec: str, options: OptimizeOptions, as_json: bool) -> None:
@@ -43,25 +20,15 @@ def optimize(spec: str, options: OptimizeOptions, as_json: bool) -> None:
     from passagent.deploy import optimizing
     from passagent.tasks.extract.factories import load_model
 
-    lines = _Lines(as_json)
-    request = optimizing.Request(
-        out=Path(options["out"]),
-        settings=settings_of(OptimizeOptions, options),
-        preset=options["config"],
-        state=Path(options["state"]) if options["state"] else None,
-        max_time_s=options["max_time"],
-        library=options["library"],
-    )
+    begun, stream = time.monotonic(), sys.stderr if as_json else sys.stdout
 
-    def conduct(work: Callable[[Begun], Coroutine[Any, Any, None]]) -> None:
-        asyncio.run(work(lambda searches: stop_on_signals(searches, lines, _GO_ON)))
+    def say(text: str) -> None:
+        print(f"[{clock(time.monotonic() - begun):>5}] {text}", file=stream, flush=True)
 
     try:
-        optimized = optimizing.optimize(request, load_model(spec, options["inputs"]), conduct, lines.say)
+        optimized = optimizing.optimize(options, load_model(spec, options["inputs"]), say)
     except KeyboardInterrupt as error:
-        raise Interrupted(f"interrupted; what was found is stored, {_GO_ON}") from error
-    if optimized.stopped == "interrupted":
-        raise Interrupted(f"interrupted; what was found is stored in {optimized.state}, {_GO_ON}")
+        raise Interrupted("interrupted; what was found is stored, the same command goes on") from error
     print(json.dumps(optimized.data(), default=str) if as_json else optimized)
     if not as_json:
         print(f"report: {optimized.state / 'report.md'}")
@@ -71,14 +38,36 @@ def optimize(spec: str, options: OptimizeOptions, as_json: bool) -> None:
 
 def extract(spec: str, inputs: str | None, dynamic: bool, out: str, as_json: bool) -> None:
     """Extract the model of `FILE.py:factory` into `out`. Raises PassagentError if a graph is not in order."""
-    from passagent.tasks.extract.extracting import extract_model
+    from passagent.tasks.extract.extracting import STAGES, extract_model
     from passagent.tasks.extract.factories import load_model
 
     extracted = extract_model(load_model(spec, inputs), Path(out), dynamic)
     if as_json:
-        print(json.dumps(_extracted_data(extracted)))
+        graphs = [
+            {
+                "name": graph.name,
+                "operators": graph.operators,
+                "runs": graph.runs,
+                "structure": graph.hash and graph.hash.structure,
+                "instance": graph.hash and graph.hash.instance,
+                **asdict(graph.validation),
+            }
+            for graph in extracted.graphs
+        ]
+        data = {"path": out, "ok": extracted.ok, "breaks": extracted.breaks, "graphs": graphs}
+        print(json.dumps(data))
     else:
-        print(_extracted_text(extracted))
+        rows = []
+        for graph in extracted.graphs:
+            passed, is_exact = graph.validation.passed, graph.validation.is_exact
+            outputs = "the model's, bit for bit" if is_exact else "close to the model's"
+            outputs = outputs if "run" in passed else "not compared"
+            stages = f"{len(passed)} of {len(STAGES)}"
+            rows.append([graph.name, str(graph.operators), str(graph.runs), stages, outputs])
+        print(table(["graph", ">operators", ">runs", "validated", "outputs"], rows))
+        for line in (*(f"graph break at {place}" for place in extracted.breaks), *extracted.problems):
+            print(line)
+        print(f"wrote {extracted.path}")
     if not extracted.ok:
         raise PassagentError(f"{out}: {extracted.problems[0]}")
 
@@ -104,48 +93,11 @@ def extract_regions(spec: str, inputs: str | None, out: str, as_json: bool) -> N
             for task in regions.tasks
         ]
         print(table(["task", ">runs", ">share", ">us", ">subgraphs"], rows))
-        for text in (*(f"left out: {one}" for one in regions.refused), *problems):
-            print(text)
+        for line in (*(f"left out: {refused}" for refused in regions.refused), *problems):
+            print(line)
         print(f"wrote {len(rows)} tasks below {out}, of {regions.seconds * 1e6:.0f} us of operators")
     if problems:
         raise PassagentError(f"{out}: {problems[0]}")
-
-
-def _extracted_data(extracted: Extracted) -> dict[str, Any]:
-    return {
-        "path": str(extracted.path),
-        "ok": extracted.ok,
-        "breaks": extracted.breaks,
-        "graphs": [
-            {
-                "name": graph.name,
-                "operators": graph.operators,
-                "runs": graph.runs,
-                "structure": graph.hash and graph.hash.structure,
-                "instance": graph.hash and graph.hash.instance,
-                "passed": graph.validation.passed,
-                "problems": graph.validation.problems,
-                "is_exact": graph.validation.is_exact,
-            }
-            for graph in extracted.graphs
-        ],
-    }
-
-
-def _extracted_text(extracted: Extracted) -> str:
-    from passagent.tasks.extract.extracting import STAGES
-
-    rows = []
-    for graph in extracted.graphs:
-        stages = f"{len(graph.validation.passed)} of {len(STAGES)}"
-        outputs = "the model's, bit for bit" if graph.validation.is_exact else "close to the model's"
-        outputs = outputs if "run" in graph.validation.passed else "not compared"
-        rows.append([graph.name, str(graph.operators), str(graph.runs), stages, outputs])
-    lines = [table(["graph", ">operators", ">runs", "validated", "outputs"], rows)]
-    lines += [f"graph break at {one}" for one in extracted.breaks]
-    lines += extracted.problems
-    lines.append(f"wrote {extracted.path}")
-    return "\n".join(lines)
 
 
 def package(sources: Sequence[str], tasks: Sequence[str], out: str, runs_dir: str, as_json: bool) -> None:
@@ -176,19 +128,19 @@ def measure(
     from passagent.tasks.extract.factories import load_model
 
     packages = load_packages(passes)
-    found = measure_model(load_model(spec, inputs), packages, modes or None)
+    measured = measure_model(load_model(spec, inputs), packages, modes or None)
     if out is not None:
-        drop(packages[0], found.losers, Path(out))
-    print(json.dumps(found.data()) if as_json else found)
-    if found.unequal:
-        raise PassagentError(f"outputs are not eager's: {found.unequal[0]}")
+        drop(packages[0], measured.losers, Path(out))
+    print(json.dumps(measured.data()) if as_json else measured)
+    if measured.unequal:
+        raise PassagentError(f"outputs are not eager's: {measured.unequal[0]}")
 
 
-def explain(passes: str, spec: str, inputs: str | None, dynamic: bool, as_json: bool) -> None:
+def explain(passes: str, spec: str, inputs: str | None, as_json: bool) -> None:
     """Print which pass fits where in a model, and which does not and why. Raises PassagentError."""
     from passagent.deploy.loading import load_packages
     from passagent.deploy.rewriting import explain_model
     from passagent.tasks.extract.factories import load_model
 
-    found = explain_model(load_model(spec, inputs), load_packages(passes), dynamic)
-    print(json.dumps(asdict(found)) if as_json else found)
+    explained = explain_model(load_model(spec, inputs), load_packages(passes))
+    print(json.dumps(asdict(explained)) if as_json else explained)

@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 def list_tasks(as_json: bool) -> None:
     """Print the example tasks: name, operators, subgraphs and their dtypes."""
-    found = {f"{PREFIX}{name}": load_task(path) for name, path in examples().items()}
+    tasks = {f"{PREFIX}{name}": load_task(path) for name, path in examples().items()}
     if as_json:
-        shown = [
+        data = [
             {
                 "task": name,
                 "path": str(task.path),
                 "operators": task.operators,
                 "subgraphs": len(task.subgraphs),
             }
-            for name, task in found.items()
+            for name, task in tasks.items()
         ]
-        print(json.dumps({"tasks": shown}))
+        print(json.dumps({"tasks": data}))
         return
-    rows = [[name, str(len(task.subgraphs)), ", ".join(task.operators)] for name, task in found.items()]
+    rows = [[name, str(len(task.subgraphs)), ", ".join(task.operators)] for name, task in tasks.items()]
     print(table(["task", ">subgraphs", "operators"], rows, indent=""))
     print(f"run one with: passagent run {PREFIX}NAME")
 
@@ -112,26 +112,26 @@ def check_coverage(words: list[str], target: str, as_json: bool) -> None:
     from passagent.expert.coverage import cover, totals
 
     paths = find_tasks(words)
-    found = []
+    coverages = []
     for number, path in enumerate(paths, start=1):
         result = cover(path, target)
-        found.append(result)
+        coverages.append(result)
         if not as_json:
             _print_coverage(result, number, len(paths))
     if as_json:
-        shown = {
+        data = {
             "target": target,
-            "tasks": [asdict(t) | {"covered": t.covered} for t in found],
-            "operators_left": [asdict(t) for t in totals(found)],
-            "share_covered": sum(t.covered for t in found) / len(found),
+            "tasks": [asdict(t) | {"covered": t.covered} for t in coverages],
+            "operators_left": [asdict(t) for t in totals(coverages)],
+            "share_covered": sum(t.covered for t in coverages) / len(coverages),
         }
-        print(json.dumps(shown))
+        print(json.dumps(data))
     else:
-        _print_left(found)
-    broken = [t for t in found if t.error]
+        _print_left(coverages)
+    broken = [t for t in coverages if t.error]
     if broken:
         first = broken[0]
-        raise PassagentError(f"{len(broken)} of {len(found)} tasks could not be read, such as {first.error}")
+        raise PassagentError(f"{len(broken)} of {len(paths)} tasks could not be read, such as {first.error}")
 
 
 def _print_coverage(task: TaskCoverage, number: int, count: int) -> None:
@@ -141,8 +141,8 @@ def _print_coverage(task: TaskCoverage, number: int, count: int) -> None:
     how = f"kernels in {task.kernels} of {task.graphs} graphs"
     how += f", views alone in {task.views}" if task.views else ""
     print(f"{number}/{count} {task.task}: {how}: {'; '.join(task.regions) or 'nothing'}", flush=True)
-    for left in task.left:
-        print(f"    stays with eager: {left.operator} ({left.count}): {left.why}")
+    for total in task.left:
+        print(f"    stays with eager: {total.operator} ({total.count}): {total.why}")
 
 
 def _print_left(tasks: list[TaskCoverage]) -> None:
@@ -169,8 +169,8 @@ def build_tasks(samples: list[str], options: BuildOptions, most_refused: float, 
         print(json.dumps({"out": out, **record}))
     else:
         print(funnel_text(record["funnel"]))
-        told = ", ".join(f"{count} {name}" for name, count in record["tasks"].items())
-        print(f"wrote {told} to {out}")
+        counts = ", ".join(f"{count} {name}" for name, count in record["tasks"].items())
+        print(f"wrote {counts} to {out}")
     first = record["funnel"][0]
     if first["in"] - first["out"] > most_refused * first["in"]:
         raise PassagentError(f"{out}: {first['in'] - first['out']} of {first['in']} samples are refused")
@@ -193,8 +193,8 @@ def import_tasks(suite: str, place: str, options: ImportOptions, as_json: bool) 
     Raises PassagentError where a larger share than `most_refused` became no task, UsageError.
     """
     from passagent.evaluator.hardware.devices import first_device
-    from passagent.tasks.suites.import_problems import How, import_problems
-    from passagent.tasks.suites.problems import find_problems
+    from passagent.tasks.suites.import_problems import import_problems
+    from passagent.tasks.suites.problems import How, find_problems
 
     out, most = options["out"], options["max_input"]
     how = How(
@@ -225,9 +225,9 @@ def import_tasks(suite: str, place: str, options: ImportOptions, as_json: bool) 
 def _problem_line(row: Row, number: int, count: int) -> str:
     """One line about a problem, for people who wait."""
     cut = "".join(f", {name} cut from {was} to {now}" for name, (was, now) in row.cut.items())
-    left = f", {row.left_out} calls left out" if row.left_out else ""
+    left_out = f", {row.left_out} calls left out" if row.left_out else ""
     weak = f" ({', '.join(row.weak)})" if row.weak else ""
-    done = f"{row.operators} operators{cut}{left}{weak}"
+    done = f"{row.operators} operators{cut}{left_out}{weak}"
     return f"{number}/{count} {row.name}: " + (f"{row.reason}: {row.message}" if row.reason else done)
 
 
@@ -236,14 +236,12 @@ def _import_table(rows: list[Row]) -> str:
     for row in rows:
         groups[row.group].append(row)
     lines = []
-    for name, own in groups.items():
-        reasons = Counter(row.reason for row in own if row.reason)
-        exact = sum(row.is_exact for row in own if not row.reason)
-        shown = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common()) or "none"
-        made = len(own) - sum(reasons.values())
-        lines.append(
-            [name, str(len(own)), str(made), str(exact), str(sum(len(row.tasks) for row in own)), shown]
-        )
+    for name, problems in groups.items():
+        reasons = Counter(row.reason for row in problems if row.reason)
+        exact = sum(row.is_exact for row in problems if not row.reason)
+        refused = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common()) or "none"
+        converted, tasks = len(problems) - reasons.total(), sum(len(row.tasks) for row in problems)
+        lines.append([name, *map(str, (len(problems), converted, exact, tasks)), refused])
     return table(
         ["group", ">problems", ">converted", ">exact", ">tasks", "refused"],
         lines,

@@ -35,7 +35,7 @@ from passagent.data.pipeline.units import Done, Function, Job, Units
 from passagent.errors import UsageError
 from passagent.system.cache import write_whole
 from passagent.system.resumable import locked
-from passagent.tasks.extract.sample import whole_directory, write_files, write_list
+from passagent.tasks.extract.sample import whole_directory, write_list, write_sample
 from passagent.tasks.reader import FILES
 
 _KINDS = ("fusible", "classical")
@@ -269,7 +269,7 @@ def _write_task(path: Path, subgraphs: Sequence[Data]) -> None:
             names.append(f"{number:03}_{subgraph['dtype']}")
             origin = {"sample": subgraph["origin"], "range": subgraph["range"]}
             facts = {"kind": subgraph["kind"], "origin": origin, "sizes": subgraph["sizes"]}
-            write_files(place / names[-1], graph, metas, subgraph["origin"], facts)
+            write_sample(place / names[-1], graph, metas, subgraph["origin"], facts)
         write_list(place, names)
 
 

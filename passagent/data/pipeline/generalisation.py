@@ -126,7 +126,7 @@ def _template(record: dict[str, Any]) -> tuple[dict[str, Any], Sizes]:
                 sizes[f"s{size}"] = size
             elif size == 1 and dim == 0 and len(shape) > 1:
                 shape[dim] = BATCH
-        inputs.append({**asdict(meta), "shape": shape, "stride": None, "shares": None, "storage_offset": 0})
+        inputs.append({**asdict(meta), "shape": shape, "stride": None})
     graph = load_graph(record["nodes"]).graph
     sized = {node.name for node in graph.nodes if node.op.startswith("call") and is_sized(node)}
     nodes = []

@@ -5,39 +5,34 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
-from passagent.evaluator.candidate import HELPER, MANIFEST, PLANS, TESTS
+from passagent.evaluator.candidate import HELPER, MANIFEST, TESTS
 from passagent.evaluator.result import Evaluation, GraphResult
-from passagent.plan.model import Pass, Recording, flat
+from passagent.plan.model import Pass, Recording
+from passagent.tasks.graphio import operator_name
 
 LANGUAGES = {"cpp": "C++", "cuda": "CUDA C++", "triton": "Triton"}
 NEEDS = {"cpp": "a C++ compiler", "cuda": "NVRTC (it comes with torch)", "triton": "triton"}
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Where a pass comes from."""
+@dataclass
+class Delivery:
+    """A candidate as it is written for review."""
 
     run: str
     node: int
-    model: str
-    """The author, or where the seed is from."""
+    author: str
+    """The model, or where the seed is from."""
     task: str
     """Its name."""
-    written: str
-    """The day, UTC."""
-
-
-@dataclass
-class Story:
-    """The history of a candidate before it was written out, for people."""
-
     evaluation: Evaluation
-    """Its candidate is what is written, or the text that it was made from: see `is_own`."""
-    is_own: bool
-    """The plans that were measured are those of the text that is written."""
+    """The run's, of the candidate as its author wrote it."""
+    files: dict[str, str]
+    """Relative file names to texts."""
     recording: Recording | None = None
     notes: list[str] = field(default_factory=list)
+    """Remarks for the reader, a sentence each."""
 
 
 def figures(evaluation: Evaluation) -> str:
@@ -45,48 +40,41 @@ def figures(evaluation: Evaluation) -> str:
     return f"AS {_interval(evaluation.as_score, evaluation.as_low, evaluation.as_high)}"
 
 
-_BY_SPEEDUPS = "in brackets: with every speedup at an end of its 95% interval"
-
-
-def measurement(evaluation: Evaluation) -> str:
-    """`figures`, and what they are of, in words."""
-    rounds = evaluation.protocol.get("rounds")
-    pooled = f"geometric mean over {rounds} rounds, as the speedups are; in brackets: the 95% interval"
-    return f"{figures(evaluation)} ({pooled if rounds else _BY_SPEEDUPS})"
-
-
-def readme(origin: Origin, story: Story, files: dict[str, str]) -> str:
+def readme(delivery: Delivery) -> str:
     """Return README.md for the directory of these files."""
-    evaluation, recording, stands_alone = story.evaluation, story.recording, HELPER in files
-    whose = (
-        "The plans that were measured are those of the files here."
-        if story.is_own
-        else "It was measured before it was formatted, and not again."
-    )
+    evaluation, recording = delivery.evaluation, delivery.recording
+    stands_alone, rounds = HELPER in delivery.files, evaluation.protocol.get("rounds")
+    pooled = f"geometric mean over {rounds} rounds, as the speedups are; in brackets: the 95% interval"
+    by_speedups = "in brackets: with every speedup at an end of its 95% interval"
     parts = [
-        f"# Passes for {origin.task}",
-        f"{_passes(files, recording)}\n\nMeasured on {_device(evaluation)}.",
-        f"Eager is 1.0. **{measurement(evaluation)}**, dispatch {evaluation.dispatch}, "
-        f"{_versions(evaluation)}. {whose}",
+        f"# Passes for {delivery.task}",
+        f"{_passes(delivery.files, recording)}\n\nMeasured on {_device(evaluation)}.",
+        f"Eager is 1.0. **{figures(evaluation)}** ({pooled if rounds else by_speedups}), "
+        f"dispatch {evaluation.dispatch}, {_versions(evaluation)}. It was measured as the author wrote it; "
+        "formatting changed nothing that runs.",
         _table(evaluation.graphs),
     ]
     if recording is not None:
-        digests = dict.fromkeys(plan.digest()[:12] for one in recording.passes for plan in one.plans)
+        digests = dict.fromkeys(
+            plan.digest()[:12] for recorded in recording.passes for plan in recorded.plans
+        )
         parts.append(f"Plans (SHA-256, first digits): {', '.join(digests)}. `plan.txt` shows them.")
-    if story.notes:
-        parts.append("Good to know:\n\n" + "\n".join(f"- {note}" for note in story.notes))
+    if delivery.notes:
+        parts.append("Good to know:\n\n" + "\n".join(f"- {note}" for note in delivery.notes))
+    words = listed(["torch", *needs(recording), *([] if stands_alone else ["passagent.kernels"])])
+    test = "" if recording is None else f"pytest {TESTS}\n"
     dtypes = sorted({graph.dtype for graph in evaluation.graphs})
     parts += [
         "## Use",
         "The passes assume inference: no gradient flows through a replacement. Constants in a pattern are "
         f"part of it. They were measured for {listed(dtypes)}; other shapes and dtypes are not tested.",
-        _use(evaluation, recording, stands_alone),
+        f"At run time the passes need {words}. From this directory, with the task's directory for TASK:\n\n"
+        f"```\n{test}passagent eval TASK --pass-dir . --device {evaluation.device}\n```",
     ]
-    parts += ["## Files", _files(recording is not None, stands_alone)]
     parts += [
         "## Origin",
-        f"It comes from `{origin.model}`, node {origin.node} of passagent run {origin.run}, and "
-        f"written out on {origin.written} (UTC). passagent is under the Apache License 2.0, "
+        f"It comes from `{delivery.author}`, node {delivery.node} of passagent run {delivery.run}, and was "
+        f"written out on {datetime.now(UTC):%Y-%m-%d} (UTC). passagent is under the Apache License 2.0, "
         f"`{HELPER if stands_alone else 'passagent.kernels'}` included. That licence says nothing of this "
         "text, which a model wrote: put it under your project's, if your model provider's terms let you. The "
         "pattern follows the graphs of the task, which have an author of their own.",
@@ -99,40 +87,17 @@ def _passes(files: dict[str, str], recording: Recording | None) -> str:
     if recording is None:
         return "\n".join(f"- `{name}.py`" for name in json.loads(files[MANIFEST]))
     lines = []
-    for number, one in enumerate(recording.passes):
+    for number, recorded in enumerate(recording.passes):
         served = [s for s in recording.subgraphs if any(call.number == number for call in s.calls)]
+        names = [operator_name(node.target) for node in recorded.pattern if node.op.startswith("call")]
+        fused = dict.fromkeys(name for name in names if name not in ("dropout", "getitem"))
+        kinds = " and ".join(LANGUAGES[kind] for kind in _kinds([recorded])) or "views, without a kernel"
         lines.append(
-            f"- `{one.file}` fuses {listed(_operators(one))}: {_kernels(one)}. "
+            f"- `{recorded.file}` fuses {listed([*fused])}: {kinds}. "
             f"It serves {len(served)} of the {len(recording.subgraphs)} subgraphs."
             if served
-            else f"- `{one.file}` matches nothing in the task."
+            else f"- `{recorded.file}` matches nothing in the task."
         )
-    return "\n".join(lines)
-
-
-def _use(evaluation: Evaluation, recording: Recording | None, stands_alone: bool) -> str:
-    words = listed(["torch", *needs(recording), *([] if stands_alone else ["passagent.kernels"])])
-    test = "" if recording is None else f"pytest {TESTS}\n"
-    return (
-        f"At run time the passes need {words}. From this directory, with the task's directory for TASK:\n\n"
-        f"```\n{test}passagent eval TASK --pass-dir . --device {evaluation.device}\n```"
-    )
-
-
-def _files(is_recorded: bool, stands_alone: bool) -> str:
-    lines = ["- `sorted_output_pass_rule_names.json`: the order in which the passes are applied"]
-    if stands_alone:
-        module = HELPER.removesuffix(".py")
-        lines.append(
-            f"- `{HELPER}`: what the passes use of passagent, so that they run without it; in a package of "
-            f"yours import it as `from .{module} import ...`"
-        )
-    if is_recorded:
-        lines += [
-            f"- `{TESTS}`: each pass against its own pattern, which eager runs",
-            "- `plan.txt`: what the host code decides for each subgraph, to read",
-            f"- `{PLANS}/`: the same as data; `passagent eval TASK --pass-dir {PLANS}` measures it",
-        ]
     return "\n".join(lines)
 
 
@@ -148,10 +113,10 @@ def _table(graphs: Iterable[GraphResult]) -> str:
     ]
     for graph in graphs:
         speedup = graph.speedup
-        shown = _interval(speedup.e2e, speedup.low, speedup.high) if speedup else graph.status
+        interval = _interval(speedup.e2e, speedup.low, speedup.high) if speedup else graph.status
         times = [f"{ms:.4f}" if ms is not None else "-" for ms in (graph.eager_ms, graph.compiled_ms)]
         level = "-" if graph.passes_from_t is None else str(graph.passes_from_t)
-        rows.append(f"| {graph.name} | {graph.dtype} | {shown} | {' | '.join(times)} | {level} |")
+        rows.append(f"| {graph.name} | {graph.dtype} | {interval} | {' | '.join(times)} | {level} |")
     return "\n".join(rows)
 
 
@@ -161,65 +126,25 @@ def _interval(value: float | None, low: float | None, high: float | None) -> str
     return f"{value:.3f}" + (f" [{low:.3f}, {high:.3f}]" if low is not None and high is not None else "")
 
 
-def _operators(one: Pass) -> list[str]:
-    """Return the pattern's operators in order, without views and what does nothing in inference."""
-    names = [node.target.split(":")[-1].split(".")[-1] for node in one.pattern if node.op.startswith("call")]
-    spoken = [name for name in names if name not in _QUIET]
-    return list(dict.fromkeys(spoken or names))
-
-
-_QUIET = {
-    "getitem",
-    "getattr",
-    "dropout",
-    "contiguous",
-    "to",
-    "float",
-    "type_as",
-    "detach",
-    "view",
-    "reshape",
-}
-_QUIET |= {"unsqueeze", "squeeze", "expand", "expand_as", "permute", "transpose", "flatten"}
-
-
-def _kernels(one: Pass) -> str:
-    kernels = {
-        (kernel.kind, kernel.entry)
-        for plan in one.plans
-        for step in flat(plan.steps)
-        if step.step == "launch"
-        for kernel in [plan.kernels[step.kernel]]
-    }
-    if not kernels:
-        return "views, without a kernel"
-    parts = []
-    for kind in _kinds([one]):
-        entries = sorted(entry for language, entry in kernels if language == kind)
-        if entries:
-            noun = "kernels" if len(entries) > 1 else "kernel"
-            count = len(entries) if len(entries) > 1 else "a"
-            parts.append(f"{count} {LANGUAGES[kind]} {noun} ({', '.join(entries)})")
-    return " and ".join(parts)
-
-
 def _kinds(passes: Iterable[Pass]) -> list[str]:
-    kinds = {kernel.kind for one in passes for plan in one.plans for kernel in plan.kernels.values()}
+    kinds = {
+        kernel.kind for recorded in passes for plan in recorded.plans for kernel in plan.kernels.values()
+    }
     return [kind for kind in LANGUAGES if kind in kinds]
 
 
 def _device(evaluation: Evaluation) -> str:
-    known = evaluation.environment
+    environment = evaluation.environment
     if evaluation.device != "cpu":
-        return str(known.get("gpu", evaluation.device))
-    threads = known.get("threads")
+        return str(environment.get("gpu", evaluation.device))
+    threads = environment.get("threads")
     many = f", {threads} thread{'s' if threads > 1 else ''}" if threads else ""
-    return f"{known.get('cpu', 'a CPU')}{many}"
+    return f"{environment.get('cpu', 'a CPU')}{many}"
 
 
 def _versions(evaluation: Evaluation) -> str:
-    known = [(name, evaluation.environment.get(name)) for name in ("torch", "triton", "python")]
-    return ", ".join(f"{name} {version}" for name, version in known if version)
+    versions = [(name, evaluation.environment.get(name)) for name in ("torch", "triton", "python")]
+    return ", ".join(f"{name} {version}" for name, version in versions if version)
 
 
 def listed(words: list[str]) -> str:

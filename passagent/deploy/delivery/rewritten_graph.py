@@ -5,20 +5,21 @@ from __future__ import annotations
 import ast
 import functools
 import types
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import black
-from torch import fx
 
+from passagent.deploy.loading import planned_passes
 from passagent.errors import UsageError
-from passagent.evaluator.matching.rewrite import PlannedPass, apply_passes
+from passagent.evaluator.matching.rewrite import apply_passes
 from passagent.plan.convert import bound_argument
 from passagent.plan.messages import Subgraph
 from passagent.plan.model import Call, Recording
-from passagent.plan.recorded_pattern import pattern_graph
+from passagent.tasks.extract.graph_text import model_text
 from passagent.tasks.graphio import load_graph
 
 HERE = "written_here"
@@ -34,9 +35,23 @@ _LEFT_OUT = {"pattern", "replacement_args", "replacement_func", "get_inputs", "g
 """Functions that only passagent's matcher or KernelBench's scripts call."""
 
 
-def rewritten(subgraph: Subgraph, recording: Recording, files: dict[str, str]) -> tuple[fx.Graph, list[str]]:
-    """Return the subgraph's graph with a call of a pass's function for each match, and the passes' files."""
-    calls = next((one.calls for one in recording.subgraphs if one.name == subgraph.name), ())
+@dataclass(frozen=True)
+class Body:
+    """The body of a function that computes a subgraph by the passes' functions."""
+
+    statements: list[ast.stmt]
+    results: list[ast.expr]
+    imports: list[str]
+    files: list[str]
+    """Files of the passes."""
+
+
+def rewritten(subgraph: Subgraph, recording: Recording, files: dict[str, str], places: Sequence[str]) -> Body:
+    """Return a subgraph with a call of a pass's function for each match.
+
+    `places`: expressions for its inputs. Raises UsageError where no pass matches.
+    """
+    calls = next((part.calls for part in recording.subgraphs if part.name == subgraph.name), ())
     if not calls:
         raise UsageError(f"no pass matches {subgraph.name}: there is nothing to write")
     remaining, used = iter(calls), dict[str, None]()
@@ -46,18 +61,27 @@ def rewritten(subgraph: Subgraph, recording: Recording, files: dict[str, str]) -
         file = recording.passes[call.number].file
         used[file] = None
         return _named(_function(files[file], file)), tuple(
-            bound_argument(one, bindings) for one in call.arguments
+            bound_argument(part, bindings) for part in call.arguments
         )
 
     graph_module = load_graph(subgraph.nodes)
-    passes = [PlannedPass(one.name, one.file, pattern_graph(one.pattern)) for one in recording.passes]
+    passes = planned_passes(recording)
     apply_passes(graph_module, passes, replacement=replacement)
     for number, node in enumerate(graph_module.graph.nodes):
         if getattr(node.target, "__name__", "") == "_getitem":
             node.target = _named("first_of")
         if getattr(node.target, "__module__", "") == HERE:
             node._rename(f"out_{number}")  # a variable of a function's name would hide it
-    return graph_module.graph, list(used)
+    tree = ast.parse(model_text(graph_module.graph))
+    imports = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    [module] = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    [forward] = [node for node in module.body if isinstance(node, ast.FunctionDef)]
+    inputs = [parameter.arg for parameter in forward.args.args[1:]]
+    expressions = [ast.parse(place, mode="eval").body for place in places]
+    placed = _Placed(dict(zip(inputs, expressions, strict=True)))
+    statements = list(filter(None, map(placed.visit, forward.body)))
+    returned = statements.pop()
+    return Body(statements, returned.value.elts, [line for line in imports if HERE not in line], list(used))
 
 
 def join_files(about: str, passes: Iterable[str], files: dict[str, str], main: str) -> str:
@@ -70,7 +94,7 @@ def join_files(about: str, passes: Iterable[str], files: dict[str, str], main: s
     texts, imports, bound = list[str](), set[str](), dict[str, tuple[str, str]]()
     for name, text in [*_with_imported(passes, modules), ("the graph", main)]:
         body, lines = ast.parse(text).body, text.splitlines()
-        if any(one.end_lineno == other.lineno for one, other in pairwise(body)):
+        if any(statement_before.end_lineno == other.lineno for statement_before, other in pairwise(body)):
             raise UsageError(f"{name}.py: two statements on one line: they cannot be in one file with others")
         for node in reversed(body):
             is_import = isinstance(node, ast.Import | ast.ImportFrom)
@@ -85,7 +109,10 @@ def join_files(about: str, passes: Iterable[str], files: dict[str, str], main: s
             if is_import or is_docstring or getattr(node, "name", "") in _LEFT_OUT:
                 del lines[node.lineno - 1 : node.end_lineno]
         texts.append("\n".join(lines))
-    head = ["from __future__ import annotations", *sorted(imports, key=lambda one: (one[:4] == "from", one))]
+    head = [
+        "from __future__ import annotations",
+        *sorted(imports, key=lambda statement_before: (statement_before[:4] == "from", statement_before)),
+    ]
     return black.format_str("\n\n".join([f'"""{about}"""', "\n".join(head), *texts]), mode=black.Mode())
 
 
@@ -114,17 +141,17 @@ def _bindings(name: str, node: ast.stmt, modules: Collection[str]) -> dict[str, 
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return {} if node.name in _LEFT_OUT else {node.name: ast.unparse(node)}
     if isinstance(node, ast.Import):
-        if not any(one.name.partition(".")[0] in modules for one in node.names):
-            return {one.asname or one.name: ast.unparse(ast.Import([one])) for one in node.names}
+        if not any(part.name.partition(".")[0] in modules for part in node.names):
+            return {part.asname or part.name: ast.unparse(ast.Import([part])) for part in node.names}
     elif not isinstance(node, ast.ImportFrom):
-        names = (one for one in ast.walk(node) if isinstance(one, ast.Name))
-        return {one.id: ast.unparse(node) for one in names if isinstance(one.ctx, ast.Store)}
+        names = (part for part in ast.walk(node) if isinstance(part, ast.Name))
+        return {part.id: ast.unparse(node) for part in names if isinstance(part.ctx, ast.Store)}
     elif node.module == "__future__":
         return {}
     elif node.module not in modules and not node.level:
-        lines = [(one.asname or one.name, ast.ImportFrom(node.module, [one], 0)) for one in node.names]
+        lines = [(part.asname or part.name, ast.ImportFrom(node.module, [part], 0)) for part in node.names]
         return {word: ast.unparse(line) for word, line in lines}
-    elif not node.level and not any(one.asname or one.name == "*" for one in node.names):
+    elif not node.level and not any(part.asname or part.name == "*" for part in node.names):
         return {}
     raise UsageError(
         f"{name}.py: `{ast.unparse(node)}`: in one file only `from MODULE import NAME` can be done without"
@@ -150,7 +177,7 @@ def _function(text: str, file: str) -> str:
     raise UsageError(f"{file}: its replacement_func must end with `return NAME`")
 
 
-class Placed(ast.NodeTransformer):
+class _Placed(ast.NodeTransformer):
     """Inputs by their places, functions of the file by their names, and no `x = None` behind a line."""
 
     def __init__(self, places: dict[str, Any]) -> None:
@@ -162,9 +189,9 @@ class Placed(ast.NodeTransformer):
 
     def visit_Assign(self, node: ast.Assign) -> Any:
         if isinstance(node.value, ast.Constant) and node.value.value is None:
-            kept = [one for one in node.targets if getattr(one, "id", "") not in self.places]
-            if not kept:
+            targets = [target for target in node.targets if getattr(target, "id", "") not in self.places]
+            if not targets:
                 return None
-            node.targets = kept
+            node.targets = targets
             return node
         return self.generic_visit(node)

@@ -22,19 +22,19 @@ _PLAIN = "passagent.kernels.plain"
 
 
 def standalone(files: dict[str, str]) -> dict[str, str]:
-    """The candidate with a file beside it that has what it imports of passagent.kernels, if that is anything.
+    """Return the candidate with a further file that has what it imports of passagent.kernels, if anything.
 
     Raises UsageError for what the file cannot offer.
     """
-    found = {name: text for name, text in files.items() if name != HELPER}
+    redirected = {name: text for name, text in files.items() if name != HELPER}
     taken = set[str]()
-    for name, text in found.items():
+    for name, text in redirected.items():
         if name.endswith(".py"):
-            found[name], names = _redirected(name, text)
+            redirected[name], names = _redirected(name, text)
             taken |= names
     if not taken:
-        return found
-    return found | {HELPER: helper(taken)}
+        return redirected
+    return redirected | {HELPER: helper(taken)}
 
 
 def helper(taken: Collection[str]) -> str:
@@ -60,7 +60,7 @@ the passes, it takes passagent.kernels in place of this file.
 
 
 def _redirected(name: str, text: str) -> tuple[str, set[str]]:
-    """A file that imports from the file beside it, and what it takes of it. Raises UsageError."""
+    """Return a file that imports from the helper, and the names that it imports. Raises UsageError."""
     try:
         tree = ast.parse(text)
     except SyntaxError:
@@ -71,15 +71,15 @@ def _redirected(name: str, text: str) -> tuple[str, set[str]]:
         home = node.module or "" if isinstance(node, ast.ImportFrom) else ""
         if isinstance(node, ast.ImportFrom) and home.partition(".")[0] in ("passagent", _MODULE):
             if home not in ("passagent.kernels", _MODULE):
-                raise _unknown(name, f"from {home} import {', '.join(one.name for one in node.names)}")
-            taken |= {one.name for one in node.names}
+                raise _unknown(name, f"from {home} import {', '.join(alias.name for alias in node.names)}")
+            taken |= {alias.name for alias in node.names}
             changed.append((node, ast.unparse(ast.ImportFrom(_MODULE, node.names, 0))))
         elif isinstance(node, ast.Import):
-            for one in node.names:
-                if one.name.partition(".")[0] == "passagent":
+            for alias in node.names:
+                if alias.name.partition(".")[0] == "passagent":
                     raise _unknown(name, ast.unparse(node))
     lines = text.splitlines()
-    for node, written in sorted(changed, key=lambda one: -one[0].lineno):
+    for node, written in sorted(changed, key=lambda alias: -alias[0].lineno):
         indent = " " * node.col_offset
         lines[node.lineno - 1 : node.end_lineno] = [indent + written]
     missing = sorted(taken - {*_OFFERED})
@@ -105,7 +105,7 @@ class _Module(NamedTuple):
     defines: dict[str, list[tuple[int, int]]]
     """For each name the statements that make it: their first and last lines."""
     uses: dict[str, set[str]]
-    """For each name the names that these speak of."""
+    """For each name the names that its statements use."""
     imports: dict[str, tuple[str, str]]
     """For each imported name its module, and the import as a line."""
 
@@ -115,24 +115,24 @@ def _module(name: str) -> _Module:
     path = importlib.import_module(name).__file__
     assert path is not None
     text = Path(path).read_text()
-    found = _Module(text.splitlines(), {}, {}, {})
+    module = _Module(text.splitlines(), {}, {}, {})
     last: list[str] = []
     for node in ast.parse(text).body:
         if isinstance(node, ast.ImportFrom | ast.Import):
             home = node.module or "" if isinstance(node, ast.ImportFrom) else ""
             for one in node.names:
                 line = f"from {home} import {one.name}" if home else f"import {one.name}"
-                found.imports[one.asname or one.name] = home, line
+                module.imports[one.asname or one.name] = home, line
             continue
         names = sorted(_bound(node))
         names = last if isinstance(node, ast.Expr) else names  # a docstring is of what stands above it
         first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
         for bound in names:
-            found.defines.setdefault(bound, []).append((first, node.end_lineno or first))
+            module.defines.setdefault(bound, []).append((first, node.end_lineno or first))
             spoken = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-            found.uses.setdefault(bound, set()).update(spoken - {bound})
+            module.uses.setdefault(bound, set()).update(spoken - {bound})
         last = names
-    return found
+    return module
 
 
 def _bound(node: ast.stmt) -> set[str]:

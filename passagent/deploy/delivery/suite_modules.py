@@ -6,16 +6,13 @@ import ast
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from passagent.deploy.delivery.rewritten_graph import FIRST, HERE, Placed, join_files, rewritten
+from passagent.deploy.delivery.rewritten_graph import FIRST, join_files, rewritten
 from passagent.errors import UsageError
 from passagent.plan.model import Recording
 from passagent.plan.record import subgraphs_of
-from passagent.tasks.extract.graph_text import model_text
-from passagent.tasks.meta import TensorMeta
 from passagent.tasks.reader import Task
 from passagent.tasks.suites.problems import PROBLEM
 
@@ -23,39 +20,24 @@ _SUITES = {"kernelbench": "KernelBench", "flashinfer": "a definition of flashinf
 _NUMBERED = re.compile(r"KernelBench/level(\d+)/(\d+)_|level(\d+)/(\d+)_")
 
 
-@dataclass(frozen=True)
-class Problem:
-    """A problem as KernelBench's evaluator takes it beside a `ModelNew`."""
-
-    text: str
-    """Text of the problem, with the sizes that the task has."""
-    file: str
-    """In the suite."""
-    returns: str
-    """Type of what a call returns: `Tensor`, `tuple`, `list`."""
-
-    @property
-    def name(self) -> str:
-        """Return the file name that KernelBench's scripts look for in a run's directory."""
-        found = _NUMBERED.search(self.file)
-        if found is None:
-            raise UsageError(
-                f"{self.file}: is not named levelN/NUMBER_NAME.py, as KernelBench's problems are"
-            )
-        level, number = found[1] or found[3], found[2] or found[4]
-        return f"level_{level}_problem_{number}_sample_0_kernel.py"
+def file_name(task: Task, suite: str, run: str) -> str:
+    """Return the name of the file that a suite's scripts look for. Raises UsageError as read_problem."""
+    facts = read_problem(task, suite)[1]
+    if suite == "flashinfer":
+        return f"{facts['group']}_{run}.json"
+    file = facts["origin"]["file"]
+    match = _NUMBERED.search(file)
+    if match is None:
+        raise UsageError(f"{file}: is not named levelN/NUMBER_NAME.py, as KernelBench's problems are")
+    level, number = match[1] or match[3], match[2] or match[4]
+    return f"level_{level}_problem_{number}_sample_0_kernel.py"
 
 
-def problem_of(task: Task) -> Problem:
-    """The problem that a task was made of. Raises UsageError for another task, or a part of a problem."""
-    text, facts = _read_problem(task, "kernelbench")
-    if len(task.subgraphs) > 1:
-        raise UsageError(f"--format kernelbench: {task.name} is a part of its problem; it has graph breaks")
-    return Problem(text, facts["origin"]["file"], facts["returns"])
+def read_problem(task: Task, suite: str) -> tuple[str, dict[str, Any]]:
+    """Return the problem's text, with the sizes that the task has, and the task's facts.
 
-
-def _read_problem(task: Task, suite: str) -> tuple[str, dict[str, Any]]:
-    """Return the problem's text and the facts of a task of `suite`. Raises UsageError for other tasks."""
+    Raises UsageError for a task that was not imported from `suite`, and for a part of a problem.
+    """
     file = task.subgraphs[0].path / "graph_net.json"
     facts = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     if facts.get("origin", {}).get("suite") != suite:
@@ -64,85 +46,62 @@ def _read_problem(task: Task, suite: str) -> tuple[str, dict[str, Any]]:
         raise UsageError(
             f"--format {suite}: {task.path} holds no {PROBLEM}; import it again into another --out"
         )
-    if facts.get("graph_breaks"):
+    if facts.get("graph_breaks") or (suite == "kernelbench" and len(task.subgraphs) > 1):
         raise UsageError(f"--format {suite}: {task.name} is a part of its problem; it has graph breaks")
     return (task.path / PROBLEM).read_text(encoding="utf-8"), facts
 
 
-def kernelbench_module(task: Task, problem: Problem, recording: Recording, files: dict[str, str]) -> str:
-    """The text of a file with `ModelNew`.
+def kernelbench_module(task: Task, recording: Recording, files: dict[str, str]) -> str:
+    """The text of a file with `ModelNew`, whose forward calls the passes' kernels.
 
     `files`: the candidate as it stands without passagent (standalone.py), `recording` what was recorded of it
-    on `task`. The passes are in the graph already; what is written calls
-    their kernels. Raises UsageError for what is not said in one file.
+    on `task`. Raises UsageError for what is not said in one file.
     """
+    text, facts = read_problem(task, "kernelbench")
+    file, returns = facts["origin"]["file"], facts["returns"]
     [subgraph] = subgraphs_of(task, recording.device.partition(":")[0])
-    graph, used = rewritten(subgraph, recording, files)
-    body = model_text(graph)
-    tree = ast.parse(body)
-    forward = _forward(tree, [task.subgraphs[0].inputs[place] for place in subgraph.order], problem)
-    imports = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    heads = [line for line in imports if HERE not in line]
-    helper = [FIRST] if "first_of" in body else []
-    main = "\n".join([*heads, "import torch", *helper, _model(problem, forward)])
-    about = _about(f"{Path(problem.file).name} of KernelBench (MIT)", recording)
-    return join_files(about, used, files, main)
+    [forward] = [
+        node
+        for model in ast.parse(text).body
+        if isinstance(model, ast.ClassDef) and model.name == "Model"
+        for node in model.body
+        if isinstance(node, ast.FunctionDef) and node.name == "forward"
+    ]
+    arguments = _parameters(forward)[1:]
+    metas = [task.subgraphs[0].inputs[place] for place in subgraph.order]
+    places = [_place(meta.original_name, arguments) for meta in metas]
+    body = rewritten(subgraph, recording, files, places)
+    checks = [
+        f"{place}.shape != {tuple(meta.shape)!r}"
+        for place, meta in zip(places, metas, strict=True)
+        if place in arguments
+    ]
+    if checks:
+        what = "ModelNew computes for the shapes that its passes were written for"
+        body.statements[:0] = ast.parse(f"if {' or '.join(checks)}:\n    raise ValueError({what!r})").body
+    result: ast.expr = ast.Tuple(body.results, ast.Load())
+    if returns == "Tensor" and len(body.results) == 1:
+        result = body.results[0]
+    elif returns == "list":
+        result = ast.List(body.results, ast.Load())
+    elif returns != "tuple":
+        raise UsageError(f"--format kernelbench: {file}: a call returns a {returns}")
+    forward.body, forward.returns = [*body.statements, ast.Return(result)], None
+    main = "\n".join([*body.imports, "import torch", FIRST, _model(text, forward)])
+    about = _about(f"{Path(file).name} of KernelBench (MIT)", recording)
+    return join_files(about, body.files, files, main)
 
 
 def _about(subject: str, recording: Recording) -> str:
-    passes = ", ".join(one.name for one in recording.passes)
+    passes = ", ".join(recorded.name for recorded in recording.passes)
     return (
         f"{subject} with {passes} in place. What it holds of passagent\n"
         "is under the Apache License 2.0 (https://www.apache.org/licenses/LICENSE-2.0).\n"
     )
 
 
-def _forward_of(tree: ast.Module) -> ast.FunctionDef:
-    """Return the only function of the module's only class."""
-    [graph] = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    [forward] = [node for node in graph.body if isinstance(node, ast.FunctionDef)]
-    return forward
-
-
-def _place_inputs(forward: ast.FunctionDef, places: dict[str, Any]) -> tuple[list[Any], Any]:
-    """Return the function's body with inputs by their `places`, and its last statement."""
-    body = list(filter(None, map(Placed(places).visit, forward.body)))
-    assert isinstance(body[-1], ast.Return) and isinstance(body[-1].value, ast.Tuple)
-    return body, body[-1]
-
-
-def _forward(tree: ast.Module, inputs: Sequence[TensorMeta], problem: Problem) -> ast.FunctionDef:
-    """The graph's forward as the problem's: its own arguments, weights by their places in the module."""
-    forward = _forward_of(tree)
-    [given] = [
-        node
-        for one in ast.parse(problem.text).body
-        if isinstance(one, ast.ClassDef) and one.name == "Model"
-        for node in one.body
-        if isinstance(node, ast.FunctionDef) and node.name == "forward"
-    ]
-    own = [one.arg for one in [*given.args.posonlyargs, *given.args.args]]
-    places = {}
-    checks = []
-    for parameter, meta in zip(forward.args.args[1:], inputs, strict=True):
-        place = _place(meta.original_name, own[1:])
-        places[parameter.arg] = ast.parse(place, mode="eval").body
-        if place in own:
-            checks.append(f"{place}.shape != {tuple(meta.shape)!r}")
-    body, returned = _place_inputs(forward, places)
-    values = returned.value.elts
-    if problem.returns == "Tensor" and len(values) == 1:
-        returned.value = values[0]
-    elif problem.returns == "list":
-        returned.value = ast.List(values, ast.Load())
-    elif problem.returns != "tuple":
-        raise UsageError(f"--format kernelbench: {problem.file}: a call returns a {problem.returns}")
-    if checks:
-        what = "ModelNew computes for the shapes that its passes were written for"
-        body[:0] = ast.parse(f"if {' or '.join(checks)}:\n    raise ValueError({what!r})").body
-    given.body = body
-    given.returns = None
-    return ast.fix_missing_locations(given)
+def _parameters(function: ast.FunctionDef) -> list[str]:
+    return [parameter.arg for parameter in [*function.args.posonlyargs, *function.args.args]]
 
 
 _WEIGHT = re.compile(r"L_self_(?:modules_(?P<path>.+?)_)?(?:parameters|buffers)_(?P<name>.+?)_?")
@@ -153,38 +112,35 @@ def _place(original: str, arguments: Sequence[str]) -> str:
     plain = original.removeprefix("L_").removesuffix("_")
     if plain in arguments:
         return plain
-    found = _WEIGHT.fullmatch(original)
-    if found is None:
+    match = _WEIGHT.fullmatch(original)
+    if match is None:
         raise UsageError(f"--format kernelbench: {original} is neither an argument nor a weight of Model")
-    path = [*(found["path"].split("_modules_") if found["path"] else ()), found["name"]]
+    path = [*(match["path"].split("_modules_") if match["path"] else ()), match["name"]]
     return "self" + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in path)
 
 
-def _model(problem: Problem, forward: ast.FunctionDef) -> str:
+def _model(text: str, forward: ast.FunctionDef) -> str:
     """The problem's text with `ModelNew` for `Model`, and another forward."""
 
     class Renamed(ast.NodeTransformer):
         def visit_Name(self, node: ast.Name) -> ast.Name:
             return ast.Name("ModelNew", node.ctx) if node.id == "Model" else node
 
-    tree = ast.parse(problem.text)
+    tree = ast.parse(text)
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name == "Model":
             node.name = "ModelNew"
             node.body = [
-                forward if isinstance(one, ast.FunctionDef) and one.name == "forward" else one
-                for one in node.body
-                if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
+                forward
+                if isinstance(statement, ast.FunctionDef) and statement.name == "forward"
+                else statement
+                for statement in node.body
+                if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant))
             ]
     return ast.unparse(ast.fix_missing_locations(Renamed().visit(tree)))
 
 
 _ENTRY = "main.py"
-
-
-def definition_of(task: Task) -> str:
-    """Return the name of the flashinfer definition that a task was made of. Raises UsageError for others."""
-    return str(_read_problem(task, "flashinfer")[1]["group"])
 
 
 def solution(task: Task, recording: Recording, files: dict[str, str], run: str) -> dict[str, Any]:
@@ -193,38 +149,47 @@ def solution(task: Task, recording: Recording, files: dict[str, str], run: str) 
     `files`: the candidate as it stands without passagent, `recording` what was recorded of it on `task`.
     Raises UsageError for what is not said in one file.
     """
-    text, facts = _read_problem(task, "flashinfer")
-    name, given = str(facts["group"]), _parameters(text)
+    text, facts = read_problem(task, "flashinfer")
+    [run_function] = [
+        node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name == "run"
+    ]
+    name, parameters = str(facts["group"]), _parameters(run_function)
     functions, heads, choices, pass_files = [FIRST], ["import torch"], list[str](), dict[str, None]()
     for number, subgraph in enumerate(subgraphs_of(task, recording.device.partition(":")[0])):
-        graph, used = rewritten(subgraph, recording, files)
-        tree = ast.parse(model_text(graph))
-        heads += [ast.unparse(node) for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
         metas = [task.subgraphs[number].inputs[place] for place in subgraph.order]
         names = [re.sub(r"^L_(.*)_$", r"\1", meta.original_name) for meta in metas]
-        if sorted(names) != sorted(given):
-            taken = ", ".join(sorted({*given} ^ {*names}))
+        if sorted(names) != sorted(parameters):
+            taken = ", ".join(sorted({*parameters} ^ {*names}))
             raise UsageError(
                 f"--format flashinfer: {name}: {taken} is no tensor that the captured graph takes"
             )
-        functions.append(_function(tree, f"_call_{number}", names))
-        pass_files |= dict.fromkeys(used)
+        body = rewritten(subgraph, recording, files, names)
+        heads += body.imports
+        pass_files |= dict.fromkeys(body.files)
+        [function] = ast.parse(f"def _call_{number}({', '.join(names)}):\n    pass").body
+        assert isinstance(function, ast.FunctionDef)
+        single = len(body.results) == 1
+        result = body.results[0] if single else ast.Tuple(body.results, ast.Load())
+        function.body = [*body.statements, ast.Return(result)]
+        functions.append(ast.unparse(ast.fix_missing_locations(function)))
         shapes = " and ".join(
-            f"{one}.shape == {meta.shape!r}" for one, meta in zip(names, metas, strict=True)
+            f"{name}.shape == {meta.shape!r}" for name, meta in zip(names, metas, strict=True)
         )
         choices.append(f"    if {shapes}:\n        return _call_{number}({', '.join(names)})")
     message = "this solution computes for the shapes that its passes were measured on"
     functions.append(
-        f"def run({', '.join(given)}):\n" + "\n".join(choices) + f"\n    raise ValueError({message!r})\n"
+        f"def run({', '.join(parameters)}):\n" + "\n".join(choices) + f"\n    raise ValueError({message!r})\n"
     )
     about, main = _about(f"Definition {name}", recording), "\n\n".join(["\n".join(heads), *functions])
-    kernels = (kernel for one in recording.passes for plan in one.plans for kernel in plan.kernels.values())
+    kernels = (
+        kernel for recorded in recording.passes for plan in recorded.plans for kernel in plan.kernels.values()
+    )
     return {
         "name": f"{name}_passagent_{run}",
         "definition": name,
         "author": "passagent",
         "spec": {
-            "language": "triton" if any(one.kind == "triton" for one in kernels) else "python",
+            "language": "triton" if any(recorded.kind == "triton" for recorded in kernels) else "python",
             "target_hardware": ["cpu" if recording.device == "cpu" else "cuda"],
             "entry_point": f"{_ENTRY}::run",
             "dependencies": [],
@@ -233,26 +198,3 @@ def solution(task: Task, recording: Recording, files: dict[str, str], run: str) 
         "sources": [{"path": _ENTRY, "content": join_files(about, pass_files, files, main)}],
         "description": f"run {run} of passagent",
     }
-
-
-def _parameters(text: str) -> list[str]:
-    """The parameters of the definition's `run`, in order."""
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.FunctionDef) and node.name == "run":
-            return [one.arg for one in [*node.args.posonlyargs, *node.args.args]]
-    raise UsageError("--format flashinfer: the definition defines no run")
-
-
-def _function(tree: ast.Module, name: str, parameters: list[str]) -> str:
-    """The graph's forward as a function of the definition's tensors."""
-    forward = _forward_of(tree)
-    places: dict[str, Any] = {
-        one.arg: ast.Name(parameter, ast.Load())
-        for one, parameter in zip(forward.args.args[1:], parameters, strict=True)
-    }
-    body, returned = _place_inputs(forward, places)
-    if len(returned.value.elts) == 1:
-        returned.value = returned.value.elts[0]
-    forward.name, forward.body, forward.returns = name, body, None
-    forward.args.args = [ast.arg(parameter) for parameter in parameters]
-    return ast.unparse(ast.fix_missing_locations(forward))

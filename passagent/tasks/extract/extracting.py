@@ -6,8 +6,7 @@ the inputs and weights of the model's own call.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from passagent.tasks.reader import read_subgraph
 
 STAGES = ("read", "run", "extract", "compare")
 _RTOL, _ATOL = 1.3e-6, 1e-5
-"""Where outputs are not equal bit for bit; times the precision of the dtype over that of float32."""
+"""Where outputs are not equal bit for bit; see find_difference."""
 
 
 @dataclass(frozen=True)
@@ -52,75 +51,76 @@ def validate(
     path: Path, clean: CleanGraph, expected: Sequence[Any], device: str, is_training: bool = False
 ) -> Validation:
     """Validate the subgraph directory `path`, written of `clean`, whose outputs are `expected`."""
-    passed: list[str] = []
-    is_exact = False
-
-    def ended(*problems: str) -> Validation:
-        return Validation(tuple(passed), tuple(problems), is_exact)
-
+    passed, is_exact = list[str](), False
     try:
         subgraph = read_subgraph(path, path.name)
         module = load_module(subgraph, device)
+        passed.append("read")
+        try:
+            with torch.set_grad_enabled(is_training):
+                outputs = pytree.tree_leaves(module(*copied(clean.values)))
+        except Exception as error:
+            text = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            raise TaskError(f"does not run: {text}") from error
+        differing, is_exact = find_difference(outputs, expected, _RTOL, _ATOL)
+        del outputs  # their memory is needed
+        if differing:
+            raise TaskError(differing)
+        passed.append("run")
+        with quiet():
+            checked = check_subgraph(subgraph, device)
+        if not checked.ok:
+            return Validation(tuple(passed), tuple(checked.problems), is_exact)
+        passed.append("extract")
+        if problem := _other_nodes(clean, module):
+            raise TaskError(problem)
+        passed.append("compare")
     except TaskError as error:
-        return ended(str(error))
-    passed.append("read")
-    try:
-        with torch.set_grad_enabled(is_training):
-            outputs = pytree.tree_leaves(module(*copied(clean.values)))
-    except Exception as error:
-        return ended(f"does not run: {type(error).__name__}: {str(error).splitlines()[0]}")
-    differing, is_exact = _difference(outputs, expected)
-    del outputs  # their memory is needed
-    if differing:
-        return ended(differing)
-    passed.append("run")
-    with quiet():
-        checked = check_subgraph(subgraph, device)
-    if not checked.ok:
-        return ended(*checked.problems)
-    passed.append("extract")
-    try:
-        problem = _other_nodes(clean, module)
-    except TaskError as error:
-        problem = f"captured again: {error}"
-    if problem:
-        return ended(problem)
-    passed.append("compare")
-    return ended()
+        return Validation(tuple(passed), (str(error),), is_exact)
+    return Validation(tuple(passed), (), is_exact)
 
 
-def _difference(outputs: Sequence[Any], expected: Sequence[Any]) -> tuple[str, bool]:
-    """In what the outputs differ from the model's, if they do; whether they are equal bit for bit."""
+def find_difference(
+    outputs: Sequence[Any], expected: Sequence[Any], rtol: float, atol: float
+) -> tuple[str, bool]:
+    """Say in what the outputs differ from the model's, if they do, and whether they are equal bit for bit.
+
+    The tolerances are those of float32; times the precision of the dtype over float32's.
+    """
     if len(outputs) != len(expected):
         return f"gives {len(outputs)} outputs, the model {len(expected)}", False
     is_exact = True
-    for number, (one, other) in enumerate(zip(outputs, expected, strict=True)):
-        if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
-            if one != other:
-                return f"output {number} is {one!r}, of the model {other!r}", False
+    for number, (output, other) in enumerate(zip(outputs, expected, strict=True)):
+        if not isinstance(output, torch.Tensor) or not isinstance(other, torch.Tensor):
+            if output != other:
+                return f"output {number} is {output!r}, of the model {other!r}", False
             continue
-        if (one.shape, one.dtype) != (other.shape, other.dtype):
+        if (output.shape, output.dtype) != (other.shape, other.dtype):
             return f"output {number} is of another shape or dtype than the model's", False
-        if equal(one, other):
+        if equal(output, other):
             continue
         is_exact = False
-        scale = torch.finfo(one.dtype).eps / torch.finfo(torch.float32).eps if one.is_floating_point() else 0
-        if not close(one, other, _RTOL * scale, _ATOL * scale):
+        scale = (
+            torch.finfo(output.dtype).eps / torch.finfo(torch.float32).eps
+            if output.is_floating_point()
+            else 0
+        )
+        if not close(output, other, rtol * scale, atol * scale):
             return f"output {number} differs from the model's", False
     return "", is_exact
 
 
 def _other_nodes(clean: CleanGraph, module: torch.nn.Module) -> str:
     """In what a graph that is captured again differs; empty if it does not."""
-    own = specialised(clean)
+    own_clean = specialised(clean)
     with quiet():
         again = capture(module, clean.values)
     other = clean_graph(again.graph_module, [clean.values[position] for position in again.order])
-    first = structural_hash(own.graph, input_metas(own.names, own.values)).instance
+    first = structural_hash(own_clean.graph, input_metas(own_clean.names, own_clean.values)).instance
     second = structural_hash(other.graph, input_metas(other.names, other.values)).instance
     if first == second:
         return ""
-    counts = [sum(node.op.startswith("call") for node in graph.nodes) for graph in (own.graph, other.graph)]
+    counts = [sum(node.op.startswith("call") for node in clean.graph.nodes) for clean in (own_clean, other)]
     return f"captured again it is another graph: {counts[1]} operators, the model's {counts[0]}"
 
 
@@ -166,12 +166,23 @@ def extract_model(model: Model, out: Path, dynamic: bool = False, saves_memory: 
     `saves_memory`: see capture_model. Raises PassagentError where Dynamo cannot capture it, UsageError where
     `out` holds files.
     """
+    graphs = list[ExtractedGraph]()
     with whole_directory(out) as place:
         captured = capture_model(model, dynamic, saves_memory)
         device = device_of(captured)
-        graphs = [
-            _write(place, model, captured, number, device, dynamic) for number in range(len(captured.pieces))
-        ]
+        for number, piece in enumerate(captured.pieces):
+            name = model.name if len(captured.pieces) == 1 else f"{model.name}_{number}"
+            operators = sum(node.op.startswith("call") for node in piece.graph_module.graph.nodes)
+            facts = {"dynamic": dynamic, "order": number, "runs": piece.runs, "graph_breaks": captured.breaks}
+            try:
+                clean = clean_graph(piece.graph_module, piece.inputs, model.is_training)
+                metas = input_metas(clean.names, clean.values)
+                hashes = write_sample(place / name, clean.graph, metas, model.name, facts)
+            except TaskError as error:
+                hashes, validation = None, Validation((), (str(error),), False)
+            else:
+                validation = validate(place / name, clean, piece.outputs, device, model.is_training)
+            graphs.append(ExtractedGraph(name, operators, piece.runs, hashes, validation))
         written = [graph.name for graph in graphs if graph.hash is not None]
         if not written:
             raise TaskError(f"{model.name}: {graphs[0].validation.problems[0]}")
@@ -179,39 +190,8 @@ def extract_model(model: Model, out: Path, dynamic: bool = False, saves_memory: 
     return Extracted(out, graphs, captured.breaks, captured.result)
 
 
-def _write(
-    place: Path, model: Model, captured: Capture, number: int, device: str, dynamic: bool
-) -> ExtractedGraph:
-    piece = captured.pieces[number]
-    name = model.name if len(captured.pieces) == 1 else f"{model.name}_{number}"
-    operators = sum(node.op.startswith("call") for node in piece.graph_module.graph.nodes)
-    try:
-        clean = clean_graph(piece.graph_module, piece.inputs, model.is_training)
-        facts = {"order": number, "runs": piece.runs, "graph_breaks": captured.breaks}
-        constraints = piece.constraints if dynamic else None
-        found = write_sample(place / name, clean, model.name, constraints, facts)
-    except TaskError as error:
-        return ExtractedGraph(name, operators, piece.runs, None, Validation((), (str(error),), False))
-    validation = validate(place / name, clean, piece.outputs, device, model.is_training)
-    return ExtractedGraph(name, operators, piece.runs, found, validation)
-
-
 def device_of(captured: Capture) -> str:
     """Where the model runs: `cpu`, or the first GPU among its inputs and weights."""
     values = (value for piece in captured.pieces for value in piece.inputs)
     devices = [value.device for value in values if isinstance(value, torch.Tensor)]
     return str(next((device for device in devices if device.type != "cpu"), "cpu"))
-
-
-def extracting(function: Callable[..., Any], name: str, out: Path, dynamic: bool) -> Callable[..., Any]:
-    """A model that is extracted at its first call, and otherwise does what it did."""
-    done: list[Extracted] = []
-
-    @functools.wraps(function if not isinstance(function, torch.nn.Module) else function.forward)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if not done:
-            done.append(extract_model(Model(name, function, args, kwargs), out, dynamic))
-        return function(*args, **kwargs)
-
-    call.extracted = done  # type: ignore[attr-defined]
-    return call

@@ -6,7 +6,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,14 +40,14 @@ def load_model(spec: str, inputs: str | None = None) -> Model:
 
     Raises UsageError where a file or function is not as it must be, PassagentError where one fails.
     """
-    made = _called(spec)
+    returned = _called(spec)
     name = spec.rpartition(":")[2]
     if inputs is None:
-        if not isinstance(made, tuple) or len(made) != 2:
-            raise UsageError(f"{spec}: returned a {type(made).__name__}; {_HOW}")
-        module, example = made
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            raise UsageError(f"{spec}: returned a {type(returned).__name__}; {_HOW}")
+        module, example = returned
     else:
-        module = made[0] if isinstance(made, tuple) and len(made) == 2 else made
+        module = returned[0] if isinstance(returned, tuple) and len(returned) == 2 else returned
         example = _called(inputs)
     if not callable(module):
         raise UsageError(f"{spec}: returned a {type(module).__name__} for a module; {_HOW}")
@@ -62,7 +62,8 @@ def _called(spec: str) -> Any:
     try:
         return function()
     except Exception as error:
-        raise PassagentError(f"{_place(error, spec)}: fails: {type(error).__name__}: {error}") from error
+        place = place_in(error, [Path(spec.rpartition(":")[0])]) or spec
+        raise PassagentError(f"{place}: fails: {type(error).__name__}: {error}") from error
 
 
 def _function(spec: str) -> Callable[[], Any]:
@@ -73,27 +74,30 @@ def _function(spec: str) -> Callable[[], Any]:
     if not path.is_file():
         raise UsageError(f"{file}: no such file")
     module_name = f"passagent_factory_{path.stem}"
-    found = importlib.util.spec_from_file_location(module_name, path)
-    assert found is not None and found.loader is not None
-    module = importlib.util.module_from_spec(found)
+    spec_of_file = importlib.util.spec_from_file_location(module_name, path)
+    assert spec_of_file is not None and spec_of_file.loader is not None
+    module = importlib.util.module_from_spec(spec_of_file)
     sys.modules[module_name] = module  # Dynamo and pickle look for it there
     here = str(path.parent.resolve())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        found.loader.exec_module(module)
+        spec_of_file.loader.exec_module(module)
     except Exception as error:
-        raise PassagentError(f"{_place(error, file)}: fails: {type(error).__name__}: {error}") from error
+        place = place_in(error, [path]) or file
+        raise PassagentError(f"{place}: fails: {type(error).__name__}: {error}") from error
     function = getattr(module, name, None)
     if not callable(function):
-        known = [key for key, value in vars(module).items() if inspect.isfunction(value)]
-        raise UsageError(f"{file}: defines no function {name!r}{nearest(name, known) if known else ''}")
+        functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+        raise UsageError(
+            f"{file}: defines no function {name!r}{nearest(name, functions) if functions else ''}"
+        )
     return function  # type: ignore[no-any-return]
 
 
-def _place(error: BaseException, spec: str) -> str:
-    """`FILE.py:LINE` of the innermost line of the user's file in the error's traceback."""
-    file = Path(spec.partition(".py:")[0].removesuffix(".py") + ".py").resolve()
+def place_in(error: BaseException, files: Iterable[Path]) -> str:
+    """`FILE:LINE` of the innermost line of the files in the error's traceback; empty if there is none."""
+    own_files = {file.resolve() for file in files}
     frames = reversed(traceback.extract_tb(error.__traceback__))
-    line = next((frame.lineno for frame in frames if Path(frame.filename).resolve() == file), None)
-    return f"{file.name}:{line}" if line else spec
+    innermost = next((frame for frame in frames if Path(frame.filename).resolve() in own_files), None)
+    return f"{Path(innermost.filename).name}:{innermost.lineno}" if innermost else ""

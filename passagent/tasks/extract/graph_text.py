@@ -41,9 +41,9 @@ def clean_graph(graph_module: fx.GraphModule, values: list[Any], is_training: bo
     module.
     """
     graph = fx.Graph()
-    known: dict[fx.Node, fx.Node] = {}
-    given = dict(zip(graph_module.graph.find_nodes(op="placeholder"), values, strict=True))
-    named = [(node, str(node.target), value) for node, value in given.items() if node.users]
+    copies: dict[fx.Node, fx.Node] = {}
+    value_of = dict(zip(graph_module.graph.find_nodes(op="placeholder"), values, strict=True))
+    named = [(node, str(node.target), value) for node, value in value_of.items() if node.users]
     for node in graph_module.graph.find_nodes(op="get_attr"):
         constant = operator.attrgetter(str(node.target))(graph_module)
         if not isinstance(constant, torch.Tensor):
@@ -52,39 +52,39 @@ def clean_graph(graph_module: fx.GraphModule, values: list[Any], is_training: bo
             )
         named.append((node, f"constant_{node.target}", constant))
     for number, (node, _, _) in enumerate(named):
-        known[node] = graph.placeholder(f"in_{number}")
-        known[node].meta = dict(node.meta)
+        copies[node] = graph.placeholder(f"in_{number}")
+        copies[node].meta = dict(node.meta)
     dropped = _without_effect(graph_module.graph, is_training)
     count = 0
     for node in graph_module.graph.nodes:
-        if node in known or node in dropped or node.op == "placeholder":
+        if node in copies or node in dropped or node.op == "placeholder":
             continue
         if node.op != "output" and (reason := unknown_operator(node)):
             raise TaskError(f"operator {node.name}: {reason}")
-        made = graph.node_copy(node, known.__getitem__)
-        made.type = None
+        copy = graph.node_copy(node, copies.__getitem__)
+        copy.type = None
         if node.op != "output":
-            made._rename(f"tmp_{count}")
+            copy._rename(f"tmp_{count}")
             count += 1
-        known[node] = made
+        copies[node] = copy
     graph.lint()
     return CleanGraph(graph, [name for _, name, _ in named], [value for *_, value in named])
 
 
 def _without_effect(graph: fx.Graph, is_training: bool) -> set[fx.Node]:
     """Nodes that change nothing where a task runs. Raises TaskError for autocast that does."""
-    found = set()
+    silent = set()
     for node in graph.nodes:
         name = getattr(node.target, "__name__", "")
         if name in _SILENT or (name == "_set_grad_enabled" and not is_training):
-            found.add(node)
+            silent.add(node)
         elif name == "_enter_autocast":
             if node.args[2]:
                 raise TaskError(
                     "the graph turns autocast on; extract the model in the dtype that it is to run in"
                 )
-            found |= {node, *node.users}
-    return found
+            silent |= {node, *node.users}
+    return silent
 
 
 def model_text(graph: fx.Graph) -> str:
@@ -110,28 +110,29 @@ def model_text(graph: fx.Graph) -> str:
 
 def specialised(clean: CleanGraph) -> CleanGraph:
     """The graph for the numbers of this call: what is computed of numbers alone is a literal."""
-    graph, known = fx.Graph(), dict[fx.Node, Any]()
+    graph, copies = fx.Graph(), dict[fx.Node, Any]()
     names, values = [], []
     for node, name, value in zip(
         clean.graph.find_nodes(op="placeholder"), clean.names, clean.values, strict=True
     ):
         if isinstance(value, torch.Tensor):
-            known[node] = graph.placeholder(node.name)
+            copies[node] = graph.placeholder(node.name)
             names.append(name)
             values.append(value)
         else:
-            known[node] = value
+            copies[node] = value
     for node in clean.graph.nodes:
         if node.op == "placeholder":
             continue
         args, kwargs = fx.node.map_aggregate(
-            (node.args, node.kwargs), lambda one: known[one] if isinstance(one, fx.Node) else one
+            (node.args, node.kwargs),
+            lambda operand: copies[operand] if isinstance(operand, fx.Node) else operand,
         )
         inner = list[Any]()
         fx.node.map_arg((args, kwargs), inner.append)
         is_of_numbers = node.target is torch.Size or getattr(node.target, "__module__", "") in _OF_NUMBERS
         if node.op == "call_function" and is_of_numbers and not inner:
-            known[node] = node.target(*args, **kwargs)
+            copies[node] = node.target(*args, **kwargs)
         else:
-            known[node] = graph.create_node(node.op, node.target, args, kwargs, node.name)
+            copies[node] = graph.create_node(node.op, node.target, args, kwargs, node.name)
     return CleanGraph(graph, names, values)

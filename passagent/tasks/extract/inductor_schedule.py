@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-import torch
 import torch._inductor.config as inductor_config
 from torch import fx
 
@@ -39,10 +38,10 @@ def scheduled_kernels(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Ke
     from torch._inductor.compile_fx import compile_fx
     from torch._inductor.utils import fresh_cache
 
-    found: list[Kernels] = []
+    schedules: list[Kernels] = []
 
     def look(nodes: list[Any]) -> list[Any]:
-        found.append(_kernels(nodes))
+        schedules.append(_kernels(nodes))
         raise _Scheduled
 
     settings = {"_post_fusion_custom_pass": look, "force_disable_caches": True, "fx_graph_cache": False}
@@ -51,20 +50,20 @@ def scheduled_kernels(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Ke
         try:
             compile_fx(tagged, list(inputs))
         except Exception as error:
-            if not found:
+            if not schedules:
                 text = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
                 raise PassagentError(f"Inductor cannot schedule the graph: {text}") from error
-    return found[0] if found else Kernels([], frozenset())
+    return schedules[0] if schedules else Kernels([], frozenset())
 
 
 def _tagged(graph_module: fx.GraphModule) -> fx.GraphModule:
     """A copy in which each node carries its name; what is made of the node inherits it."""
     copy = fx.GraphModule(graph_module, fx.Graph())
-    known: dict[fx.Node, fx.Node] = {}
-    output = copy.graph.graph_copy(graph_module.graph, known)
+    copies: dict[fx.Node, fx.Node] = {}
+    output = copy.graph.graph_copy(graph_module.graph, copies)
     copy.graph.output(output)
-    for node, made in known.items():
-        made.meta = {**node.meta, "custom": {_KEY: node.name}}
+    for node, tagged in copies.items():
+        tagged.meta = {**node.meta, "custom": {_KEY: node.name}}
     copy.recompile()
     return copy
 
@@ -74,7 +73,7 @@ def _kernels(nodes: Sequence[Any]) -> Kernels:
 
     external = [kernel.node for kernel in nodes if isinstance(kernel, ExternKernelSchedulerNode)]
     count = sum(not isinstance(kernel, NopKernelSchedulerNode) for kernel in nodes)
-    called = {getattr(node, "get_origin_node", _nothing)() for node in external} - {None}
+    called = {getattr(node, "get_origin_node", lambda: None)() for node in external} - {None}
     library, fused = _names(called), []
     for kernel in nodes:
         if isinstance(kernel, NopKernelSchedulerNode | ExternKernelSchedulerNode):
@@ -87,21 +86,13 @@ def _kernels(nodes: Sequence[Any]) -> Kernels:
     return Kernels(fused, frozenset(library), count)
 
 
-def _names(origins: Any) -> set[str]:
-    """The operators that nodes which compute come from."""
+def _names(origins: Iterable[Any]) -> set[str]:
+    """The operators that nodes which compute come from; views compute nothing."""
     return {
         origin.meta["custom"][_KEY]
         for origin in origins
-        if origin.op == "call_function" and _KEY in (origin.meta.get("custom") or {}) and not _is_view(origin)
+        if origin.op == "call_function"
+        and _KEY in (origin.meta.get("custom") or {})
+        and not getattr(origin.target, "is_view", False)
+        and getattr(getattr(origin.target, "overloadpacket", None), "__name__", "") not in _VIEWS
     }
-
-
-def _is_view(node: fx.Node) -> bool:
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    return target.is_view or target.overloadpacket.__name__ in _VIEWS
-
-
-def _nothing() -> None:
-    return None

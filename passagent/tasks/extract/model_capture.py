@@ -6,7 +6,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,8 +34,6 @@ class Piece:
     """Outputs of that call. Large tensors of a GPU are in host memory here."""
     runs: int = 1
     """How often one call of the model runs it."""
-    constraints: list[str] = field(default_factory=list)
-    """Constraints of symbolic sizes, as Dynamo's guards have them."""
 
 
 @dataclass
@@ -83,17 +81,16 @@ def capture_model(
             if piece:
                 piece[0].runs += 1
                 return graph_module.forward(*args)
-            inputs = copied(args, _unwritten(args, leaves, given) if saves_memory else None)
+            inputs = copied(args, _unwritten(args, leaves, originals) if saves_memory else None)
             outputs = graph_module.forward(*args)
             piece.append(Piece(graph_module, inputs, _as_now(outputs)))
-            piece[0].constraints = _constraints(graph_module)
             pieces.append(piece[0])
             return outputs
 
         return run
 
-    given, spec = pytree.tree_flatten((model.args, model.kwargs))
-    leaves = copied(given)  # what the model writes does not change the caller's
+    originals, spec = pytree.tree_flatten((model.args, model.kwargs))
+    leaves = copied(originals)  # what the model writes does not change the caller's
     if dynamic:
         for value in leaves:
             _mark(value)
@@ -128,8 +125,9 @@ def capture_model(
 @contextmanager
 def quiet() -> Iterator[None]:
     """Without the log of Dynamo, which says the same as our errors in many lines."""
-    known = logging.root.manager.loggerDict.items()
-    loggers = [one for name, one in known if name.startswith("torch.") and isinstance(one, logging.Logger)]
+    registered = logging.root.manager.loggerDict.items()
+    named = [log for name, log in registered if name.startswith("torch.")]
+    loggers = [log for log in named if isinstance(log, logging.Logger)]
     before = [logger.disabled for logger in loggers]
     for logger in loggers:
         logger.disabled = True
@@ -172,21 +170,21 @@ Storages = dict[int, torch.UntypedStorage]
 """Stand-ins for storages, by their addresses."""
 
 
-def copied(values: Sequence[Any], known: Storages | None = None) -> list[Any]:
+def copied(values: Sequence[Any], stand_ins: Storages | None = None) -> list[Any]:
     """Values as they are now: sizes, strides, requires_grad and which share memory.
 
     A parameter is kept itself: copies would need the model's memory again. `known`: storages that are copied
     already.
     """
-    storages = dict(known or {})
-    made: dict[int, Any] = {}
+    storages = dict(stand_ins or {})
+    copies: dict[int, Any] = {}
     for value in values:
-        if id(value) in made:
+        if id(value) in copies:
             continue
-        made[id(value)] = value
+        copies[id(value)] = value
         if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
-            made[id(value)] = _copied(value, storages)
-    return [made[id(value)] for value in values]
+            copies[id(value)] = _copied(value, storages)
+    return [copies[id(value)] for value in values]
 
 
 def _copied(value: torch.Tensor, storages: Storages) -> torch.Tensor:
@@ -195,11 +193,11 @@ def _copied(value: torch.Tensor, storages: Storages) -> torch.Tensor:
     storage = value.untyped_storage()
     if storage._cdata not in storages:
         storages[storage._cdata] = storage.clone()
-    own = storages[storage._cdata]
+    storage_copy = storages[storage._cdata]
     with torch.no_grad():
-        made = torch.empty(0, dtype=value.dtype, device=value.device)
-        made.set_(own, value.storage_offset(), value.size(), value.stride())  # type: ignore[call-overload]
-    return made.requires_grad_(value.requires_grad)
+        copy = torch.empty(0, dtype=value.dtype, device=value.device)
+        copy.set_(storage_copy, value.storage_offset(), value.size(), value.stride())  # type: ignore[call-overload]
+    return copy.requires_grad_(value.requires_grad)
 
 
 def _is_plain(value: Any) -> bool:
@@ -208,14 +206,17 @@ def _is_plain(value: Any) -> bool:
 
 def _unwritten(values: Sequence[Any], copies: Sequence[Any], originals: Sequence[Any]) -> Storages:
     """For each storage of the values that was copied of an original, and still equals it: the original's."""
-    wanted = {value.untyped_storage()._cdata for value in values if _is_plain(value)}
-    found: Storages = {}
+    needed = {value.untyped_storage()._cdata for value in values if _is_plain(value)}
+    equal_storages: Storages = {}
     for mine, original in zip(copies, originals, strict=True):
-        if not _is_plain(mine) or (own := mine.untyped_storage())._cdata not in wanted - found.keys():
+        if not _is_plain(mine):
             continue
-        if equal(_bytes(own), _bytes(original.untyped_storage())):
-            found[own._cdata] = original.untyped_storage()
-    return found
+        storage = mine.untyped_storage()
+        if storage._cdata not in needed - equal_storages.keys():
+            continue
+        if equal(_bytes(storage), _bytes(original.untyped_storage())):
+            equal_storages[storage._cdata] = original.untyped_storage()
+    return equal_storages
 
 
 def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
@@ -225,7 +226,9 @@ def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
 def _as_now(values: Sequence[Any]) -> list[Any]:
     """Copies, of large tensors of a GPU in host memory."""
     small = copied([None if crowds(value) else value for value in values])
-    return [in_host_memory(value) if crowds(value) else one for value, one in zip(values, small, strict=True)]
+    return [
+        in_host_memory(value) if crowds(value) else copy for value, copy in zip(values, small, strict=True)
+    ]
 
 
 def _mark(value: Any) -> None:
@@ -233,20 +236,3 @@ def _mark(value: Any) -> None:
         for dim, size in enumerate(value.shape):
             if size > 1:
                 torch._dynamo.maybe_mark_dynamic(value, dim)
-
-
-def _constraints(graph_module: fx.GraphModule) -> list[str]:
-    """Return the guards' constraints of symbolic sizes."""
-    fake = next(
-        (value for node in graph_module.graph.nodes
-         if isinstance(value := node.meta.get("example_value"), torch._subclasses.FakeTensor)),
-        None,
-    )  # fmt: skip
-    shapes = getattr(getattr(fake, "fake_mode", None), "shape_env", None)
-    if shapes is None:
-        return []
-    found = {str(guard.expr) for guard in shapes.guards}
-    for symbol, span in shapes.var_to_range.items():
-        low, high = span.lower, span.upper
-        found.add(f"{low} <= {symbol}" + (f" <= {high}" if high < 1 << 40 else ""))
-    return sorted(found)

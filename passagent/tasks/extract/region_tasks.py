@@ -22,9 +22,9 @@ from passagent.tasks.extract.extracting import device_of, validate
 from passagent.tasks.extract.factories import Model
 from passagent.tasks.extract.graph_text import CleanGraph
 from passagent.tasks.extract.inductor_schedule import scheduled_kernels
-from passagent.tasks.extract.model_capture import Capture, capture_model, copied, restored_transforms
+from passagent.tasks.extract.model_capture import Capture, Piece, capture_model, copied, restored_transforms
 from passagent.tasks.extract.regions import Region, cut
-from passagent.tasks.extract.sample import whole_directory, write_list, write_sample
+from passagent.tasks.extract.sample import input_metas, whole_directory, write_list, write_sample
 from passagent.tasks.extract.structural_hash import StructuralHash, structural_hash
 from passagent.tasks.meta import TensorMeta
 
@@ -37,18 +37,17 @@ def operator_times(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> dict[
 
     On a GPU those of its kernels, by the profiler; on the CPU the fastest of a few calls.
     """
-    is_cuda = any(isinstance(value, torch.Tensor) and value.is_cuda for value in inputs)
-    timed = _Profiled(graph_module) if is_cuda else _Timed(graph_module)
+    observed = _Observed(graph_module)
     for _ in range(_WARM_UP):
-        timed.run(*copied(inputs))
-    if isinstance(timed, _Timed):
-        timed.times.clear()
+        observed.run(*copied(inputs))
+    observed.times.clear()
+    if not any(isinstance(value, torch.Tensor) and value.is_cuda for value in inputs):
         for _ in range(_ROUNDS):
-            timed.run(*copied(inputs))
-        return {name: min(times) for name, times in timed.times.items()}
+            observed.run(*copied(inputs))
+        return {name: min(times) for name, times in observed.times.items()}
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
         for _ in range(_ROUNDS):
-            timed.run(*copied(inputs))
+            observed.run(*copied(inputs))
         torch.cuda.synchronize()
     seconds: dict[str, float] = defaultdict(float)
     for event in profiled.events():
@@ -57,46 +56,26 @@ def operator_times(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> dict[
     return dict(seconds)
 
 
-def values_of(graph_module: fx.GraphModule, inputs: Sequence[Any], nodes: Collection[str]) -> dict[str, Any]:
-    """The values of some nodes in one run, as they were when they were made."""
-    kept = _Keeping(graph_module, nodes)
-    kept.run(*copied(inputs))
-    return kept.values
+class _Observed(fx.Interpreter):
+    """Runs a graph; times its operators, names them to the profiler, and keeps the values of some nodes."""
 
-
-class _Profiled(fx.Interpreter):
-    def run_node(self, n: fx.Node) -> Any:
-        """The node's value; the profiler sees its name."""
-        if not n.op.startswith("call"):
-            return super().run_node(n)
-        with record_function(_MARK + n.name):
-            return super().run_node(n)
-
-
-class _Timed(fx.Interpreter):
-    def __init__(self, graph_module: fx.GraphModule) -> None:
+    def __init__(self, graph_module: fx.GraphModule, nodes: Collection[str] = ()) -> None:
         super().__init__(graph_module)
+        self._kept = nodes
         self.times: dict[str, list[float]] = defaultdict(list)
-
-    def run_node(self, n: fx.Node) -> Any:
-        """The node's value; the time of its call is kept."""
-        begun = time.perf_counter()
-        value = super().run_node(n)
-        if n.op.startswith("call"):
-            self.times[n.name].append(time.perf_counter() - begun)
-        return value
-
-
-class _Keeping(fx.Interpreter):
-    def __init__(self, graph_module: fx.GraphModule, nodes: Collection[str]) -> None:
-        super().__init__(graph_module)
-        self._nodes = nodes
         self.values: dict[str, Any] = {}
+        """Copies, taken when the values were made."""
 
     def run_node(self, n: fx.Node) -> Any:
-        """The node's value; what later operators write does not change what is kept."""
-        value = super().run_node(n)
-        if n.name in self._nodes:
+        """The node's value."""
+        if not n.op.startswith("call"):
+            value = super().run_node(n)
+        else:
+            with record_function(_MARK + n.name):
+                begun = time.perf_counter()
+                value = super().run_node(n)
+                self.times[n.name].append(time.perf_counter() - begun)
+        if n.name in self._kept:
             with temporarily_clear_interpreter_stack():  # what leaves vmap is kept as outside of it
                 self.values[n.name] = copied([value])[0]
         return value
@@ -118,9 +97,6 @@ class RegionTask:
     seconds: float
     instances: dict[str, int]
     """Subgraph to count."""
-    structure: str
-    first: str
-    """The operators of the first one, by their names in the model's graph."""
     problems: tuple[str, ...] = ()
 
 
@@ -134,19 +110,13 @@ class Regions:
     """Time of all operators of one call."""
     refused: list[str]
     """Operators that are fused but are no region, and why."""
-    breaks: list[str]
+    graph_breaks: list[str]
     model: str
     """A hash of the model's graphs and inputs: whether these are the regions of a model."""
 
     def data(self) -> dict[str, Any]:
         """Return plain data: the content of regions.json."""
-        return {
-            "seconds": self.seconds,
-            "tasks": [asdict(task) for task in self.tasks],
-            "refused": self.refused,
-            "graph_breaks": self.breaks,
-            "model": self.model,
-        }
+        return {name: value for name, value in asdict(self).items() if name != "path"}
 
     @classmethod
     def read(cls, path: Path) -> Regions:
@@ -157,18 +127,20 @@ class Regions:
                 RegionTask(**task | {k: tuple(task[k]) for k in ("operators", "problems")})
                 for task in data["tasks"]
             ]
-            return cls(path, tasks, data["seconds"], data["refused"], data["graph_breaks"], data["model"])
+            return cls(path, **data | {"tasks": tasks})
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{path / FILE}: is no list of regions ({error}); extract them again") from error
 
 
 @dataclass(frozen=True)
-class _Found:
-    piece: int
+class _Occurrence:
+    """A region where it stands in the model."""
+
+    piece: Piece
     region: Region
-    runs: int
-    seconds: float
     hash: StructuralHash
+    seconds: float
+    """Time of its operators in one call of the model, all its runs together."""
 
 
 @restored_transforms()
@@ -185,28 +157,31 @@ def extract_regions(
     """
     with whole_directory(out) as place:
         captured = capture_model(model, breaks_at_data=True)
-        found, refused, total = list[_Found](), list[str](), 0.0
+        groups: dict[str, list[_Occurrence]] = defaultdict(list)
+        refused, total = list[str](), 0.0
         with torch.set_grad_enabled(model.is_training):
-            for number, piece in enumerate(captured.pieces):
-                kernels = scheduled_kernels(piece.graph_module, piece.inputs)
+            for piece in captured.pieces:
                 graph = piece.graph_module.graph
-                parts = cut(graph, kernels, products, whole(graph))
+                kernels = scheduled_kernels(piece.graph_module, piece.inputs)
+                regions_here, reasons = cut(graph, kernels, products, whole(graph))
                 times = operator_times(piece.graph_module, piece.inputs)
                 total += sum(times.values()) * piece.runs
-                refused += [f"{names}: {why}" for names, why in parts.refused]
-                for region in parts.regions:
-                    seconds = sum(times.get(node.name, 0.0) for node in region.nodes)
-                    found.append(_Found(number, region, piece.runs, seconds, _hash(region)))
-        if not found:
+                refused += [f"{names}: {why}" for names, why in reasons]
+                for region in regions_here:
+                    seconds = sum(times.get(node.name, 0.0) for node in region.nodes) * piece.runs
+                    hashes = _hash(region)
+                    groups[hashes.structure].append(_Occurrence(piece, region, hashes, seconds))
+        if not groups:
             raise PassagentError(f"{model.name}: Inductor fuses nothing in it that is a region")
-        groups: dict[str, list[_Found]] = defaultdict(list)
-        for one in found:
-            groups[one.hash.structure].append(one)
-        ordered = sorted(groups.values(), key=lambda group: -sum(one.seconds * one.runs for one in group))
-        tasks = [
-            _write(place, model, captured, group, total, number)
-            for number, group in enumerate(ordered, start=1)
-        ]
+        ordered = sorted(groups.values(), key=lambda group: -sum(occurrence.seconds for occurrence in group))
+        device, tasks = device_of(captured), list[RegionTask]()
+        for number, group in enumerate(ordered, start=1):
+            operators = tuple(map(name_of, group[0].region.nodes))
+            name = f"{number:02}_{'_'.join(word.strip('_') for word in operators)}"[:60].rstrip("_")
+            instances, problems = _write(place / name, model, device, group)
+            seconds, count = sum(occurrence.seconds for occurrence in group), sum(instances.values())
+            share = seconds / total if total else 0.0
+            tasks.append(RegionTask(name, operators, count, share, seconds, instances, problems))
         regions = Regions(out, tasks, total, refused, captured.breaks, model_hash(captured))
         (place / FILE).write_text(json.dumps(regions.data(), indent=1) + "\n", encoding="utf-8")
     return regions
@@ -236,44 +211,26 @@ def _hash(region: Region) -> StructuralHash:
 
 
 def _write(
-    place: Path, model: Model, captured: Capture, group: list[_Found], total: float, number: int
-) -> RegionTask:
-    operators = tuple(map(name_of, group[0].region.nodes))
-    name = f"{number:02}_{'_'.join(one.strip('_') for one in operators)}"[:60].rstrip("_")
-    instances: dict[str, list[_Found]] = defaultdict(list)
-    for one in group:
-        instances[one.hash.instance].append(one)
-    counts, problems = {}, []
-    (place / name).mkdir()
-    for position, same in enumerate(instances.values()):
-        subgraph = f"{model.name}_{position}"
-        problems += _write_instance(place / name / subgraph, model, captured, same[0])
-        counts[subgraph] = sum(one.runs for one in same)
-    write_list(place / name, list(counts))
-    seconds = sum(one.seconds * one.runs for one in group)
-    return RegionTask(
-        name=name,
-        operators=operators,
-        count=sum(one.runs for one in group),
-        share=seconds / total if total else 0.0,
-        seconds=seconds,
-        instances=counts,
-        structure=group[0].hash.structure,
-        first=", ".join(node.name for node in group[0].region.nodes),
-        problems=tuple(problems),
-    )
-
-
-def _write_instance(path: Path, model: Model, captured: Capture, found: _Found) -> list[str]:
-    """Write one subgraph; what validation finds wrong with it."""
-    piece, region = captured.pieces[found.piece], found.region
-    wanted = {node.name for node in (*region.inputs, *region.outputs)}
-    with torch.set_grad_enabled(model.is_training):
-        values = values_of(piece.graph_module, piece.inputs, wanted)
-    names = [str(n.target) if n.op == "placeholder" else n.name for n in region.inputs]
-    clean = CleanGraph(region.graph(), names, [values[node.name] for node in region.inputs])
-    first = ", ".join(node.name for node in region.nodes)
-    write_sample(path, clean, model.name, None, {"operators_in_the_model": first})
-    expected = [values[node.name] for node in region.outputs]
-    found_problems = validate(path, clean, expected, device_of(captured), model.is_training).problems
-    return [problem.replace(str(path), path.name) for problem in found_problems]
+    path: Path, model: Model, device: str, group: list[_Occurrence]
+) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Write a task: the runs of each subgraph, and what validation finds wrong."""
+    instances: dict[str, list[_Occurrence]] = defaultdict(list)
+    for occurrence in group:
+        instances[occurrence.hash.instance].append(occurrence)
+    runs, problems = dict[str, int](), list[str]()
+    for position, equal in enumerate(instances.values()):
+        name = f"{model.name}_{position}"
+        runs[name] = sum(occurrence.piece.runs for occurrence in equal)
+        piece, region = equal[0].piece, equal[0].region
+        observed = _Observed(piece.graph_module, {node.name for node in (*region.inputs, *region.outputs)})
+        with torch.set_grad_enabled(model.is_training):
+            observed.run(*copied(piece.inputs))
+        names = [str(node.target) if node.op == "placeholder" else node.name for node in region.inputs]
+        inputs = [observed.values[node.name] for node in region.inputs]
+        clean = CleanGraph(region.graph(), names, inputs)
+        write_sample(path / name, clean.graph, input_metas(names, inputs), model.name, {})
+        outputs = [observed.values[node.name] for node in region.outputs]
+        validation = validate(path / name, clean, outputs, device, model.is_training)
+        problems += [problem.replace(str(path / name), name) for problem in validation.problems]
+    write_list(path, list(runs))
+    return runs, tuple(problems)

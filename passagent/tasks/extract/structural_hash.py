@@ -77,25 +77,23 @@ class _Listing:
 
     def _ordered(self, roots: list[fx.Node]) -> list[fx.Node]:
         """All that the roots need, each after its operands, operands in their order."""
-        found: dict[fx.Node, None] = {}
+        ordered: dict[fx.Node, None] = {}
         stack = [(root, False) for root in reversed(roots)]
         while stack:
             node, is_ready = stack.pop()
-            if node in found:
+            if node in ordered:
                 continue
             if is_ready:
-                found[node] = None
+                ordered[node] = None
                 continue
             stack.append((node, True))
-            stack += [(one, False) for one in reversed(self._before(node))]
-        return list(found)
-
-    def _before(self, node: fx.Node) -> list[fx.Node]:
-        return _operands(node) + self._through_memory(node)
+            before = _operands(node) + self._through_memory(node)
+            stack += [(operand, False) for operand in reversed(before)]
+        return list(ordered)
 
     def _through_memory(self, node: fx.Node) -> list[fx.Node]:
-        found = self._live & self._memory.through_memory[node] - set(node.all_input_nodes)
-        return sorted(found, key=lambda one: (self._digests[one], self._memory.position[one]))
+        others = self._live & self._memory.through_memory[node] - set(node.all_input_nodes)
+        return sorted(others, key=lambda other: (self._digests[other], self._memory.position[other]))
 
     def _text(self, node: fx.Node, name: Callable[[fx.Node], str]) -> str:
         """A node as a line, in which other nodes are called by `name`."""
@@ -114,13 +112,13 @@ class _Listing:
 
 def _closure(nodes: list[fx.Node]) -> set[fx.Node]:
     """The nodes and all that they are computed from. What is left of a graph is dead."""
-    found: set[fx.Node] = set()
+    reached: set[fx.Node] = set()
     while nodes:
         node = nodes.pop()
-        if node not in found:
-            found.add(node)
+        if node not in reached:
+            reached.add(node)
             nodes += node.all_input_nodes
-    return found
+    return reached
 
 
 def _arguments(node: fx.Node) -> Any:
@@ -129,9 +127,9 @@ def _arguments(node: fx.Node) -> Any:
 
 def _operands(node: fx.Node) -> list[fx.Node]:
     """In the order of the arguments, of those by keyword in the order of their names."""
-    found: dict[fx.Node, None] = {}
-    fx.node.map_arg(_arguments(node), found.setdefault)
-    return list(found)
+    operands: dict[fx.Node, None] = {}
+    fx.node.map_arg(_arguments(node), operands.setdefault)
+    return list(operands)
 
 
 def _plain(value: Any, name: Callable[[fx.Node], str], sized: bool) -> Any:
@@ -162,14 +160,14 @@ def hash_subgraph(subgraph: Subgraph) -> StructuralHash:
 
 def hashes_of(task: Task) -> list[tuple[str, str] | None]:
     """Structure and instance of each subgraph, in order; None for one that is not one graph."""
-    found: list[tuple[str, str] | None] = []
+    pairs: list[tuple[str, str] | None] = []
     for subgraph in task.subgraphs:
         try:
             hashes = hash_subgraph(subgraph)
-            found.append((hashes.structure, hashes.instance))
+            pairs.append((hashes.structure, hashes.instance))
         except TaskError:
-            found.append(None)
-    return found
+            pairs.append(None)
+    return pairs
 
 
 if __name__ == "__main__":

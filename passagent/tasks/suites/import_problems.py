@@ -6,73 +6,57 @@ row for the same text and the same question is not run again. A task's directory
 
 from __future__ import annotations
 
-import hashlib
-import itertools
-import os
 import re
 import shutil
 import signal
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 
 from pydantic import ValidationError
 
-from passagent.errors import UsageError
 from passagent.sandbox.fork_server import ForkServer, serving, start
 from passagent.sandbox.sandbox import Limits
 from passagent.system.faults import os_fault
 from passagent.system.machine_memory import memory_bytes, memory_kills
-from passagent.system.resumable import append_row, read_rows
-from passagent.tasks.reader import ALLOWED, FILES, GRAPH_LIST, ComputeOps
+from passagent.system.resumable import RowFile
+from passagent.tasks.reader import FILES, GRAPH_LIST
 from passagent.tasks.suites.problem_child import Request
-from passagent.tasks.suites.problems import PROBLEM, Answer, Problem, Reason, Row
+from passagent.tasks.suites.problems import PROBLEM, Answer, How, Problem, Reason, Row
 
 RECORD = "import.jsonl"
+_CHILD = "passagent.tasks.suites.problem_child"
 _MOST_ANSWER = 256 << 20
 _LEAST = 1 << 16
 """Bytes of inputs below which none are cut for want of memory."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-@dataclass(frozen=True)
-class How:
-    """How problems are run."""
-
-    device: str = "cpu"
-    most_bytes: int | None = None
-    """Limit on a call's inputs, bytes; what is larger is cut, or left out."""
-    timeout_s: float = 600.0
-    jobs: int = 1
-    compute_ops: ComputeOps = ALLOWED
-    """A word on whether passes may replace matrix products and convolutions; kept in the tasks."""
-
-    @property
-    def is_cuda(self) -> bool:
-        return self.device.startswith("cuda")
-
-    def key(self, problem: Problem) -> str:
-        """sha256 of the problem and of what its task depends on."""
-        text = f"{problem.model_dump_json()} {self.device.split(':', maxsplit=1)[0]} {self.most_bytes}"
-        text += "" if self.compute_ops == ALLOWED else f" {self.compute_ops}"
-        return hashlib.sha256(text.encode()).hexdigest()
+def open_record(out: Path) -> RowFile[Row]:
+    """The record of an import into `out`, by the problems' names. Raises UsageError."""
+    return RowFile(
+        out / RECORD,
+        lambda row: row.name,
+        Row.model_validate,
+        Row.model_dump,
+        "a row of passagent tasks import",
+    )
 
 
 def import_problems(problems: Sequence[Problem], out: Path, how: How) -> Iterator[Row]:
     """Make tasks of problems below `out`; a row for each problem, those that were known first.
 
-    Problems that share a GPU may lack memory for it: those are run once more, alone, after the others.
     Raises UsageError where `out` cannot be written, MachineFault, InfrastructureError.
     """
-    known = read_record(out)
-    new = []
+    record, new = open_record(out), []
     for problem in problems:
-        row = known.get(problem.name)
-        if row is not None and row.stands and row.source == how.key(problem) and _is_there(out, row):
+        row = record.rows.get(problem.name)
+        is_written = row is not None and all((out / task / GRAPH_LIST).is_file() for task in row.tasks)
+        # memory that was short may be there now
+        if row is not None and is_written and row.reason != "memory" and row.source == how.key(problem):
             yield row
         else:
             new.append(problem)
@@ -80,73 +64,31 @@ def import_problems(problems: Sequence[Problem], out: Path, how: How) -> Iterato
         return
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for left in out.glob(".*.part"):
-            shutil.rmtree(left)
+        for unfinished in out.glob(".*.part"):
+            shutil.rmtree(unfinished)
     except OSError as error:
         raise os_fault(error, out, "--out") from error
-    shared = {problem.name: problem for problem in new} if how.jobs > 1 and how.is_cuda else {}
-    alone: list[Problem] = []
-    with _Workers(how) as workers, ThreadPoolExecutor(how.jobs) as threads:
+    servers = SimpleQueue[ForkServer]()
+    with ExitStack() as stack, ThreadPoolExecutor(how.jobs) as threads:
+        for _ in range(min(how.jobs, len(new))):
+            server = start(_CHILD, "the importing process", how.threads, how.device)
+            servers.put(stack.enter_context(serving(server)))
 
         def run(problem: Problem) -> Row:
-            return _import(problem, out, how, workers)
-
-        for row in itertools.chain(threads.map(run, new), map(run, alone)):
-            again = shared.pop(row.name, None)
-            if again is not None and row.reason == "memory":
-                alone.append(again)
-                continue
+            server = servers.get()
             try:
-                append_row(out / RECORD, row.model_dump_json())
-            except OSError as error:
-                raise os_fault(error, out, "--out") from error
+                return _import(problem, out, how, server)
+            finally:
+                servers.put(server)
+
+        for row in threads.map(run, new):
+            record.add(row)
             yield row
 
 
-def read_record(out: Path) -> dict[str, Row]:
-    """Read the last row of each problem. Raises UsageError."""
-    path = out / RECORD
-    if not path.is_file():
-        return {}
-    try:
-        return {row.name: row for row in map(Row.model_validate_json, read_rows(path))}
-    except ValidationError as error:
-        raise UsageError(f"{path}: not a record of passagent tasks import; give another --out") from error
-
-
-def _is_there(out: Path, row: Row) -> bool:
-    return all((out / task / GRAPH_LIST).is_file() for task in row.tasks)
-
-
-class _Workers:
-    """A process that forks for each thread: one is asked by one thread at a time."""
-
-    def __init__(self, how: How) -> None:
-        self._how, self._own, self._all = how, threading.local(), ExitStack()
-
-    def __enter__(self) -> _Workers:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._all.close()
-
-    def mine(self) -> ForkServer:
-        """The calling thread's."""
-        if not hasattr(self._own, "server"):
-            module = "passagent.tasks.suites.problem_child"
-            server = start(module, "the importing process", self.threads, self._how.device)
-            self._own.server = self._all.enter_context(serving(server))
-        return self._own.server  # type: ignore[no-any-return]
-
-    @property
-    def threads(self) -> int:
-        """OpenMP threads of a fork."""
-        return max(1, len(os.sched_getaffinity(0)) // self._how.jobs)
-
-
-def _import(problem: Problem, out: Path, how: How, workers: _Workers) -> Row:
+def _import(problem: Problem, out: Path, how: How, server: ForkServer) -> Row:
     began = time.monotonic()
-    answer = _ask(problem, how, workers)
+    answer = _ask(problem, how, server)
     row = Row(
         name=problem.name,
         group=problem.group,
@@ -155,34 +97,28 @@ def _import(problem: Problem, out: Path, how: How, workers: _Workers) -> Row:
         seconds=round(time.monotonic() - began, 2),
         **answer.model_dump(exclude={"tasks", "source"}),
     )
-    names = [f"{problem.name}{task.suffix}" for task in answer.tasks]
+    tasks = {f"{problem.name}{suffix}": subgraphs for suffix, subgraphs in answer.tasks.items()}
     try:
-        for name, task in zip(names, answer.tasks, strict=True):
-            _write(out, name, task.subgraphs, answer.source)
+        for name, subgraphs in tasks.items():
+            _write(out, name, subgraphs, answer.source)
     except OSError as error:
         raise os_fault(error, out, "--out") from error
-    return row.model_copy(update={"tasks": names})
+    return row.model_copy(update={"tasks": list(tasks)})
 
 
-def _ask(problem: Problem, how: How, workers: _Workers) -> Answer:
+def _ask(problem: Problem, how: How, server: ForkServer) -> Answer:
     """Return what a fork makes of the problem; its answer is data, and is checked as such."""
     most_bytes = how.most_bytes
-    answer = _ask_once(problem, how, workers, most_bytes)
+    answer = _ask_once(problem, how, server, most_bytes)
     while answer.reason == "memory" and most_bytes is not None and most_bytes > _LEAST:
         most_bytes //= 8  # the inputs fit, what is computed of them does not
-        answer = _ask_once(problem, how, workers, most_bytes)
+        answer = _ask_once(problem, how, server, most_bytes)
     return answer
 
 
-def _ask_once(problem: Problem, how: How, workers: _Workers, most_bytes: int | None) -> Answer:
-    server, kills = workers.mine(), memory_kills()
-    request = Request(
-        problem=problem,
-        device=how.device,
-        threads=workers.threads,
-        most_bytes=most_bytes,
-        compute_ops=how.compute_ops,
-    )
+def _ask_once(problem: Problem, how: How, server: ForkServer, most_bytes: int | None) -> Answer:
+    kills = memory_kills()
+    request = Request(problem=problem, how=how, most_bytes=most_bytes)
     memory = 0 if how.is_cuda else memory_bytes() * 3 // 4 // how.jobs
     limits = Limits(memory=memory, scratch=1 << 30, threads=256)
     raw, ended = server.run(
@@ -200,9 +136,9 @@ def _ask_once(problem: Problem, how: How, workers: _Workers, most_bytes: int | N
         answer = Answer.model_validate_json(raw)
     except ValidationError:
         return _refused("fails", "its process gives no answer that can be read")
-    names = [f"{problem.name}{task.suffix}" for task in answer.tasks]
-    names += [name for task in answer.tasks for name in task.subgraphs]
-    files = {name for task in answer.tasks for one in task.subgraphs.values() for name in one}
+    names = [f"{problem.name}{suffix}" for suffix in answer.tasks]
+    names += [name for subgraphs in answer.tasks.values() for name in subgraphs]
+    files = {name for subgraphs in answer.tasks.values() for texts in subgraphs.values() for name in texts}
     if not all(map(_NAME.fullmatch, names)) or not files <= set(FILES):
         return _refused("fails", "its process names files that a task does not have")
     return answer

@@ -52,7 +52,7 @@ def load_problem(problem: Problem, place: Path, device: str, most_bytes: int | N
 def input_bytes(inputs: Any) -> int:
     """Return the bytes of the tensors in `inputs`."""
     leaves = pytree.tree_leaves(inputs)
-    return sum(one.numel() * one.element_size() for one in leaves if isinstance(one, torch.Tensor))
+    return sum(leaf.nbytes for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
 def seed_all() -> None:
@@ -67,15 +67,15 @@ def _kernelbench(problem: Problem, place: Path, device: str, most_bytes: int | N
     """`Model(*get_init_inputs())(*get_inputs())`, seeded as KernelBench does before each of the three."""
     name, text = next(iter(problem.files.items()))
     module = _module(place / name, text)
-    for wanted in ("Model", "get_inputs", "get_init_inputs"):
-        if not hasattr(module, wanted):
-            raise Refused("no_model", f"{name}: defines no {wanted}")
+    for attribute in ("Model", "get_inputs", "get_init_inputs"):
+        if not hasattr(module, attribute):
+            raise Refused("no_model", f"{name}: defines no {attribute}")
     cut: dict[str, list[int]] = {}
-    if most_bytes is not None and (size := _size_of(module)) is not None and size > most_bytes:
+    if most_bytes is not None:
         module, cut = _cut(place / name, text, most_bytes)
     model, inputs = _made(module, device)
-    if cut and not _works(model, inputs):  # sizes that must be equal are written twice
-        module, cut = _cut(place / name, text, most_bytes or 0, together=True)
+    if most_bytes is not None and cut and not _works(model, inputs):  # equal sizes are written twice
+        module, cut = _cut(place / name, text, most_bytes, together=True)
         model, inputs = _made(module, device)
     if most_bytes is not None and input_bytes(inputs) > most_bytes:
         raise Refused("too_large", f"{name}: its inputs take {input_bytes(inputs) >> 20} MiB")
@@ -89,7 +89,7 @@ def _made(module: ModuleType, device: str) -> tuple[torch.nn.Module, list[Any]]:
         seed_all()
         arguments = module.get_init_inputs()
         seed_all()
-        inputs = [_placed(one, device) for one in module.get_inputs()]
+        inputs = [_placed(value, device) for value in module.get_inputs()]
         seed_all()
         return module.Model(*arguments).to(device), inputs
 
@@ -105,11 +105,11 @@ def _works(model: torch.nn.Module, inputs: list[Any]) -> bool:
 
 def _module(path: Path, text: str) -> ModuleType:
     path.write_text(text, encoding="utf-8")
-    found = importlib.util.spec_from_file_location(f"problem_{path.stem}", path)
-    assert found is not None and found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    sys.modules[found.name] = module
-    found.loader.exec_module(module)
+    spec = importlib.util.spec_from_file_location(f"problem_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
     return module
 
 
@@ -130,23 +130,25 @@ def _cut(
     What depends on a constant follows; `together`: so do equal numbers at the top level of the file. Raises
     Refused where that is not enough.
     """
-    module = _module(path, text)
+    module, cut = _module(path, text), dict[str, list[int]]()
+    size = _size_of(module)
+    if size is None or size <= most_bytes:
+        return module, cut
     with torch.device("meta"):
         leaves = pytree.tree_leaves(module.get_inputs())
-    tensors = [one for one in leaves if isinstance(one, torch.Tensor) and one.dim()]
-    size, cut = input_bytes(tensors), dict[str, list[int]]()
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim()]
     for name, value in _constants(text, module, tensors):
         now = value
         while size > most_bytes and now > 1:
             smaller = _with_constant(text, name, now // 2, now if together else None)
             try:
-                made = _module(path, smaller)
+                smaller_module = _module(path, smaller)
             except Exception:  # it holds this number to be so large
                 break
-            found = _size_of(made)
-            if found is None or found >= size:
+            smaller_size = _size_of(smaller_module)
+            if smaller_size is None or smaller_size >= size:
                 break
-            now, size, text, module = now // 2, found, smaller, made
+            now, size, text, module = now // 2, smaller_size, smaller, smaller_module
             cut[name] = [value, now]
     if size > most_bytes:
         raise Refused("too_large", f"{path.name}: its inputs take {size >> 20} MiB, and do not get smaller")
@@ -156,10 +158,10 @@ def _cut(
 def _constants(text: str, module: ModuleType, tensors: list[torch.Tensor]) -> list[tuple[str, int]]:
     """Whole numbers at the top level of the file that are sizes of these tensors.
 
-    First what speaks of a batch, then leading sizes, then the largest.
+    First names with `batch`, then leading sizes, then the largest.
     """
-    leading = {one.shape[0] for one in tensors}
-    sizes = {size for one in tensors for size in one.shape}
+    leading = {tensor.shape[0] for tensor in tensors}
+    sizes = {size for tensor in tensors for size in tensor.shape}
     names = [
         target.id
         for node in ast.parse(text).body
@@ -167,9 +169,11 @@ def _constants(text: str, module: ModuleType, tensors: list[torch.Tensor]) -> li
         for target in node.targets
         if isinstance(target, ast.Name)
     ]
-    found = [(name, vars(module).get(name)) for name in dict.fromkeys(names)]
-    fitting = [(name, value) for name, value in found if type(value) is int and value in sizes]
-    return sorted(fitting, key=lambda one: ("batch" not in one[0].lower(), one[1] not in leading, -one[1]))
+    values = [(name, vars(module).get(name)) for name in dict.fromkeys(names)]
+    fitting = [(name, value) for name, value in values if type(value) is int and value in sizes]
+    return sorted(
+        fitting, key=lambda pair: ("batch" not in pair[0].lower(), pair[1] not in leading, -pair[1])
+    )
 
 
 def _with_constant(text: str, name: str, value: int, equal: int | None) -> str:
@@ -179,9 +183,9 @@ def _with_constant(text: str, name: str, value: int, equal: int | None) -> str:
         if not isinstance(node, ast.Assign):
             continue
         numbers = [
-            one
-            for one in ast.walk(node.value)
-            if isinstance(one, ast.Constant) and type(one.value) is int and one.value == equal
+            part
+            for part in ast.walk(node.value)
+            if isinstance(part, ast.Constant) and type(part.value) is int and part.value == equal
         ]
         is_it = any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
         if not (is_it or numbers):
@@ -200,20 +204,20 @@ def _with_constant(text: str, name: str, value: int, equal: int | None) -> str:
 
 def _opinfo(problem: Problem, _place: Path, device: str, most_bytes: int | None) -> Iterator[Loaded]:
     """Torch's own sample inputs of an operator, in float32 (or a dtype that it has)."""
-    most = next((one["samples"] for one in problem.arguments), MOST_SAMPLES)
+    most = next((entry["samples"] for entry in problem.arguments), MOST_SAMPLES)
     from torch.testing._internal.common_methods_invocations import op_db
 
-    for info in (one for one in op_db if one.name == problem.origin.file):
+    for info in (entry for entry in op_db if entry.name == problem.origin.file):
         kinds = info.supported_dtypes(torch.device(device).type)
         dtype = torch.float32 if torch.float32 in kinds else next(iter(sorted(kinds, key=str)))
         seed_all()
         samples = info.sample_inputs(device, dtype)
         for number, sample in enumerate(itertools.islice(samples, most)):
-            given = (sample.input, *sample.args)
-            if most_bytes is not None and input_bytes((given, sample.kwargs)) > most_bytes:
+            values = (sample.input, *sample.args)
+            if most_bytes is not None and input_bytes((values, sample.kwargs)) > most_bytes:
                 continue
             variant = f"_{info.variant_test_name}" if info.variant_test_name else ""
-            yield Loaded(_call(f"{problem.name}{variant}_{number}", info.op, given, sample.kwargs))
+            yield Loaded(_call(f"{problem.name}{variant}_{number}", info.op, values, sample.kwargs))
 
 
 def _call(name: str, op: Callable[..., Any], args: Any, kwargs: Any) -> Model:
@@ -272,7 +276,7 @@ def _gpumode(problem: Problem, place: Path, device: str, most_bytes: int | None)
 
 
 def _placed(value: Any, device: str) -> Any:
-    return pytree.tree_map_only(torch.Tensor, lambda one: one.to(device), value)
+    return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), value)
 
 
 Loader = Callable[[Problem, Path, str, int | None], Iterator[Loaded]]

@@ -7,7 +7,6 @@ import json
 import re
 import socket
 import sys
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,7 @@ from pydantic import BaseModel
 from passagent.errors import MachineFault
 from passagent.sandbox.channel import Channel
 from passagent.sandbox.forking import serve
-from passagent.tasks.reader import ComputeOps
-from passagent.tasks.suites.problems import Answer, MadeTask, Problem, Reason, Refused
+from passagent.tasks.suites.problems import Answer, How, Problem, Reason, Refused
 
 _PRELOADED = (
     "torch._dynamo",
@@ -34,10 +32,8 @@ class Request(BaseModel):
     """A problem and how a fork is to run it."""
 
     problem: Problem
-    device: str
-    threads: int
+    how: How
     most_bytes: int | None
-    compute_ops: ComputeOps
 
 
 def main() -> None:
@@ -64,21 +60,24 @@ def _answer(stream: socket.socket, scratch: Path) -> None:
 def make_tasks(request: Request, scratch: Path) -> Answer:
     """The tasks of a problem, by one capture of each of its calls. Raises Refused, and what its code does."""
     import torch
+    import torch.utils._pytree as pytree
 
     from passagent.tasks.constraints import spread
-    from passagent.tasks.extract.extracting import extract_model
+    from passagent.tasks.extract.extracting import extract_model, find_difference
     from passagent.tasks.suites.loading_problems import load_problem
 
-    torch.set_num_threads(request.threads)
+    torch.set_num_threads(request.how.threads)
     problem = request.problem
-    whole: dict[str, dict[str, dict[str, str]]] = {}
     answer = Answer(is_exact=True)
     first_problem = ""
-    for number, loaded in enumerate(load_problem(problem, scratch, request.device, request.most_bytes)):
+    for number, loaded in enumerate(load_problem(problem, scratch, request.how.device, request.most_bytes)):
         expected = _called_twice(loaded.model)
         out = scratch / f"written_{number}"
         extracted = extract_model(loaded.model, out, saves_memory=True)
-        _compare(extracted.result, expected)
+        tolerances = (_TOLERANCE, _TOLERANCE)
+        differing, _ = find_difference(pytree.tree_leaves(extracted.result), expected, *tolerances)
+        if differing:
+            raise Refused("differs", f"the captured graph: {differing}")
         good = [graph for graph in extracted.graphs if graph.validation.ok]
         first_problem = first_problem or next(iter(extracted.problems), "")
         if len(good) < len(extracted.graphs):
@@ -88,19 +87,18 @@ def make_tasks(request: Request, scratch: Path) -> Answer:
             "origin": problem.origin.model_dump(),
             "cut": loaded.cut,
             "group": problem.name,
-            "compute_ops": request.compute_ops,
+            "compute_ops": request.how.compute_ops,
             "returns": type(extracted.result).__name__,
         }
         answer.source = loaded.source
         for graph in good:
             suffix = graph.name.removeprefix(loaded.model.name)
             files = _texts(out / graph.name, facts)
-            whole.setdefault(suffix, {})[loaded.model.name + suffix] = files
+            answer.tasks.setdefault(suffix, {})[loaded.model.name + suffix] = files
             answer.operators += graph.operators
             answer.is_exact &= graph.validation.is_exact
         answer.cut |= loaded.cut
         answer.weak = list(dict.fromkeys([*answer.weak, *spread(expected)]))
-    answer.tasks = [MadeTask(suffix=suffix, subgraphs=subgraphs) for suffix, subgraphs in whole.items()]
     if not answer.tasks:
         what: Reason = "differs" if "differs from the model" in first_problem else "not_captured"
         if _lacks_memory(first_problem):
@@ -121,75 +119,49 @@ def _called_twice(model: Any) -> list[Any]:
         first = set_aside(pytree.tree_leaves(model.module(*copied(model.args), **model.kwargs)))
         torch.manual_seed(1)
         second = pytree.tree_leaves(model.module(*copied(model.args), **model.kwargs))
-    if not any(isinstance(one, torch.Tensor) for one in first):
+    if not any(isinstance(output, torch.Tensor) for output in first):
         raise Refused(
             "no_tensor", f"{model.name}: a call returns {type(first[0] if first else None).__name__}"
         )
-    for one, other in zip(first, second, strict=True):
-        if isinstance(one, torch.Tensor) and not equal(one, other) and not close(one, other):
+    for output, other in zip(first, second, strict=True):
+        if isinstance(output, torch.Tensor) and not equal(output, other) and not close(output, other):
             raise Refused("random", f"{model.name}: two calls with the same inputs give different outputs")
     return first
-
-
-def _compare(result: Any, expected: list[Any]) -> None:
-    """Raise Refused unless what Dynamo captured computes what the model does."""
-    import torch
-    import torch.utils._pytree as pytree
-
-    from passagent.tasks.large_tensors import close, equal
-
-    for number, (one, other) in enumerate(zip(pytree.tree_leaves(result), expected, strict=True)):
-        if not isinstance(other, torch.Tensor) or equal(one, other):
-            continue
-        scale = (
-            torch.finfo(other.dtype).eps / torch.finfo(torch.float32).eps if other.is_floating_point() else 0
-        )
-        tolerance = _TOLERANCE * scale
-        if not close(one, other, tolerance, tolerance):
-            raise Refused("differs", f"output {number} of the captured graph differs from the model's")
 
 
 def _texts(path: Path, facts: dict[str, Any]) -> dict[str, str]:
     """The files of a subgraph; its graph_net.json says where it comes from."""
     files = {file.name: file.read_text(encoding="utf-8") for file in sorted(path.iterdir())}
-    known = json.loads(files["graph_net.json"])
-    files["graph_net.json"] = json.dumps(known | facts, indent=4) + "\n"
+    recorded = json.loads(files["graph_net.json"])
+    files["graph_net.json"] = json.dumps(recorded | facts, indent=4) + "\n"
     return files
 
 
 def _refusal(error: BaseException, scratch: Path, problem: Problem) -> Answer:
     """Why a problem became no task, in a word and a line."""
+    from passagent.tasks.extract.factories import place_in
+
     if isinstance(error, Refused):
         return Answer(reason=error.reason, message=_line(str(error), scratch))
     text = _line(f"{type(error).__name__}: {error}", scratch)
-    where = _place(error, scratch, problem)
-    told = f"{where}: {text}" if where else text
+    where = place_in(error, [scratch / name for name in problem.files])
+    message = f"{where}: {text}" if where else text
     if isinstance(error, ModuleNotFoundError):
         return Answer(
             reason="missing_package", message=f"{where or problem.name}: needs the package {error.name}"
         )
     if isinstance(error, MemoryError | MachineFault) or _lacks_memory(text):
-        return Answer(reason="memory", message=told)
+        return Answer(reason="memory", message=message)
     if re.search(r"not compiled with CUDA|No CUDA GPUs|NVIDIA driver|Torch not compiled", text):
-        return Answer(reason="needs_gpu", message=told)
+        return Answer(reason="needs_gpu", message=message)
     if type(error).__name__ in ("PassagentError", "TaskError"):
         return Answer(reason="not_captured", message=text.partition(": ")[2])
-    return Answer(reason="fails", message=told)
+    return Answer(reason="fails", message=message)
 
 
 def _lacks_memory(text: str) -> bool:
     """Find the words of torch on the CPU, of its allocator on a GPU, or of a library of NVIDIA."""
-    return any(said in text for said in ("can't allocate memory", "out of memory", "_ALLOC_FAILED"))
-
-
-def _place(error: BaseException, scratch: Path, problem: Problem) -> str:
-    """`FILE:LINE` of the innermost line of the problem in the error's traceback."""
-    where = ""
-    for frame in traceback.extract_tb(error.__traceback__):
-        path = Path(frame.filename)
-        if path.parent == scratch and path.name in problem.files:
-            where = f"{path.name}:{frame.lineno}"
-    return where
+    return any(words in text for words in ("can't allocate memory", "out of memory", "_ALLOC_FAILED"))
 
 
 def _line(text: str, scratch: Path) -> str:

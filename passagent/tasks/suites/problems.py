@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from passagent.errors import UsageError, closest
 from passagent.system.faults import os_fault
+from passagent.tasks.reader import ALLOWED, ComputeOps
 
 Reason = Literal[
     "fails",
@@ -42,17 +47,6 @@ class Refused(Exception):
         self.reason: Reason = reason
 
 
-class MadeTask(BaseModel):
-    """A task, as text: what the process that ran the problem hands over."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    suffix: str
-    """After the problem's name; empty for the only one."""
-    subgraphs: dict[str, dict[str, str]]
-    """Files of each subgraph."""
-
-
 class Outcome(BaseModel):
     """The outcome of a problem."""
 
@@ -74,7 +68,8 @@ class Answer(Outcome):
 
     model_config = ConfigDict(extra="forbid")
 
-    tasks: list[MadeTask] = []
+    tasks: dict[str, dict[str, dict[str, str]]] = {}
+    """The files of each subgraph of each task; a task's key is what follows the problem's name in its own."""
     source: str = ""
     """The problem's text as it was run; kept beside its task's subgraphs."""
 
@@ -89,11 +84,6 @@ class Row(Outcome):
     """sha256 of the problem and of how it was asked for."""
     tasks: list[str] = []
     seconds: float = 0.0
-
-    @property
-    def stands(self) -> bool:
-        """False if the problem must run again: memory that was short may be there now."""
-        return self.reason != "memory"
 
 
 PROBLEM = "problem.py"
@@ -130,6 +120,35 @@ class Problem(BaseModel):
     """Arguments that its inputs are made of, once for each subgraph: sizes, seeds."""
 
 
+@dataclass(frozen=True)
+class How:
+    """How problems are run."""
+
+    device: str = "cpu"
+    most_bytes: int | None = None
+    """Limit on a call's inputs, bytes; what is larger is cut, or left out."""
+    timeout_s: float = 600.0
+    jobs: int = 1
+    compute_ops: ComputeOps = ALLOWED
+    """A word on whether passes may replace matrix products and convolutions; kept in the tasks."""
+
+    @property
+    def is_cuda(self) -> bool:
+        """True if problems run on a GPU."""
+        return self.device.startswith("cuda")
+
+    @property
+    def threads(self) -> int:
+        """OpenMP threads of a fork."""
+        return max(1, len(os.sched_getaffinity(0)) // self.jobs)
+
+    def key(self, problem: Problem) -> str:
+        """sha256 of the problem and of what its task depends on."""
+        text = f"{problem.model_dump_json()} {self.device.split(':', maxsplit=1)[0]} {self.most_bytes}"
+        text += "" if self.compute_ops == ALLOWED else f" {self.compute_ops}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
 def find_problems(suite: str, place: str, levels: Sequence[int]) -> list[Problem]:
     """The problems of a suite at `place`, in order. Raises UsageError where there is none."""
     if suite == "opinfo":
@@ -137,32 +156,31 @@ def find_problems(suite: str, place: str, levels: Sequence[int]) -> list[Problem
     root = Path(place)
     if not root.exists():
         raise UsageError(f"{place}: no such file or directory")
+    find, looks_for = _FINDERS[suite]
     try:
-        found = list(_FINDERS[suite](root, levels))
+        problems = list(find(root, levels))
     except OSError as error:
         raise os_fault(error, root, "PATH") from error
-    if not found:
-        raise UsageError(f"{place}: holds no problem of {suite}; it looks for {_LOOKS_FOR[suite]}")
-    return found
+    if not problems:
+        raise UsageError(f"{place}: holds no problem of {suite}; it looks for {looks_for}")
+    return problems
 
 
 def _kernelbench(root: Path, levels: Sequence[int]) -> Iterator[Problem]:
-    base = next((one for one in (root / "KernelBench", root) if any(one.glob("level*"))), root)
-    commit, licence = _commit(root), _licence(root)
+    base = next((place for place in (root / "KernelBench", root) if any(place.glob("level*"))), root)
     for level in levels:
         for path in sorted(base.glob(f"level{level}/*.py"), key=_number):
-            file = str(path.relative_to(root))
             yield Problem(
                 name=f"level{level}_{path.stem.strip('_')}",
                 group=f"level{level}",
-                origin=Origin(suite="kernelbench", file=file, commit=commit, licence=licence),
+                origin=_origin("kernelbench", path, root),
                 files={path.name: path.read_text(encoding="utf-8")},
             )
 
 
 def _number(path: Path) -> tuple[int, str]:
-    found = re.match(r"\d+", path.name)
-    return int(found.group()) if found else 0, path.name
+    match = re.match(r"\d+", path.name)
+    return int(match.group()) if match else 0, path.name
 
 
 def _flashinfer(root: Path, _levels: Sequence[int]) -> Iterator[Problem]:
@@ -176,16 +194,10 @@ def _flashinfer(root: Path, _levels: Sequence[int]) -> Iterator[Problem]:
             raise UsageError(f"{path}: is not JSON: {error}") from error
         if not isinstance(definition, dict) or "reference" not in definition:
             continue
-        origin = Origin(
-            suite="flashinfer",
-            file=str(path.relative_to(place)),
-            commit=_commit(place),
-            licence=_licence(place),
-        )
         yield Problem(
             name=str(definition.get("name", path.stem)),
             group=str(definition.get("op_type", "")) or "definition",
-            origin=origin,
+            origin=_origin("flashinfer", path, place),
             files={"reference.py": str(definition["reference"])},
             arguments=[{"axes": definition.get("axes", {}), "inputs": definition.get("inputs", {})}],
         )
@@ -198,21 +210,16 @@ def _gpumode(root: Path, _levels: Sequence[int]) -> Iterator[Problem]:
         if not (here / "reference.py").is_file():
             continue
         task = yaml.safe_load(path.read_text(encoding="utf-8"))
-        beside = [here / "reference.py", *sorted(here.glob("*.py")), *sorted(here.parent.glob("*.py"))]
+        files = [here / "reference.py", *sorted(here.glob("*.py")), *sorted(here.parent.glob("*.py"))]
         sources: dict[str, str] = {}
-        for file in beside:
+        for file in files:
             sources.setdefault(file.name, file.read_text(encoding="utf-8"))
         yield Problem(
             name=here.name,
             group=here.parent.name,
-            origin=Origin(
-                suite="gpumode",
-                file=str(path.relative_to(root)),
-                commit=_commit(root),
-                licence=_licence(root),
-            ),
+            origin=_origin("gpumode", path, root),
             files=sources,
-            arguments=[dict(one) for one in task.get("tests") or [] if isinstance(one, dict)],
+            arguments=[dict(test) for test in task.get("tests") or [] if isinstance(test, dict)],
         )
 
 
@@ -223,41 +230,42 @@ def _operators(words: str) -> Iterator[Problem]:
     except ModuleNotFoundError as error:
         raise UsageError(f"torch's samples need {error.name}; pip install {error.name}") from error
 
-    known = {info.name for info in op_db}
-    names = sorted(known) if words == "all" else [word.strip() for word in words.split(",")]
+    names_of_samples = {info.name for info in op_db}
+    names = sorted(names_of_samples) if words == "all" else [word.strip() for word in words.split(",")]
     for name in names:
-        if name not in known:
-            raise UsageError(f"opinfo: torch has no samples of {name!r}{closest(name, sorted(known))}")
+        if name not in names_of_samples:
+            raise UsageError(
+                f"opinfo: torch has no samples of {name!r}{closest(name, sorted(names_of_samples))}"
+            )
         origin = Origin(suite="opinfo", file=name, licence="BSD-3-Clause")
         yield Problem(name=name.replace(".", "_"), group="operators", origin=origin)
 
 
 Finder = Callable[[Path, Sequence[int]], Iterator[Problem]]
-_FINDERS: dict[str, Finder] = {"kernelbench": _kernelbench, "flashinfer": _flashinfer, "gpumode": _gpumode}
-_LOOKS_FOR = {
-    "kernelbench": "level1/*.py and so on, in it or in its KernelBench/",
-    "flashinfer": "JSON files with `reference`",
-    "gpumode": "directories with task.yml and reference.py",
+_FINDERS: dict[str, tuple[Finder, str]] = {
+    "kernelbench": (_kernelbench, "level1/*.py and so on, in it or in its KernelBench/"),
+    "flashinfer": (_flashinfer, "JSON files with `reference`"),
+    "gpumode": (_gpumode, "directories with task.yml and reference.py"),
 }
-
-
-def _commit(path: Path) -> str:
-    """The commit of the repository that `path` is in; empty where there is none, or no git."""
-    command = ["git", "-C", str(path), "rev-parse", "HEAD"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError:
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
-
-
+"""For each suite what finds its problems, and what that looks for."""
 _LICENCES = {"MIT License": "MIT", "Apache License": "Apache-2.0", "BSD 3-Clause": "BSD-3-Clause"}
 
 
-def _licence(path: Path) -> str:
-    """By the first lines of a LICENSE there."""
-    for place in (path, path.parent):
-        for file in sorted(place.glob("LICENSE*")):
-            head = file.read_text(encoding="utf-8", errors="replace")[:400]
-            return next((short for long, short in _LICENCES.items() if long in head), "")
-    return ""
+def _origin(suite: str, path: Path, root: Path) -> Origin:
+    commit, licence = _repository(root)
+    return Origin(suite=suite, file=str(path.relative_to(root)), commit=commit, licence=licence)
+
+
+@cache
+def _repository(root: Path) -> tuple[str, str]:
+    """The commit of the repository that `root` is in, and its licence; empty where there is none."""
+    command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        commit = ""
+    else:
+        commit = done.stdout.strip() if done.returncode == 0 else ""
+    files = [file for place in (root, root.parent) for file in sorted(place.glob("LICENSE*"))]
+    head = files[0].read_text(encoding="utf-8", errors="replace")[:400] if files else ""
+    return commit, next((short for long, short in _LICENCES.items() if long in head), "")
