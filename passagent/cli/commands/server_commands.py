@@ -111,10 +111,10 @@ def serve_mcp(options: McpOptions) -> None:
         import mcp  # noqa: F401
     except ImportError as error:
         raise UsageError("mcp is not installed; pip install 'passagent[mcp]'") from error
-    from passagent.view.mcp.client_service import Service
     from passagent.view.mcp.pass_server import build, serve_http, serve_stdio
+    from passagent.view.mcp.served_tools import PassTools
 
-    service = Service(
+    service = PassTools(
         options["tasks"] or [],
         config_of(McpOptions, options),
         str(options["runs_dir"]),

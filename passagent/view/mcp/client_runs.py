@@ -34,6 +34,8 @@ from passagent.tasks import Task
 
 ENDLESS = 10**9
 """Episodes: as many as clients begin."""
+Call = tuple[str, dict[str, Any], str]
+"""Tool, arguments, answer."""
 
 
 class ClientModel:
@@ -81,11 +83,12 @@ class ClientRun:
             self.episodes[client] = begun
         return self.episodes[client]
 
-    def record(self, episode: Episode, call_id: str, name: str, arguments: dict[str, Any], text: str) -> None:
+    def record(self, episode: Episode, call_id: str, call: Call) -> None:
         """Append a call and its answer to the conversation, both or none."""
-        call = {"id": call_id, "name": name, "arguments": json.dumps(arguments)}
+        name, arguments, text = call
+        request = {"id": call_id, "name": name, "arguments": json.dumps(arguments)}
         answer: Message = {"role": "tool", "tool_call_id": call_id, "name": name, "content": text}
-        _say(self.session.store, episode, [assistant("", [call]), answer])
+        _say(self.session.store, episode, [assistant("", [request]), answer])
 
     async def close(self, reason: str) -> None:
         """Leave the run. Episodes are concluded, but for those with a job that is not done."""

@@ -9,12 +9,10 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from passagent.agent.context import EpisodeContext
 from passagent.agent.prompt import compose
 from passagent.agent.taskfiles import ToolError
-from passagent.agent.tool_specs import SERVED
 from passagent.config import Config
 from passagent.evaluator.candidate import Candidate
 from passagent.evaluator.fleet.opening import threads_of
@@ -33,20 +31,21 @@ from passagent.store.episodes import Episode
 from passagent.store.nodes import CANCELLED, Node
 from passagent.tasks import Task
 from passagent.view.mcp.catalog import Catalog
-from passagent.view.mcp.client_runs import ClientRun, open_run, served_config
+from passagent.view.mcp.client_runs import Call, ClientRun, open_run, served_config
 from passagent.view.mcp.jobs import MAX_WAIT_S, Job, Jobs, Report
 
 EVALUATE = "evaluate"
 KEPT_CALLS = 100
 """Calls kept of a client on a task before it has anything evaluated: then they begin its conversation."""
-Call = tuple[str, dict[str, Any], str]
-"""Tool, arguments, answer."""
 POLL_S = 0.5
 """Between two looks at a node that another server evaluates, s."""
 
 
 class Service:
-    """One for a process; everything runs on its event loop."""
+    """What the tools (PassTools) work on. One for a process; everything runs on its event loop."""
+
+    specs: Sequence[ToolSpec] = ()
+    """The tools that are served."""
 
     def __init__(
         self,
@@ -77,11 +76,6 @@ class Service:
         self._prompts: dict[tuple[str, str], str] = {}
         self._last: dict[str, str] = {}
         self._calls = defaultdict[tuple[str, str], deque[Call]](lambda: deque(maxlen=KEPT_CALLS))
-
-    @property
-    def specs(self) -> list[ToolSpec]:
-        """The tools that are served."""
-        return [spec for name, spec in SERVED.items() if name != "extract" or self.trust_files]
 
     @functools.cached_property
     def environment(self) -> str:
@@ -139,29 +133,29 @@ class Service:
             self._stopped.add(key)
         del self._runs[key]
 
-    def note(self, client: str, task: Task | None, name: str, arguments: dict[str, Any], text: str) -> None:
+    def note(self, client: str, task: str | None, call: Call) -> None:
         """Keep a call for the client's conversation on `task`; None: on the one that it asked of last."""
-        key = self._last.get(client) if task is None else task.key
+        key = self._last.get(client) if task is None else self.catalog.task(task).key
         if key is None:
             return
         self._last[client] = key
         run = self._runs.get(key)
         episode = run.episodes.get(client) if run is not None and not run.is_over else None
         if run is not None and episode is not None:
-            run.record(episode, self._name_call(episode), name, arguments, text)
+            run.record(episode, self._name_call(episode), call)
         else:
-            self._calls[client, key].append((name, arguments, text))
+            self._calls[client, key].append(call)
 
     @staticmethod
     def _name_call(episode: Episode) -> str:
         return f"call_{episode.id}_{time.monotonic_ns()}"
 
-    async def evaluate(self, client: str, task: Task, name: str, files: dict[str, str]) -> Node:
+    async def begin_job(self, client: str, task: Task, name: str, files: dict[str, str]) -> Node:
         """The node of a client's candidate, its job begun unless it is done. Raises PassagentError."""
         run = await self.run_of(task)
         episode = run.episode_of(client, self._opening_of(client, task))
         for call in self._calls.pop((client, task.key), ()):
-            run.record(episode, self._name_call(episode), *call)
+            run.record(episode, self._name_call(episode), call)
         # the same files again are the same call: a client that gave up and asks again finds its job
         call_id = f"{EVALUATE}_{Candidate(files).key[:24]}"
         node, first = propose(run.session, episode, files, call_id, lambda: None)
@@ -181,7 +175,7 @@ class Service:
         )
         return [system, {"role": "user", "content": self._prompts.get((client, task.key), unseen)}]
 
-    async def wait(self, node_id: int, seconds: float, report: Report) -> Node:
+    async def wait_for(self, node_id: int, seconds: float, report: Report) -> Node:
         """The node when it is done, or after so many seconds. One that a dead server left is taken up."""
         until = time.monotonic() + min(seconds, self.max_wait_s)
         node = nodes.get_node(self.store, node_id)
@@ -215,7 +209,7 @@ class Service:
         call = (EVALUATE, {"task": run.task, "files": files})
         return self.jobs.begin(joined, begun[node.episode_id], node, files, call, first)
 
-    async def cancel(self, node_id: int) -> Node:
+    async def cancel_job(self, node_id: int) -> Node:
         """The node, no longer to be evaluated. Raises ToolError for one that is not of this server."""
         node = nodes.get_node(self.store, node_id)
         if not is_open(node):

@@ -7,7 +7,6 @@ meanwhile, whether or not anybody waits.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
 import sys
@@ -108,9 +107,8 @@ class Jobs:
         session, (name, arguments) = job.run.session, job.call
         try:
             node, evaluation = await judge(session, job.node, Candidate(files), first)
-            job.run.record(
-                episode, node.call_id, name, arguments, tell(session.store, node, files, evaluation)
-            )
+            text = tell(session.store, node, files, evaluation)
+            job.run.record(episode, node.call_id, (name, arguments, text))
         except Stopping as stopping:
             job.error = f"run {session.run.id}: {stopping}"
         except PassagentError as error:
@@ -162,25 +160,13 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}", re.A)
 
 
 def new_directory(place: Path, name: str) -> Path:
-    """The directory `name` in `place`, not there yet. Raises ToolError."""
+    """Return the directory `name` in `place`, which is not there yet. Raises ToolError."""
     if not _NAME.fullmatch(name):
         raise ToolError(f"name '{name[:80]}': write letters, digits, - and _")
     if (place / name).exists():
         raise ToolError(f"{name}: is there already; take another name")
     place.mkdir(parents=True, exist_ok=True)
     return place / name
-
-
-async def package_apart(run_ids: Sequence[str], out: Path, runs_dir: Path) -> dict[str, Any]:
-    """What `passagent package` says. Raises ToolError."""
-    words = ["package", *run_ids, "--out", str(out), "--runs-dir", str(runs_dir), "--json"]
-    told: dict[str, Any] = json.loads(await _run(words))
-    return told
-
-
-async def extract_apart(factory: str, out: Path, regions: bool) -> str:
-    """What `passagent extract` says. Raises ToolError."""
-    return await _run(["extract", factory, "--out", str(out), *(["--regions"] if regions else [])])
 
 
 async def waited(work: asyncio.Task[Any], seconds: float, report: Report, line: str) -> bool:
@@ -192,8 +178,8 @@ async def waited(work: asyncio.Task[Any], seconds: float, report: Report, line: 
     return work.done()
 
 
-async def _run(words: Sequence[str]) -> str:
-    """What the command prints. Its process ends with this call. Raises ToolError with its error line."""
+async def run_command(words: Sequence[str]) -> str:
+    """Return what `passagent WORDS` prints; its process ends with this call. Raises ToolError."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

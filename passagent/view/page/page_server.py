@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ipaddress
 import secrets
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from passagent.errors import UsageError
+from passagent.view.listening import is_loopback, listen, shown_host
 
 
 @dataclass(frozen=True)
@@ -44,38 +43,15 @@ def serve(request: Request) -> None:
     from passagent.view.page.app import create_app
     from passagent.view.page.guard import Access
 
-    token = request.token or (None if _is_loopback(request.host) else secrets.token_urlsafe(24))
+    token = request.token or (None if is_loopback(request.host) else secrets.token_urlsafe(24))
     names = {name.lower() for name in (*request.allowed, request.host)}
     access = Access(token, frozenset(names))
     app = create_app(request.runs_dir.absolute(), access, request.control, request.library)
-    with _listening(request.host, request.port) as listener:
+    option = f"--host {request.host} --port {request.port}"
+    with listen(request.host, request.port, option) as listener:
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2
         )
-        shown = f"[{request.host}]" if ":" in request.host else request.host
-        told = f"?token={token}" if token else ""
-        print(f"http://{shown}:{listener.getsockname()[1]}/{told}", flush=True)
+        query = f"?token={token}" if token else ""
+        print(f"http://{shown_host(request.host)}:{listener.getsockname()[1]}/{query}", flush=True)
         uvicorn.Server(config).run(sockets=[listener])
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(128)
-    except OSError as error:
-        raise UsageError(
-            f"--host {host} --port {port}: cannot listen there ({error.strerror}); --port 0 takes a free one"
-        ) from error
-    return listener
