@@ -65,10 +65,11 @@ def place(tmp_path):
 
 
 @asynccontextmanager
-async def serving(place, evaluator=None, **more):
+async def serving(place, evaluator=None, max_wait_s=45.0, **more):
     """A service on the task `relu`, and the server on it."""
     judge = evaluator or tiny_search.FastEvaluator()
     service = PassTools([str(place / "tasks")], load_config(), place / "runs", evaluator=judge, **more)
+    service.max_wait_s = max_wait_s
     try:
         yield service, build(service)
     finally:

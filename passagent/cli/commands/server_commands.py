@@ -118,9 +118,9 @@ def serve_mcp(options: McpOptions) -> None:
         options["tasks"] or [],
         config_of(McpOptions, options),
         str(options["runs_dir"]),
-        options["trust_files"],
-        max_wait_s=options["max_wait"],
+        trust_files=options["trust_files"],
     )
+    service.max_wait_s = options["max_wait"]
     server = build(service)
     http = options["http"]
     if http is not None:

@@ -46,6 +46,8 @@ class Service:
 
     specs: Sequence[ToolSpec] = ()
     """The tools that are served."""
+    max_wait_s = MAX_WAIT_S
+    """An answer takes no longer, s."""
 
     def __init__(
         self,
@@ -54,12 +56,11 @@ class Service:
         runs_dir: str | Path,
         trust_files: bool = False,
         evaluator: Evaluator | None = None,
-        max_wait_s: float = MAX_WAIT_S,
     ) -> None:
         """Raises UsageError for directories and settings that cannot be used.
 
         tasks: directories of tasks. trust_files: models' files may be run, for `extract`. evaluator: in place
-        of a pool on `config`'s device. max_wait_s: an answer takes no longer.
+        of a pool on `config`'s device.
         """
         target_of(config.evaluator)
         self.catalog = Catalog(tasks)
@@ -67,7 +68,7 @@ class Service:
             self.catalog.add(extracted)
         self.config = served_config(config)
         self.store = Store.open(runs_dir)
-        self.trust_files, self.max_wait_s = trust_files, max_wait_s
+        self.trust_files = trust_files
         self.jobs = Jobs()
         self._evaluator = evaluator
         self._runs: dict[str, ClientRun] = {}
