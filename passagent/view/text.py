@@ -170,6 +170,14 @@ def interval(value: float | None, low: float | None, high: float | None, digits:
     return f"{number(value, digits)} [{number(low, digits)}, {number(high, digits)}]"
 
 
+def are_separate(*intervals: tuple[float | None, float | None]) -> bool | None:
+    """Return whether two intervals do not overlap; None where an end is not known."""
+    (low, high), (other_low, other_high) = intervals
+    if low is None or high is None or other_low is None or other_high is None:
+        return None
+    return low > other_high or high < other_low
+
+
 def printable(text: str) -> str:
     """A model's text without what a terminal would obey, and what makes it look like other text."""
     return _CONTROL.sub("\ufffd", text)
