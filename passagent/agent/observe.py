@@ -68,7 +68,7 @@ def observation(
     if evaluation.error and evaluation.error not in [graph.error for graph in graphs]:
         parts.append(_quoted(evaluation.error, sources, MAX_ERROR))
     parts += [_violation_lines(evaluation, sources)] if evaluation.violations else []
-    parts += _failures(graphs, sources)
+    parts += failures(graphs, sources)
     parts += _idle_passes(graphs)
     parts += _loose(graphs)
     parts += _speedups(graphs)
@@ -130,7 +130,7 @@ def why_unrecorded(evaluation: Evaluation, sources: Mapping[str, str]) -> str:
     """Why a candidate gives no plan."""
     if evaluation.violations:
         return f"integrity rules broken:\n{violations_text(evaluation.violations, sources)}"
-    return "\n".join([f"it fails, {STAGES[evaluation.status]}:", *_failures(evaluation.graphs, sources)])
+    return "\n".join([f"it fails, {STAGES[evaluation.status]}:", *failures(evaluation.graphs, sources)])
 
 
 def violations_text(violations: list[Violation], sources: Mapping[str, str]) -> str:
@@ -150,8 +150,8 @@ def violations_text(violations: list[Violation], sources: Mapping[str, str]) -> 
     return _indent("\n".join([*shown, *([quoted] if quoted else [])]))
 
 
-def _failures(graphs: list[GraphResult], sources: Mapping[str, str]) -> list[str]:
-    """One paragraph for each distinct failure, with the graphs it befell."""
+def failures(graphs: list[GraphResult], sources: Mapping[str, str]) -> list[str]:
+    """Write one paragraph for each distinct failure, with the graphs it befell."""
     groups: dict[tuple[str, str], list[GraphResult]] = defaultdict(list)
     for graph in graphs:
         if graph.status != "ok":

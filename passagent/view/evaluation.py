@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from passagent.evaluator.result import Evaluation, GraphResult, Speedup
+from passagent.agent.observe import failures, violations_text
+from passagent.evaluator.result import Evaluation, Speedup
 from passagent.view.text import TableData, interval, number
 
 
 def evaluation_text(evaluation: Evaluation) -> str:
     """The whole evaluation, several lines."""
     score = interval(evaluation.as_score, evaluation.as_low, evaluation.as_high, 4)
+    how = evaluation.dispatch + ("" if evaluation.isolation == "sandboxed" else f", {evaluation.isolation}")
     parts = [
-        f"{evaluation.task} on {evaluation.device} ({_how(evaluation)}): {evaluation.status}, AS {score}",
+        f"{evaluation.task} on {evaluation.device} ({how}): {evaluation.status}, AS {score}",
         str(graph_table(evaluation)),
     ]
     if evaluation.timing == "interpreter":
@@ -32,8 +34,8 @@ def evaluation_text(evaluation: Evaluation) -> str:
         parts.append(f"edited, not as recorded: {', '.join(evaluation.edited)}")
     if evaluation.dispatch == "python" and evaluation.timing == "wall":
         parts.append("the pass's Python ran in every call: nothing defends these figures against it")
-    parts += [f"{v.place}: [{v.rule}] {v.message}" for v in evaluation.violations]
-    parts += failure_lines(evaluation.graphs)
+    parts += [violations_text(evaluation.violations, {})] if evaluation.violations else []
+    parts += failures([graph for graph in evaluation.graphs if graph.status != "refused"], {})
     if evaluation.error and not any(evaluation.error in part for part in parts):
         parts.append(evaluation.error)
     plans = f", plans {evaluation.plans[:12]}" if evaluation.plans else ""
@@ -77,34 +79,3 @@ def graph_table(evaluation: Evaluation) -> TableData:
 
 def _shown(speedup: Speedup | None) -> str:
     return interval(speedup.e2e, speedup.low, speedup.high) if speedup else "-"
-
-
-def failure_lines(graphs: list[GraphResult]) -> list[str]:
-    """One line for each distinct failure: which graph first, why, and how many others share it."""
-    groups: dict[tuple[str, ...], list[GraphResult]] = {}
-    for graph in graphs:
-        if graph.status not in ("ok", "refused"):  # a refusal is told by its violations
-            reasons = [m.reason for m in graph.mismatches] or [graph.error or ""]
-            groups.setdefault((graph.status, *reasons), []).append(graph)
-    return [
-        f"{members[0].name}{f' and {len(members) - 1} more' if len(members) > 1 else ''}: {status}: "
-        f"{failure(members[0])}"
-        for (status, *_), members in groups.items()
-    ]
-
-
-def failure(graph: GraphResult) -> str:
-    """Why one graph failed."""
-    if graph.mismatches:
-        return "; ".join(
-            f"{m.pass_name} matched {m.matched_nodes} of {m.pattern_nodes} nodes, then {m.pattern_node} "
-            f"against {m.graph_node or 'nothing of its kind'}: {m.reason}"
-            for m in graph.mismatches
-        )
-    return "; ".join(part for part in (graph.error, graph.worst_element) if part)
-
-
-def _how(evaluation: Evaluation) -> str:
-    """The dispatch, and what else the figures depend on if it is not the default."""
-    beside = "" if evaluation.isolation == "sandboxed" else f", {evaluation.isolation}"
-    return evaluation.dispatch + beside

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from passagent.agent.observe import failures
 from passagent.agent.prompt import plain_note, short_note
 from passagent.data.collect import trials
 from passagent.errors import TaskError, UsageError
@@ -21,7 +22,7 @@ from passagent.store.runs import SEEDS, Run
 from passagent.store.sessions import runs_dir_flag
 from passagent.store.trajectories import find_episode, trajectory
 from passagent.view import charts, collect_table, difference, status, why
-from passagent.view.evaluation import failure_lines, graph_table
+from passagent.view.evaluation import graph_table
 from passagent.view.hint_report import hint_data, uplift_text
 from passagent.view.run_summary import (
     finalists_data,
@@ -158,7 +159,7 @@ def node(store: Store, number: int) -> dict[str, Any]:
         "beside": beside,
         "evaluation": evaluation,
         "graphs": graph_table(evaluation) if evaluation else None,
-        "failures": failure_lines(evaluation.graphs) if evaluation else [],
+        "failures": failures(evaluation.graphs, {}) if evaluation else [],
         "speedups": _speedups(evaluation) if evaluation else None,
         "files": files,
         "diff": "\n".join(unified(before, files, ("parent", f"node {number}"))) if before else "",
