@@ -32,7 +32,7 @@ def seconds(value: Any) -> Any:
     try:
         return float(number) * {"s": 1, "m": 60, "h": 3600}[unit]
     except ValueError:
-        raise ValueError("is no time; write 90, 90s, 30m or 2h") from None
+        raise ValueError("write a time, such as 90, 90s, 30m or 2h") from None
 
 
 def _share(value: Any) -> float:
@@ -53,7 +53,7 @@ def _share_or_light(value: Any) -> Any:
     try:
         return value if value == "sol" else float(value)
     except ValueError:
-        raise ValueError("is no share of AS; write 0.02, or sol") from None
+        raise ValueError("write a share of AS, such as 0.02, or sol") from None
 
 
 def parse_set(pairs: Any) -> Any:

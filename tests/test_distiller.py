@@ -9,7 +9,6 @@ from statistics import fmean
 
 import pytest
 import tiny_search
-from test_cli import call  # noqa: F401
 from test_search import finish, store, task  # noqa: F401
 from wire_server import Said, WireServer
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -14,30 +13,10 @@ import paid_run
 import pytest
 from wire_server import WireServer
 
-from passagent import cli
-
 pytestmark = pytest.mark.usefixtures("quick_retries")
 KEY = "sk-planted-0123456789abcdef"
 DOCS = (Path(__file__).parents[1] / "docs" / "models.md").read_text()
 Call = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
-    """`call("models", ...)`: exit code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
-    for name in list(os.environ):
-        if name.startswith(("PASSAGENT_", "OPENAI_", "ANTHROPIC_")):
-            monkeypatch.delenv(name)
-
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["passagent", *map(str, words)])
-        with pytest.raises(SystemExit) as exit_:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(exit_.value.code or 0), out, err
-
-    return run
 
 
 def test_what_is_configured(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

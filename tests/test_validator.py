@@ -13,7 +13,6 @@ import tiny_search
 from test_search import finish, open_tiny, store, task  # noqa: F401
 from wire_server import Said, WireServer
 
-from passagent import cli
 from passagent.agent.observe import observation
 from passagent.agent.validator import (
     Opinion,
@@ -318,26 +317,11 @@ def test_a_run_that_ends_in_the_validator_loses_nothing(store, task):  # noqa: F
     assert {node.state for node in nodes.of_run(store, again.run.id)} == {"done"}
 
 
-@pytest.fixture
-def call(monkeypatch, capsys, tmp_path):
-    """`call("eval", ...)` gives exit code, stdout and stderr, in an empty directory."""
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.long
+def test_eval_measures_once_and_asks_when_told(call, tmp_path, monkeypatch):
+    """One measurement serves: plain, from the store, two models over the wire, and a decisive one."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test-0123456789")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-test-0123456789")
-
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["passagent", *map(str, words)])
-        with pytest.raises(SystemExit) as exit_:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(exit_.value.code or 0), out, err
-
-    return run
-
-
-@pytest.mark.long
-def test_eval_measures_once_and_asks_when_told(call, tmp_path):
-    """One measurement serves: plain, from the store, two models over the wire, and a decisive one."""
     tiny.write_task(tmp_path / "task")
     tiny.candidate().write(tmp_path / "passes")
     few = [f"evaluator.{setting}" for setting in ("warmups=2", "trials=10", "max_trials=10", "unstable=1000")]

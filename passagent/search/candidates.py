@@ -295,7 +295,7 @@ async def limits_of(session: Session, files: dict[str, str], deep: bool) -> str:
     evaluation = known.evaluation if known else None
     work = profiled(session.task, candidate, evaluation, session.config.evaluator, deep)
     found = await session.in_time(work)
-    from passagent.view.profile_text import profile_text
+    from passagent.experience.profiling.profile_text import profile_text
 
     nodes.keep_profile(
         session.store, session.run.id, candidate.key, deep, profile_text(found), found.as_json()

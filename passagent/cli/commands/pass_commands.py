@@ -84,8 +84,8 @@ def profile(pass_dir: str, task_path: str, options: ProfileOptions, as_json: boo
     Raises PassagentError, also, once it is printed, for a pass that is not judged `ok`.
     """
     from passagent.evaluator.fleet.opening import LOCAL
+    from passagent.experience.profiling.profile_text import profile_text
     from passagent.experience.profiling.profiler import profile_evaluated
-    from passagent.view.profile_text import profile_text
 
     task, config = load_task(task_path), config_of(ProfileOptions, options)
     if config.evaluator.pool != LOCAL:
