@@ -8,7 +8,8 @@ may be called from a script, a thread or a notebook, and `on_event` is called on
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -70,14 +71,14 @@ def run(task: Task | str | Path, *, on_event: OnEvent | None = None, **options: 
     it cleanly: everything is stored, then KeyboardInterrupt is raised. A second one stops it at once.
     Raises UsageError, TaskError, InfrastructureError.
     """
-    return finished(_run(task, on_event, options))
+    return finished(_search(_started(task, options), on_event))
 
 
 async def run_async(
     task: Task | str | Path, *, on_event: OnEvent | None = None, **options: Unpack[RunOptions]
 ) -> Run:
-    """See `run`; cancelling it stops the search as Ctrl-C does."""
-    return await finished_async(_run(task, on_event, options))
+    """Search as `run` does; cancelling it stops the search as Ctrl-C does."""
+    return await finished_async(_search(_started(task, options), on_event))
 
 
 def resume(run: Run | str, *, on_event: OnEvent | None = None, **options: Unpack[ResumeOptions]) -> Run:
@@ -86,66 +87,63 @@ def resume(run: Run | str, *, on_event: OnEvent | None = None, **options: Unpack
     run: a Run, or an id or `last` in `runs_dir`.
     Raises as `run`.
     """
-    return finished(_resume(run, on_event, options))
+    return finished(_search(_resumed(run, options), on_event))
 
 
 async def resume_async(
     run: Run | str, *, on_event: OnEvent | None = None, **options: Unpack[ResumeOptions]
 ) -> Run:
-    """See `resume`; cancelling it stops the search as Ctrl-C does."""
-    return await finished_async(_resume(run, on_event, options))
+    """Go on as `resume` does; cancelling it stops the search as Ctrl-C does."""
+    return await finished_async(_search(_resumed(run, options), on_event))
 
 
 def fork(node: Node, *, on_event: OnEvent | None = None, **options: Unpack[ForkOptions]) -> Run:
     """Search in a new run that starts from a node, under its run's settings and those given; see `run`."""
-    return finished(_fork(node, on_event, options))
+    return finished(_search(_forked(node, options), on_event))
 
 
-def _run(task: Task | str | Path, on_event: OnEvent | None, options: RunOptions) -> Search[Run]:
-    async def search(sessions: list[Stoppable]) -> Run:
-        given = checked(RunOptions, options)
-        loaded = as_task(task)
-        config = config_of(RunOptions, given)
-        with begin(config, loaded, Parts()) as parts:
-            from passagent.search import setup
-
-            with setup.started(given["runs_dir"], loaded, config, given["new"], parts) as prepared:
-                return await _work(prepared, on_event, sessions)
-
-    return search
-
-
-def _resume(run: Run | str, on_event: OnEvent | None, options: ResumeOptions) -> Search[Run]:
-    async def search(sessions: list[Stoppable]) -> Run:
+@contextmanager
+def _started(task: Task | str | Path, options: RunOptions) -> Iterator[Prepared]:
+    values = checked(RunOptions, options)
+    loaded, config = as_task(task), config_of(RunOptions, values)
+    with begin(config, loaded, Parts()) as parts:
         from passagent.search import setup
 
-        given = checked(ResumeOptions, options)
-        place, name = (run.runs_dir, run.id) if isinstance(run, Run) else (Path(given["runs_dir"]), run)
-        with setup.resumed(place, name, settings_of(ResumeOptions, given), Parts()) as prepared:
-            return await _work(prepared, on_event, sessions)
-
-    return search
+        with setup.started(values["runs_dir"], loaded, config, values["new"], parts) as prepared:
+            yield prepared
 
 
-def _fork(node: Node, on_event: OnEvent | None, options: ForkOptions) -> Search[Run]:
-    async def search(sessions: list[Stoppable]) -> Run:
-        from passagent.search import setup
-        from passagent.store import Store, nodes
-
-        settings = settings_of(ForkOptions, checked(ForkOptions, options))
-        with Store.open(node.runs_dir, create=False) as store:
-            run_id = nodes.get_node(store, node.id).run_id
-        with setup.forked(node.runs_dir, run_id, node.id, settings, Parts()) as prepared:
-            return await _work(prepared, on_event, sessions)
-
-    return search
-
-
-async def _work(prepared: Prepared, on_event: OnEvent | None, sessions: list[Stoppable]) -> Run:
+@contextmanager
+def _resumed(run: Run | str, options: ResumeOptions) -> Iterator[Prepared]:
     from passagent.search import setup
 
-    await setup.work(prepared, on_event, sessions.append)
-    return Run(prepared.run.id, prepared.store.runs_dir)
+    values = checked(ResumeOptions, options)
+    place, name = (run.runs_dir, run.id) if isinstance(run, Run) else (Path(values["runs_dir"]), run)
+    with setup.resumed(place, name, settings_of(ResumeOptions, values), Parts()) as prepared:
+        yield prepared
+
+
+@contextmanager
+def _forked(node: Node, options: ForkOptions) -> Iterator[Prepared]:
+    from passagent.search import setup
+    from passagent.store import Store, nodes
+
+    settings = settings_of(ForkOptions, checked(ForkOptions, options))
+    with Store.open(node.runs_dir, create=False) as store:
+        run_id = nodes.get_node(store, node.id).run_id
+    with setup.forked(node.runs_dir, run_id, node.id, settings, Parts()) as prepared:
+        yield prepared
+
+
+def _search(opening: AbstractContextManager[Prepared], on_event: OnEvent | None) -> Search[Run]:
+    async def search(sessions: list[Stoppable]) -> Run:
+        from passagent.search import setup
+
+        with opening as prepared:
+            await setup.work(prepared, on_event, sessions.append)
+            return Run(prepared.run.id, prepared.store.runs_dir)
+
+    return search
 
 
 def open_run(name: str = "last", *, runs_dir: str | Path = "runs") -> Run:
@@ -171,26 +169,24 @@ def bench(tasks: Sequence[str], **options: Unpack[BenchOptions]) -> Bench:
 
 
 def bench_request(tasks: Sequence[str], options: BenchOptions) -> sweep.Request:
-    """What complete `options` ask of a benchmark. Raises UsageError."""
+    """Return the benchmark that complete `options` ask for. Raises UsageError."""
     from passagent.data.bench.kernelbench import default_compilers
     from passagent.data.bench.sweep import Request
 
-    settings = settings_of(BenchOptions, options)
     return Request(
         tasks=tasks,
         compilers=options["compiler"] or default_compilers(options["suite"], options["device"]),
         preset=options["config"],
-        settings=settings,
-        iters=options["iters"],
+        settings=settings_of(BenchOptions, options),
         pass_dirs=options["pass_dir"],
-        root=options["root"],
-        out=options["out"],
-        fresh=options["fresh"],
         hold_out=options["hold_out_shapes"],
-        suite=options["suite"],
         explains=options["explain"],
-        shard=options["shard"],
+        **_named(options, "iters", "root", "out", "fresh", "suite", "shard"),
     )
+
+
+def _named(options: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: options[name] for name in names}
 
 
 def collect(tasks: Sequence[str], **options: Unpack[CollectOptions]) -> Collection:
@@ -211,20 +207,15 @@ def collect(tasks: Sequence[str], **options: Unpack[CollectOptions]) -> Collecti
 
 
 def collect_request(tasks: Sequence[str], options: CollectOptions) -> campaign.Request:
-    """What complete `options` ask of a collection. Raises UsageError."""
+    """Return the collection that complete `options` ask for. Raises UsageError."""
     from passagent.data.collect.campaign import Request
 
     return Request(
         tasks=tasks,
         settings=settings_of(CollectOptions, options),
         preset=options["config"],
-        root=options["root"],
-        trials=options["trials"],
-        parallel=options["parallel"],
-        shuffle=options["shuffle"],
-        shard=options["shard"],
-        max_steps=options["max_steps"],
         runs_dir=str(options["runs_dir"]),
+        **_named(options, "root", "trials", "parallel", "shuffle", "shard", "max_steps"),
     )
 
 
@@ -243,18 +234,15 @@ def build_dataset(
 
 
 def build_request(samples: list[str], options: BuildOptions) -> assembling.Request:
-    """What complete `options` ask of the tasks' pipeline."""
+    """Return what complete `options` ask of the tasks' pipeline."""
     from passagent.data.pipeline.assembling import Request
 
     return Request(
         samples=samples,
         out=str(options["out"]),
         device=options["device"] or "cpu",
-        shapes=options["shapes"],
-        evaluation=options["evaluation"],
-        parallel=options["parallel"],
-        backward=options["backward"],
         limit_s=options["limit"],
+        **_named(options, "shapes", "evaluation", "parallel", "backward"),
     )
 
 
@@ -266,28 +254,27 @@ def export(run: Run | str | Path | Sequence[str | Path], **options: Unpack[Expor
     """
     from passagent.data.export.making import make
 
-    given = checked(ExportOptions, options)
-    keep, place = given["keep"], run.runs_dir if isinstance(run, Run) else run
+    values = checked(ExportOptions, options)
+    keep, place = values["keep"], run.runs_dir if isinstance(run, Run) else run
     places = [str(place)] if isinstance(place, str | Path) else [*map(str, place)]
     if isinstance(run, Run):
-        given["keep"] = f"run = '{run.id}'" + (f" AND ({keep}\n)" if keep else "")
-    words = f"format={given['format']!r}, keep={given['keep']!r}, by={given['by']!r}"
-    return make(export_request(places, given), f"passagent.export({places!r}, {words})")
+        values["keep"] = f"run = '{run.id}'" + (f" AND ({keep}\n)" if keep else "")
+    words = f"format={values['format']!r}, keep={values['keep']!r}, by={values['by']!r}"
+    return make(export_request(places, values), f"passagent.export({places!r}, {words})")
 
 
 def export_request(places: list[str], options: ExportOptions) -> making.Request:
-    """What complete `options` ask of a data set of the runs in the directories `places`."""
+    """Return the data set that complete `options` ask for of the runs in the directories `places`."""
     from passagent.data.export.making import Request
     from passagent.data.export.selection import Selection
 
     return Request(
         form=options["format"],
         out=str(options["out"]),
-        selection=Selection(options["keep"], options["by"], options["best_of"], options["per_sequence"]),
+        selection=Selection(**_named(options, "keep", "by", "best_of", "per_sequence")),
         runs_dirs=places,
         against=list(options["against"] or ()),
         with_failures=options["failures"],
         with_pairs=options["pairs"],
-        parquet=options["parquet"],
-        tokenizer=options["tokenizer"],
+        **_named(options, "parquet", "tokenizer"),
     )

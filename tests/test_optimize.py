@@ -148,7 +148,7 @@ def test_a_model_is_known_by_its_graphs_and_inputs():
     [
         (["--out", "not-a-name"], "is no name of a Python package"),
         (["--out", "full"], "is there already"),
-        (["--out", "new", "--max-time", "soon"], "max_time = 'soon': is no time"),
+        (["--out", "new", "--max-time", "soon"], "max_time = 'soon': write a time, such as 90"),
     ],
 )
 def test_usage_mistakes(call, tmp_path, words, told):
