@@ -25,7 +25,7 @@ from passagent.view.evaluation import evaluation_text
 from passagent.view.run_summary import run_data, run_text
 from passagent.view.text import console, interval, printable
 from passagent.view.trajectory import print_row, print_trajectory, stats_text
-from passagent.view.tree import node_row, tree_text
+from passagent.view.tree import node_row, run_tree
 from passagent.view.why import why_data, why_text
 
 Part = Literal["why", "prompt", "conversation"]
@@ -89,15 +89,12 @@ def _best_of_episode(store: Store, run: Run, episode: Episode) -> Node:
 
 def _show_run(store: Store, run: Run, as_json: bool) -> None:
     """Print the run's tree and summary."""
-    config, of_run = stored_config(run), nodes.of_run(store, run.id)
+    config = stored_config(run)
     if as_json:
-        print(json.dumps(run_data(store, run, config) | {"tree": [node_row(node) for node in of_run]}))
-        return
-    best = confirmations.winner(store, run.id)
-    again = confirmations.scores(confirmations.last_series(store, run.id))
-    print(tree_text(of_run, best.id if best else None, again))
-    print()
-    print(run_text(store, run, config))
+        tree = [node_row(node) for node in nodes.of_run(store, run.id)]
+        print(json.dumps(run_data(store, run, config) | {"tree": tree}))
+    else:
+        print(f"{run_tree(store, run.id)}\n\n{run_text(store, run, config)}")
 
 
 def _show_episode(store: Store, run: Run, episode: Episode, as_json: bool) -> None:
