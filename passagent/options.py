@@ -311,7 +311,14 @@ class BenchOptions(DeviceOptions, PresetOptions, PoolOptions, total=False):
     root: Root
 
 
-class EvalOptions(DeviceOptions, PresetOptions, StoreOptions, PoolOptions, total=False):
+class EvaluatorOptions(DeviceOptions, PresetOptions, PoolOptions, total=False):
+    """How candidates are judged."""
+
+    validator: Annotated[str | None, Option(key="validator.model", metavar="MODEL")]
+    base_url: Annotated[str | None, Option(key="validator.base_url", shown="the provider's")]
+
+
+class EvalOptions(EvaluatorOptions, StoreOptions, total=False):
     """Options of an evaluation."""
 
     pass_dir: Annotated[str | None, Option("The candidate.", shown="TASK/pass_dir")]
@@ -319,8 +326,6 @@ class EvalOptions(DeviceOptions, PresetOptions, StoreOptions, PoolOptions, total
     strict_passbench: Annotated[
         bool, Option("Measure by the paper's protocol, for comparison with published tables.")
     ]
-    validator: Annotated[str | None, Option(key="validator.model", metavar="MODEL")]
-    base_url: Annotated[str | None, Option(key="validator.base_url", shown="the provider's")]
     reward: Annotated[
         str | None, Option("Write the reward of PassEnv here: reward.txt and evaluation.json.", metavar="DIR")
     ]
@@ -348,7 +353,9 @@ class OptimizeOptions(ModelOptions, SpendingOptions, PresetOptions, total=False)
 def settings_of(
     group: type[Any], values: Mapping[str, Any], settings: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """`settings` (of `section.key`) and those that `values` of the options of `group` stand for, which win.
+    """Return `settings` (of `section.key`) and those that `values` of the options of `group` stand for.
+
+    The latter win.
 
     Raises UsageError for a model or a price that is not written as one.
     """

@@ -20,18 +20,20 @@ from starlette.testclient import TestClient
 from test_pass_library import GELU
 
 from passagent.cli.commands.run_commands import report
+from passagent.cli.groups import PageOptions
 from passagent.data.bench.results import FILE, Results, Row
 from passagent.errors import InfrastructureError, UsageError
 from passagent.store import Store, nodes, runs, sessions
 from passagent.store.nodes import keep_profile
 from passagent.store.pass_library import PassLibrary
+from passagent.system.option_groups import checked
 from passagent.view import charts, tree
 from passagent.view.charts import Made, Point
 from passagent.view.page import app
 from passagent.view.page.app import create_app
 from passagent.view.page.guard import Access
 from passagent.view.page.one_file import one_file
-from passagent.view.page.page_server import Request, serve
+from passagent.view.page.page_server import serve
 from passagent.view.tree import node_row
 
 ORIGIN = "http://127.0.0.1:8640"
@@ -419,8 +421,8 @@ def test_the_tree_shows_the_lineage_of_the_best_whatever_else_is_there():
 def test_a_port_that_is_taken_is_told(made):
     import socket
 
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UsageError, match="--port 0 takes"):
-        serve(Request(made, port=taken.getsockname()[1]))
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UsageError, match="port 0 takes"):
+        serve(made, checked(PageOptions, {"port": taken.getsockname()[1]}))
 
 
 def test_a_locked_or_damaged_store_is_told_in_a_line(copy):

@@ -27,6 +27,5 @@ def listen(host: str, port: int, option: str) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        raise UsageError(
-            f"{option}: cannot listen there ({error.strerror or error}); port 0 takes a free one"
-        ) from error
+        reason = (error.strerror or str(error)).partition(" (while")[0]
+        raise UsageError(f"{option}: cannot listen there ({reason}); port 0 takes a free one") from error

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import os
 import re
 import shutil
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,6 +39,18 @@ def console(stream: TextIO | None = None, soft_wrap: bool = False) -> Console:
 
     system = None if os.environ.get("NO_COLOR") else "auto"
     return Console(file=stream, highlight=False, soft_wrap=soft_wrap, color_system=system)  # type: ignore[arg-type]
+
+
+def print_answer(as_json: bool, data: Any, text: Callable[[], Any]) -> None:
+    """Print `data` as one JSON object, or what `text()` makes for people: a text, or one of rich."""
+    if as_json:
+        print(json.dumps(data))
+        return
+    shown = text()
+    if isinstance(shown, str):
+        print(shown)
+    else:
+        console(soft_wrap=True).print(shown)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from passagent.models.prices import Price, prices_of, read_prices
 from passagent.models.probe import PING, ask, distinct_models, other_roles
 from passagent.models.types import Reply
 from passagent.options import config_of
-from passagent.view.text import table
+from passagent.view.text import print_answer, table
 
 KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 ADDRESSES = {"openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL"}
@@ -33,13 +33,9 @@ def models(options: ModelsOptions, as_json: bool) -> None:
     for model in distinct_models(config) if check else ():
         price = prices_of(config.model, [model.name])[model.name]
         checks[model.name] = asyncio.run(checked(model, price))
-    if as_json:
-        data = [row | ({"check": checks[row["model"]]} if check else {}) for row in listed]
-        print(json.dumps({"prices_of": read_prices()[0], "models": data}))
-    else:
-        print(_text(listed))
-        if check:
-            print(_check_text(list(checks.values())))
+    rows = [row | ({"check": checks[row["model"]]} if check else {}) for row in listed]
+    data = {"prices_of": read_prices()[0], "models": rows}
+    print_answer(as_json, data, lambda: _text(listed) + (_check_text([*checks.values()]) if check else ""))
     failed = [result for result in checks.values() if not result["ok"]]
     if failed:
         first = f"{failed[0]['model']}: {failed[0]['error']}"
@@ -148,4 +144,4 @@ def _check_text(checks: list[dict[str, Any]]) -> str:
         for row in checks
     ]
     header = ["model", "works", "tools", "streaming", "caching", ">tokens", ">USD", ">s", ""]
-    return "\n" + table(header, rows, indent="", drop=["s", "tokens", "caching", "streaming"], wrap=[""])
+    return "\n\n" + table(header, rows, indent="", drop=["s", "tokens", "caching", "streaming"], wrap=[""])

@@ -22,6 +22,7 @@ from passagent.options import EvalOptions, config_of, settings_of
 from passagent.plan.recorder_process import recording_process
 from passagent.store import Store
 from passagent.tasks import Task, load_task
+from passagent.view.text import number, print_answer
 
 if TYPE_CHECKING:
     from passagent.plan.messages import Recorded, Refusal
@@ -49,16 +50,14 @@ def evaluate(task_path: str, options: EvalOptions, as_json: bool) -> None:
     with Store.open(options["runs_dir"]) as store:
         known = asyncio.run(_evaluate(store, task, candidate, config, model, options["fresh"]))
     evaluation = known.evaluation
-    if as_json:
-        # model_dump_json: it knows how to write nan and inf
-        shown = json.loads(evaluation.model_dump_json())
-        print(json.dumps(shown | {"measured_at": known.measured_at, "from_store": known.from_store}))
-    else:
-        print(evaluation_text(evaluation))
-        if evaluation.validator is not None:
-            print(validator.opinion_line(evaluation.validator))
-        if known.from_store:
-            print(f"measured {known.measured_at}, from the store; --fresh measures again")
+    data = json.loads(evaluation.model_dump_json())  # it knows how to write nan and inf
+    data |= {"measured_at": known.measured_at, "from_store": known.from_store}
+    lines = [evaluation_text(evaluation)]
+    if evaluation.validator is not None:
+        lines.append(validator.opinion_line(evaluation.validator))
+    if known.from_store:
+        lines.append(f"measured {known.measured_at}, from the store; --fresh measures again")
+    print_answer(as_json, data, lambda: "\n".join(lines))
     if evaluation.status != "ok":
         raise PassagentError(f"{evaluation.task}: the pass is judged {evaluation.status}, not ok")
 
@@ -70,12 +69,9 @@ def _reward(task_path: str, options: EvalOptions, settings: dict[str, Any], as_j
     place = Path(str(options["reward"]))
     value, outcome = write_reward(task_path, options["pass_dir"], options["config"], settings, place)
     status, score = (None, None) if isinstance(outcome, str) else (outcome.status, outcome.as_score)
-    if as_json:
-        print(json.dumps({"reward": value, "status": status, "as_score": score}))
-    elif isinstance(outcome, str):
-        print(f"reward {value}: {outcome}")
-    else:
-        print(f"reward {value}: {status}, AS {'none' if score is None else f'{score:.4f}'}")
+    why = outcome if isinstance(outcome, str) else f"{status}, AS {number(score, 4)}"
+    data = {"reward": value, "status": status, "as_score": score}
+    print_answer(as_json, data, lambda: f"reward {value}: {why}")
 
 
 def profile(pass_dir: str, task_path: str, options: ProfileOptions, as_json: bool) -> None:
