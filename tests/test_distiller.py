@@ -111,19 +111,6 @@ def test_what_is_no_hint(message, reason, improvement):
         read(message, improvement)
 
 
-def test_a_malformed_reply_is_asked_for_once_again(improvement):
-    model, saved = ScriptedModel([written(confidence=7), written()]), []
-    hint = asyncio.run(ask(model, improvement, lambda *both: saved.append(both)))
-    assert hint is not None and [found for _, found in saved] == [None, hint]
-    assert [message["role"] for message in model.calls[1]] == ["user", "assistant", "tool"]
-    assert "confidence: " in model.calls[1][2]["content"]
-
-    model, saved = ScriptedModel(["Fuse.", "Fuse more.", written()]), []
-    assert asyncio.run(ask(model, improvement, lambda *both: saved.append(both))) is None
-    assert [found for _, found in saved] == [None, None]
-    assert [message["role"] for message in model.calls[1]] == ["user", "assistant", "user"]
-
-
 def test_the_model_that_is_named_is_asked(improvement, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test-0123456789")
     assert open_distiller(load_config()) is None
@@ -273,13 +260,6 @@ def test_an_episode_sees_no_learned_hints_where_they_are_turned_off(store, task)
     finish(session)
     sql = "SELECT 1 FROM hint_uses JOIN distilled_hints USING (hint_id) WHERE hint_uses.run_id = :run"
     assert store.rows(sql, {"run": session.run.id}) == []
-
-
-def test_without_a_distiller_nothing_is_asked(store, task):  # noqa: F811
-    session = taught_session(store, task, None)
-    finish(session)
-    assert progress(store, session.run) and table(store, session.run) == {}
-    assert [group.group for group in ledger.spent(store, session.run.id, "role")] == ["agent"]
 
 
 def go_on(store, task, before, teacher, **settings):  # noqa: F811

@@ -112,8 +112,14 @@ async def ask(
     def answer(likelihood: float | None, reasons: list[str]) -> Opinion:
         return Opinion.of(likelihood, reasons, model.name, config)
 
-    question = Question(prompt(task, candidate), TOOL, AGAIN, lambda message: answer(*read(message)))
-    return await structured.ask(model, question, save, lambda reason: answer(None, [f"no verdict: {reason}"]))
+    question = Question(
+        prompt(task, candidate),
+        TOOL,
+        AGAIN,
+        lambda message: answer(*read(message)),
+        lambda reason: answer(None, [f"no verdict: {reason}"]),
+    )
+    return await structured.ask(model, question, save)
 
 
 def prompt(task: Task, candidate: Candidate) -> str:

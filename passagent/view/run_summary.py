@@ -58,6 +58,7 @@ def run_facts(
                 "episodes": island.episodes,
                 "best_node": island.best_node,
                 "best_as": island.best_as,
+                "nodes": island.nodes,
                 "stagnant": island.stagnant,
             }
             | ({} if counts is None else {"statuses": counts.get(island.island, {})})

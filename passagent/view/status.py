@@ -144,13 +144,12 @@ def _rate(name: str, value: float) -> str:
 
 
 def _island_table(data: dict[str, Any]) -> str:
-    """A line for each island, with the episode under way on it."""
+    """A line for each island, with the episode under way on it; statuses where they were counted."""
     now = {episode["island"]: episode for episode in data["under_way"]}
     header = [">island", "role", ">episodes", ">best AS", ">episode", ">step", "doing", ">nodes", "statuses"]
     rows = []
     for island in data["islands"]:
         episode = now.get(island["island"])
-        statuses = island["statuses"]
         rows.append(
             [
                 str(island["island"]),
@@ -160,8 +159,8 @@ def _island_table(data: dict[str, Any]) -> str:
                 str(episode["episode"]) if episode else "-",
                 f"{episode['steps'] + 1}/{data['max_steps']}" if episode else "-",
                 _doing_text(episode) if episode else "-",
-                str(sum(statuses.values())),
-                statuses_text(statuses) or "none",
+                str(island["nodes"]),
+                statuses_text(island.get("statuses", {})) or "-",
             ]
         )
     return table(header, rows, drop=["nodes", "step", "episode", "role"], wrap=["doing", "statuses"])

@@ -93,7 +93,7 @@ class Site:
                 "collect": False,
                 "hints": False,
                 "bench": bool(views.benches(self.runs_dir)),
-                "library": views.has_library(self.library),
+                "library": self.library is not None and self.library.is_file(),
             },
             "is_file": False,
         }

@@ -31,6 +31,7 @@ from passagent.view.run_summary import (
     run_row,
     spending_table,
 )
+from passagent.view.trajectory import arguments_of
 from passagent.view.tree import layout, node_row
 
 PAGE = 50
@@ -214,12 +215,9 @@ def episode(store: Store, name: str, number: str) -> dict[str, Any]:
 
 
 def _arguments(call: dict[str, str]) -> dict[str, str]:
-    """A tool call's arguments, name to text; as they are where they are no JSON object."""
-    try:
-        arguments = json.loads(call["arguments"] or "{}")
-    except (ValueError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict):
+    """Return a tool call's arguments, name to text; as they are where they are no JSON object."""
+    arguments = arguments_of(call)
+    if arguments is None:
         return {"arguments": call["arguments"]}
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in arguments.items()}
 
@@ -308,15 +306,10 @@ def hints(store: Store) -> dict[str, Any]:
     return hint_data(store) | {"text": uplift_text}
 
 
-def has_library(path: Path | None) -> bool:
-    """Return whether there is a library to look at."""
-    return path is not None and path.is_file()
-
-
 def library(path: Path | None) -> dict[str, Any]:
     """The passes that are kept for later runs, the fastest first, and those that come with passagent."""
     kept: list[KeptPass] = []
-    if has_library(path):
+    if path is not None and path.is_file():
         with PassLibrary.open(path, to_look=True) as passes:
             kept = passes.all()
     return {"path": path, "kept": kept, "shipped": sorted(exemplars.shipped(), key=lambda one: one.task)}
@@ -324,7 +317,7 @@ def library(path: Path | None) -> dict[str, Any]:
 
 def kept_pass(path: Path | None, word: str) -> dict[str, Any]:
     """A pass of the library, by the beginning of its region's hash."""
-    if not has_library(path):
+    if path is None or not path.is_file():
         raise UsageError("there is no library here")
     with PassLibrary.open(path, to_look=True) as passes:
         return {"kept": passes.named(word)}
