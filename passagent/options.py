@@ -111,7 +111,7 @@ Root = Annotated[
 
 
 class ModelOptions(TypedDict, total=False):
-    """Who writes passes."""
+    """Options of the model that writes passes."""
 
     model: Annotated[
         str | Several | None,
@@ -125,7 +125,7 @@ class ModelOptions(TypedDict, total=False):
 
 
 class SpendingOptions(TypedDict, total=False):
-    """What models may cost."""
+    """Limits to the cost of models."""
 
     max_tokens: Annotated[int | None, Option(key="search.max_tokens", shown="no limit")]
     max_cost: Annotated[float | None, Option(key="search.max_cost", shown="no limit")]
@@ -174,7 +174,7 @@ class PoolOptions(TypedDict, total=False):
 
 
 class LibraryOptions(TypedDict, total=False):
-    """What is kept across runs."""
+    """Options of the passes that are kept across runs."""
 
     library: Library
     exclude: Annotated[Several | None, Option(key="experience.exclude", metavar="TASKS", is_rare=True)]

@@ -24,7 +24,7 @@ from passagent.models.types import Message, Model, Reply, ToolSpec
 from passagent.tasks import Task
 
 ROLE = "hint_distiller"
-"""Of its calls in the ledger."""
+"""The role of its calls in the ledger."""
 MAX_DIFF = 8_000
 """Tokens of the difference that are shown; and of the subgraphs' speedups: MAX_SPEEDUPS."""
 MAX_SPEEDUPS = 1_000
@@ -67,24 +67,24 @@ class Side:
 
 @dataclass(frozen=True)
 class Improvement:
-    """What an episode did that ended with progress."""
+    """An episode that ended with progress."""
 
     task: Task
     target: str
     """`cpu` or `cuda`."""
     diagnosis: Diagnosis
-    """Of where it started."""
+    """The diagnosis of its start."""
     before: Side | None
     """Its parent; None: the task itself."""
     after: Side
     """Its best candidate."""
     hint_id: str
-    """Of the hint that comes of it."""
+    """The id of the hint that comes of it."""
     source: str
 
     @property
     def dtypes(self) -> list[str]:
-        """Of the task's subgraphs, each once."""
+        """The dtypes of the task's subgraphs, each once."""
         return sorted({subgraph.dtype for subgraph in self.task.subgraphs})
 
 
@@ -143,8 +143,8 @@ def read(message: Message, improvement: Improvement) -> LearnedHint:
         hint = LearnedHint.model_validate({**fields, "id": improvement.hint_id, "source": improvement.source})
     except ValidationError as error:
         first = error.errors()[0]
-        said = first["msg"].removeprefix("Value error, ")
-        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {said}") from None
+        message_text = first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {message_text}") from None
     operators, dtypes = frozenset(improvement.task.operators), frozenset(improvement.dtypes)
     if not fitness(hint, Situation(hint.trigger[0], operators, improvement.target, dtypes)):
         raise ValueError("context: it leaves out the very task that the hint comes from")

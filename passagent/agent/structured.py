@@ -19,12 +19,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Question(Generic[T]):
-    """What a model is asked."""
+    """A question to a model."""
 
     prompt: str
     tool: ToolSpec
     again: str
-    """What follows a malformed reply; `{reason}` stands for what is wrong with it."""
+    """The message after a malformed reply; `{reason}` stands for what is wrong with it."""
     read: Callable[[Message], T]
     """Reads a reply. Raises ValueError with what is wrong."""
     give_up: Callable[[str], T]

@@ -109,12 +109,12 @@ def fold(messages: list[Message], budget: int, overhead: int = 0) -> Sent:
 
 
 class _Folded:
-    """Which messages are sent in which short form; it grows as the conversation is gone through."""
+    """The messages and their short forms; it grows as the conversation is gone through."""
 
     def __init__(self, messages: list[Message], overhead: int) -> None:
         self.messages, self.estimate, self.ratio = messages, overhead, 1.0
         self.short: dict[int, Message] = {}
-        """What is sent in place of a message."""
+        """Short forms, by the place of the message."""
         self.dropped = range(0)
         """Messages that are left out, with `note` in their place."""
         self.note: Message | None = None

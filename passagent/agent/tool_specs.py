@@ -1,4 +1,4 @@
-"""What a tool is, and the words that our agent's tools share with those served over MCP.
+"""The definition of a tool, and the words that our agent's tools share with those served over MCP.
 
 Our agent has a workspace: its tools work on the files there; each one's schema stands beside its function. A
 client of `passagent mcp` sends its own files along (view/mcp/served_tools.py).
@@ -6,16 +6,15 @@ client of `passagent mcp` sends its own files along (view/mcp/served_tools.py).
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from types import TracebackType
+from typing import Annotated, Any, NamedTuple, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from passagent.experience.code_search import KINDS
 from passagent.models.types import ToolSpec
-
-if TYPE_CHECKING:
-    from passagent.agent.evaluator_tool import PendingEvaluations
 
 EDITOR, CHECK, EVALUATOR, KNOWLEDGE = "file_editor", "check", "pass_evaluator", "search_knowledge"
 PROFILE, CODE = "profile", "search_code"
@@ -25,12 +24,79 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Answer:
-    """What a tool's call led to."""
+    """The answer to a tool's call."""
 
     text: str
     """For the model."""
     data: dict[str, Any] = field(default_factory=dict)
     """For programs, stored beside the text as the message's `data` (models/types.py)."""
+
+
+MOST = 2
+"""Evaluations of an episode under way at once."""
+
+
+class Late(NamedTuple):
+    """The result of an evaluation that was not waited for."""
+
+    call_id: str
+    answer: Answer
+
+
+class PendingEvaluations:
+    """Evaluations whose results the model has not seen yet, the oldest first.
+
+    An async context: at its end what is under way is waited for, and cancelled if the episode is.
+    """
+
+    def __init__(self, compare: Callable[[str, Answer], Answer] = lambda call_id, answer: answer) -> None:
+        """`compare(call_id, answer)` puts a version's standing before the evaluator's answer."""
+        self._compare = compare
+        self._tasks: dict[str, asyncio.Future[Answer]] = {}
+
+    @property
+    def used(self) -> int:
+        """Count the evaluations that these use: a candidate that gives no plan uses none."""
+        return sum(_uses_one(task) for task in self._tasks.values())
+
+    def start(self, call_id: str, work: Awaitable[Answer]) -> None:
+        """Evaluate from now on; `work` gives the evaluator's answer."""
+        self._tasks[call_id] = asyncio.ensure_future(work)
+
+    async def room(self) -> None:
+        """Wait until one more evaluation may be under way."""
+        while len(running := [task for task in self._tasks.values() if not task.done()]) >= MOST:
+            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+
+    def take(self) -> Late | None:
+        """Return the oldest result that is there, once. Raises what its evaluation raised."""
+        call_id = next((name for name, task in self._tasks.items() if task.done()), None)
+        if call_id is None:
+            return None
+        answer = self._compare(call_id, self._tasks.pop(call_id).result())
+        return Late(call_id, Answer(f"[result of {EVALUATOR}, call {call_id}]\n{answer.text}", answer.data))
+
+    async def settle(self) -> None:
+        """Wait until all results are there."""
+        if self._tasks:
+            await asyncio.wait(self._tasks.values())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind and not issubclass(kind, Exception):
+            for task in self._tasks.values():
+                task.cancel()
+        # what one of them raises is either being raised, or is raised again on resume
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+
+def _uses_one(task: asyncio.Future[Answer]) -> bool:
+    has_result = task.done() and not task.cancelled() and task.exception() is None
+    return not has_result or task.result().data["evaluation"]["is_run"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +109,7 @@ class Tool:
     """`replay(arguments, data, call_id)`: do to the workspace what a call did whose answer carries `data`; a
     resume begins with it."""
     pending: PendingEvaluations | None = None
-    """What its calls began and did not wait for."""
+    """Evaluations that its calls began and did not wait for."""
 
 
 RECORDS = (
@@ -82,7 +148,7 @@ def described(text: str) -> Callable[[Method], Method]:
 
 
 def method_spec(name: str, method: Callable[..., Any]) -> ToolSpec:
-    """Return what a client is told of a tool: its docstring, and its signature as a JSON schema."""
+    """Return what a client sees of a tool: its docstring, and its signature as a JSON schema."""
     properties, required = dict[str, Any](), list[str]()
     hints = get_type_hints(method, include_extras=True)
     for parameter in list(inspect.signature(method).parameters.values())[2:]:  # after self and caller
@@ -122,4 +188,4 @@ CODE_SPEC = ToolSpec(
         ["query"],
     ),
 )
-"""The same for our agent and for clients."""
+"""Our agent and clients have this tool in common."""

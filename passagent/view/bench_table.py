@@ -63,13 +63,13 @@ def unseen_text(both: Sequence[Unseen]) -> str:
     header = ["compiler", ">tasks", ">held out", ">AS seen", ">AS unseen", ">unseen/seen"]
     rows = [
         [
-            one.compiler,
-            str(one.tasks),
-            str(one.subgraphs),
-            *(_figure("as_score", score) for score in (one.as_seen, one.as_unseen)),
-            number(one.ratio, 3),
+            author.compiler,
+            str(author.tasks),
+            str(author.subgraphs),
+            *(_figure("as_score", score) for score in (author.as_seen, author.as_unseen)),
+            number(author.ratio, 3),
         ]
-        for one in both
+        for author in both
     ]
     return table(header, rows, indent="")
 
@@ -96,9 +96,9 @@ def suite_text(lines: Sequence[Line]) -> str:
 
 
 def suite_data(lines: Sequence[Line]) -> list[dict[str, Any]]:
-    """The same as plain data; shares from 0 to 1."""
+    """Return the lines as plain data; shares from 0 to 1."""
     return [
-        asdict(line) | {"fast": {f"{p:g}": asdict(one) for p, one in line.fast.items()}} for line in lines
+        asdict(line) | {"fast": {f"{p:g}": asdict(share) for p, share in line.fast.items()}} for line in lines
     ]
 
 
@@ -119,15 +119,20 @@ def losses_text(found: Losses) -> str:
         table([what, ">subgraphs", ">share (%)"], spread, indent=""),
     ]
     if found.causes:
-        slower = sum(one.subgraphs for one in found.causes)
+        slower = sum(cause.subgraphs for cause in found.causes)
         rows = [
-            [one.name, str(one.subgraphs), number(100 * one.subgraphs / slower, 1), number(one.median, 2)]
-            for one in found.causes
+            [
+                cause.name,
+                str(cause.subgraphs),
+                number(100 * cause.subgraphs / slower, 1),
+                number(cause.median, 2),
+            ]
+            for cause in found.causes
         ]
         parts.append(table(["slower, because of", ">subgraphs", ">share (%)", ">median"], rows, indent=""))
     rows = [
-        [one.name, str(one.subgraphs), str(one.slower), str(one.wrong), number(one.median, 2)]
-        for one in found.categories
+        [cause.name, str(cause.subgraphs), str(cause.slower), str(cause.wrong), number(cause.median, 2)]
+        for cause in found.categories
     ]
     parts.append(table(["category", ">subgraphs", ">slower", ">wrong", ">median"], rows, indent=""))
     return "\n\n".join(parts)
@@ -184,18 +189,18 @@ class BenchProgress(Screen, measure.Watch):
         super().__init__(stream, lambda: self._now)
 
     def begin(self, work: Work) -> None:
-        """See Watch.begin."""
+        """Show what is measured now."""
         measured = self.count - self._before
         remaining = self.elapsed_s / measured * (self.total - self.count) if measured else None
         left_text = "" if remaining is None else f", {clock(remaining)} left"
         self._now = f"{self.count}/{self.total}{left_text}: {work.task.name} {work.compiler}"
 
     def say(self, text: str) -> None:
-        """See Watch.say."""
+        """Print a line."""
         self.print(f"          {text}")
 
     def search(self, store: Store, run: Run) -> OnEvent:
-        """See Watch.search."""
+        """Return what prints the events of a search."""
         roles = {island.island: island.role for island in runs.islands(store, run.id)}
 
         def on_event(event: Event) -> None:
@@ -205,7 +210,7 @@ class BenchProgress(Screen, measure.Watch):
         return on_event
 
     def done(self, row: Row) -> None:
-        """See Watch.done."""
+        """Print a result."""
         self.count += 1
         result = f"not measured: {row.error}"
         if row.left and row.error is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from passagent.data.collect.campaign import Collected
@@ -31,7 +32,7 @@ def data(summaries: list[Summary]) -> list[dict[str, Any]]:
 
 
 def all_data(collected: Collected) -> dict[str, Any]:
-    """What came of a collection as plain data: what `passagent collect --json` prints."""
+    """Return a collection as plain data, as `passagent collect --json` prints it."""
     return {
         "runs_dir": str(collected.runs_dir),
         "table": data(collected.summaries),
@@ -46,41 +47,27 @@ def all_data(collected: Collected) -> dict[str, Any]:
 
 def figures_table(summaries: list[Summary]) -> TableData:
     """Return the figures below each other, a column for each model: 80 columns hold one or two."""
-    rows = [
-        ("runs", [str(summary.runs) for summary in summaries]),
-        (f"kept at AS > {KEPT_ABOVE:g}", [_of(summary.kept, summary.kept_share()) for summary in summaries]),
+    figures: list[tuple[str, Callable[[Summary], str]]] = [
+        ("runs", lambda s: str(s.runs)),
+        ("not finished", lambda s: str(s.unfinished)),
+        (f"kept at AS > {KEPT_ABOVE:g}", lambda s: _with_share(s.kept, s.kept_share())),
+        ("with a correct pass", lambda s: _with_share(s.correct, s.correct / s.runs if s.runs else None)),
+        ("AS, geometric mean", lambda s: number(s.as_score)),
+        ("median steps", lambda s: "-" if s.steps is None else f"{s.steps:g}"),
+        ("median evaluations", lambda s: "-" if s.evaluations is None else f"{s.evaluations:g}"),
         (
-            "with a correct pass",
-            [_of(summary.correct, _share(summary.correct, summary.runs)) for summary in summaries],
+            "AS reached by the first evaluation",
+            lambda s: "-" if s.first_share is None else f"{s.first_share:.1%}",
         ),
-        ("AS, geometric mean", [number(summary.as_score) for summary in summaries]),
-        ("median steps", [_plain(summary.steps) for summary in summaries]),
-        ("median evaluations", [_plain(summary.evaluations) for summary in summaries]),
-        ("AS reached by the first evaluation", [_percent(summary.first_share) for summary in summaries]),
-        (
-            "pass -> fail -> pass, of the correct",
-            [_of(summary.went_back, summary.went_back_share()) for summary in summaries],
-        ),
-        ("tokens", [thousands(summary.tokens) for summary in summaries]),
-        ("cost", [f"${summary.cost:.2f}" for summary in summaries]),
+        ("pass -> fail -> pass, of the correct", lambda s: _with_share(s.went_back, s.went_back_share())),
+        ("tokens", lambda s: thousands(s.tokens)),
+        ("cost", lambda s: f"${s.cost:.2f}"),
     ]
-    if any(summary.unfinished for summary in summaries):
-        rows.insert(1, ("not finished", [str(summary.unfinished) for summary in summaries]))
+    if not any(summary.unfinished for summary in summaries):
+        del figures[1]
     header = ["figure", *(f">{summary.model}" for summary in summaries)]
-    return TableData(header, [[name, *cells] for name, cells in rows], indent="")
+    return TableData(header, [[name, *map(cell, summaries)] for name, cell in figures], indent="")
 
 
-def _share(count: int, of: int) -> float | None:
-    return count / of if of else None
-
-
-def _of(count: int, share: float | None) -> str:
+def _with_share(count: int, share: float | None) -> str:
     return str(count) if share is None else f"{count} ({share:.1%})"
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.1%}"
-
-
-def _plain(value: float | None) -> str:
-    return "-" if value is None else f"{value:g}"

@@ -18,8 +18,8 @@ def evaluation_text(evaluation: Evaluation) -> str:
     if evaluation.timing == "interpreter":
         parts.append("Triton's interpreter: matching, results and integrity are judged, time is not.")
     if evaluation.es:
-        shown = "  ".join(f"{t}: {value:.3f}" for t, value in evaluation.es.items() if int(t) >= -6)
-        parts.append(f"ES(t)  {shown}")
+        scores_text = "  ".join(f"{t}: {value:.3f}" for t, value in evaluation.es.items() if int(t) >= -6)
+        parts.append(f"ES(t)  {scores_text}")
     if evaluation.gmean_speedup is not None:
         parts.append(
             f"speedup over the correct graphs (geometric mean): {evaluation.gmean_speedup:.3f}; "
@@ -47,14 +47,16 @@ def graph_table(evaluation: Evaluation) -> TableData:
     """Return a row for each graph; the notes say what the figures are, and which are stated for a pace."""
     header = ["graph", "dtype", "status", ">speedup [95%]", ">eager ms", ">compiled ms"]
     header += [">max diff", ">matches"]
-    beside = [f">vs {evaluation.reference}"] if any(graph.vs_reference for graph in evaluation.graphs) else []
+    reference_columns = (
+        [f">vs {evaluation.reference}"] if any(graph.vs_reference for graph in evaluation.graphs) else []
+    )
     rows = [
         [
             graph.name,
             graph.dtype,
             graph.status + (" (unstable)" if graph.unstable else ""),
             _shown(graph.speedup),
-            *[_shown(graph.vs_reference) for _ in beside],
+            *[_shown(graph.vs_reference) for _ in reference_columns],
             number(graph.eager_ms, 4),
             number(graph.compiled_ms, 4),
             "-" if graph.max_abs_diff is None else f"{graph.max_abs_diff:.2g}",
@@ -62,7 +64,7 @@ def graph_table(evaluation: Evaluation) -> TableData:
         ]
         for graph in evaluation.graphs
     ]
-    header[4:4] = beside
+    header[4:4] = reference_columns
     notes = []
     if any(graph.speedup for graph in evaluation.graphs) and "estimator" in evaluation.protocol:
         notes.append(evaluation.protocol["estimator"])

@@ -1,6 +1,6 @@
-"""What Python gets back: an evaluation, a run and its nodes, a benchmark, a collection, all for notebooks.
+"""Objects for Python and notebooks: an evaluation, a run and its nodes, a benchmark, a collection.
 
-A Run reads the store each time that it is asked, so that it tells of a live run, too.
+A Run reads the store each time that it is asked, so that it follows a live run.
 """
 
 from __future__ import annotations
@@ -119,10 +119,10 @@ class Result(Shown):
 
 @dataclass(frozen=True)
 class Plan(Shown):
-    """What the host code of a pass decided, recorded (docs/plans.md). `evaluate` takes it as it is."""
+    """The recorded decisions of a pass's host code (docs/plans.md). `evaluate` takes it as it is."""
 
     files: dict[str, str] = field(repr=False)
-    """As `passagent best` writes them to plans.pass: name to text."""
+    """Name to text, as `passagent best` writes them to plans.pass."""
 
     @functools.cached_property
     def recording(self) -> Recording:
@@ -150,9 +150,9 @@ class Node:
     state: str
     """`proposed`, `evaluating` or `done`."""
     status: str | None
-    """Of its evaluation; None until it is done."""
+    """Its evaluation's; None until it is done."""
     as_score: float | None
-    """Of its first measurement; `Run.best` has that of all its measurements."""
+    """AS of its first measurement; `Run.best` has that of all its measurements."""
     note: str
     """First line of the first pass's docstring."""
     runs_dir: Path = field(repr=False)
@@ -250,7 +250,7 @@ class Run(Shown):
 
 @dataclass(frozen=True)
 class Bench(Shown):
-    """What a benchmark measured."""
+    """A benchmark's measurements."""
 
     measured: Measured = field(repr=False)
     """All of it: `summaries` (a line for each compiler), `rows` (a task with a compiler), `failed`."""
@@ -292,7 +292,7 @@ class Bench(Shown):
 
 @dataclass(frozen=True)
 class Collection(Shown):
-    """What a collection made. Its trials are runs: `open_run(id, runs_dir=...)` opens one."""
+    """The trials of a collection. Its trials are runs: `open_run(id, runs_dir=...)` opens one."""
 
     collected: Collected = field(repr=False)
     """All of it: `summaries` (of each model), `unfinished` and `failed` trials, `broken` tasks."""

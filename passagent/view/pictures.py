@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from passagent.data.bench.summary import Summary
 
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
-"""Okabe and Ito's palette: told apart by colour-blind people."""
+"""Okabe and Ito's palette, which colour-blind people can read."""
 GREY = "#999999"
 STYLE: Any = {
     "font.size": 11,
@@ -137,9 +137,9 @@ def _chart(chart: dict[str, Any], title: str) -> Draw:
             if line.get("scale"):
                 place = axes.twinx()
                 place.set_ylabel(line["label"], color=colour)
-            known = [(at, value) for at, value in zip(x, line["values"], strict=True) if value is not None]
+            points = [(at, value) for at, value in zip(x, line["values"], strict=True) if value is not None]
             style = _MARKS[line["kind"]]
-            place.plot(*zip(*known, strict=True), color=colour, label=line["label"], **style)
+            place.plot(*zip(*points, strict=True), color=colour, label=line["label"], **style)
             if line.get("low", [None])[0] is not None:
                 low, high = (
                     [math.nan if end is None else end for end in line[side]] for side in ("low", "high")

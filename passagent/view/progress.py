@@ -124,16 +124,16 @@ class CollectProgress(Screen, campaign.Watch):
         super().__init__(stream, lambda: self._status)
 
     def event(self, pair: Pair, event: Event) -> None:
-        """See Watch.event."""
+        """Print what a conversation notes."""
         if isinstance(event, events.Noted):
             self.say(f"{pair}: {event.message}")
 
     def say(self, text: str) -> None:
-        """See Watch.say."""
+        """Print a remark."""
         self.print(f"        note: {text}")
 
     def tick(self, budget: CollectionBudget) -> None:
-        """See Watch.tick."""
+        """Renew the line about all trials."""
         now = time.monotonic()
         if not self.is_terminal and now - self._printed_at < STATUS_EVERY_S:
             return
@@ -149,7 +149,7 @@ class CollectProgress(Screen, campaign.Watch):
             self.print(f"[{clock(self.elapsed_s):>5}] {self._status}")
 
     def ended(self, outcome: Outcome, error: str | None) -> None:
-        """See Watch.ended. A trial that a person or the budget stopped is not shown."""
+        """Print a result. A trial that a person or the budget stopped is not shown."""
         if error is not None:
             self.print(f"{'':7} {outcome.task} trial {outcome.trial}: failed: {error}")
         if error is not None or not outcome.is_done:

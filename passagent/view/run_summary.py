@@ -1,4 +1,4 @@
-"""What became of a run: as plain data for `--json`, and as text for people."""
+"""The summary of a run: as plain data for `--json`, and as text for people."""
 
 from __future__ import annotations
 
@@ -142,18 +142,18 @@ def score_data(node: Node, evaluation: Evaluation | None) -> dict[str, Any]:
 
     The first AS alone where a round failed, nothing where it has no score under the run's present conditions.
     """
-    known = evaluation if node.as_score is not None and evaluation and evaluation.status == "ok" else None
+    confirmed = evaluation if node.as_score is not None and evaluation and evaluation.status == "ok" else None
     return {
-        "as_score": known.as_score if known else node.as_score,
-        "as_low": known.as_low if known else None,
-        "as_high": known.as_high if known else None,
+        "as_score": confirmed.as_score if confirmed else node.as_score,
+        "as_low": confirmed.as_low if confirmed else None,
+        "as_high": confirmed.as_high if confirmed else None,
         "first_as": node.as_score,
-        "measured_again": known is not None and "rounds" in known.protocol,
+        "measured_again": confirmed is not None and "rounds" in confirmed.protocol,
     }
 
 
 def finalists_text(found: list[dict[str, Any]]) -> str:
-    """Who won, by how much, and whether that is sure; empty without a series."""
+    """Say who won, by how much, and whether that is sure; empty without a series."""
     if not found:
         return ""
     first, *others = found
@@ -266,13 +266,13 @@ _LIMITS = {
 
 
 def _wider(data: dict[str, Any], config: Config) -> str:
-    """What a finished run needs to go on: more episodes, or another one of its limits changed."""
+    """Say what a finished run needs to go on: more episodes, or another one of its limits changed."""
     if data["state"] != "finished":
         return ""
     if data["episodes"] >= data["iters"]:
         return f" --iters {data['iters'] * 2}"
-    given = [flag for key, flag in _LIMITS.items() if getattr(config.search, key) is not None]
-    return f" with a wider limit ({', '.join(given)})" if given else ""  # each command has --max-time anew
+    flags = [flag for key, flag in _LIMITS.items() if getattr(config.search, key) is not None]
+    return f" with a wider limit ({', '.join(flags)})" if flags else ""  # each command has --max-time anew
 
 
 def maker_text(store: Store, node: Node) -> str:

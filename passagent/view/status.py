@@ -92,9 +92,9 @@ def status_text(store: Store, data: dict[str, Any]) -> str:
     who = who if data["is_driven"] else "no process works on it"
     reason = f" ({data['reason']})" if data["reason"] else ""
     is_asked = data["is_driven"] and data["wanted"] != "run"
-    wanted = f", asked to {data['wanted'].replace('_', ' ')}" if is_asked else ""
+    wanted_text = f", asked to {data['wanted'].replace('_', ' ')}" if is_asked else ""
     head = f"run {name}: {data['task']}, {data['model']}, {data['device']}"
-    lines = [f"{head}: {data['state']}{reason}{wanted}; {who}"]
+    lines = [f"{head}: {data['state']}{reason}{wanted_text}; {who}"]
     if best is None:
         lines.append("best so far: nothing correct yet")
     else:
@@ -168,8 +168,8 @@ def _island_table(data: dict[str, Any]) -> str:
 
 def _versions_text(versions: dict[str, str]) -> str:
     """`on each: passagent 0.1.0, torch 2.13.0, triton 3.9.0`."""
-    shown = (f"{name} {version}" for name, version in versions.items() if name != "evaluator")
-    return f"on each: {', '.join(shown)}"
+    versions_text = (f"{name} {version}" for name, version in versions.items() if name != "evaluator")
+    return f"on each: {', '.join(versions_text)}"
 
 
 def _doing_text(episode: dict[str, Any]) -> str:

@@ -67,8 +67,8 @@ class TableData:
     """Lines below the table."""
 
     def __str__(self) -> str:
-        shown = [table(self.header, self.rows, self.indent, self.drop)] if self.rows else []
-        return "\n".join([*shown, *self.notes])
+        table_text = [table(self.header, self.rows, self.indent, self.drop)] if self.rows else []
+        return "\n".join([*table_text, *self.notes])
 
     def markdown(self) -> str:
         """Write the table as Markdown."""

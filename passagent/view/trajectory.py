@@ -25,7 +25,7 @@ def print_trajectory(trajectory: Trajectory, console: Console) -> None:
     """Print the episode; long texts are cut, `--json` has them whole."""
     for line in _header(trajectory):
         console.print(plain(line))
-    made = {node.call_id: node for node in trajectory.nodes}
+    nodes_by_call = {node.call_id: node for node in trajectory.nodes}
     for position, turn in enumerate(trajectory.messages, 1):
         message = turn.message
         is_opening = position <= 2 and message["role"] != "assistant"
@@ -34,7 +34,7 @@ def print_trajectory(trajectory: Trajectory, console: Console) -> None:
         _cut_text(console, message["content"], HEAD if is_opening else MAX_LINES, style)
         for call in message.get("tool_calls", ()):
             console.print(_call(call))
-        if node := made.get(message.get("tool_call_id", "")):
+        if node := nodes_by_call.get(message.get("tool_call_id", "")):
             console.print(plain(_node(node, trajectory), "bold"))
 
 
@@ -137,7 +137,7 @@ _TEXTS = ("content", "value", "message")
 
 
 def summary_text(out: str, summary: Summary) -> str:
-    """What an export wrote."""
+    """Sum up what an export wrote."""
     files = ", ".join(f"{name} ({rows})" for name, rows in sorted(summary.files.items()))
     lines = [
         f"{out}: {counted(summary.examples, 'example')}, {counted(summary.rows, 'row')} of "
@@ -159,8 +159,8 @@ def summary_text(out: str, summary: Summary) -> str:
 
 
 def stats_text(directory: str, manifest: dict[str, Any], rows: Iterable[dict[str, Any]]) -> str:
-    """What an export holds: by model, and by task."""
-    known = {row["id"]: row for row in rows}
+    """Sum up what an export holds: by model, and by task."""
+    records = {row["id"]: row for row in rows}
     lines = [
         f"{directory}: {counted(manifest['examples'], 'example')}, {counted(manifest['rows'], 'row')}, "
         f"format {manifest['format']}",
@@ -169,14 +169,16 @@ def stats_text(directory: str, manifest: dict[str, Any], rows: Iterable[dict[str
     ]
     for name in ("model", "task"):
         groups = dict[str, list[dict[str, Any]]]()
-        for row in known.values():
+        for row in records.values():
             groups.setdefault(row[name], []).append(row)
-        shown = [[key, *_figures(group)] for key, group in sorted(groups.items())]
+        model_rows = [[key, *_figures(group)] for key, group in sorted(groups.items())]
         lines += [
-            table([name, ">examples", ">best AS", ">median AS", ">median steps", ">median tokens"], shown),
+            table(
+                [name, ">examples", ">best AS", ">median AS", ">median steps", ">median tokens"], model_rows
+            ),
             "",
         ]
-    ends = Counter(row["status"] or "without a candidate" for row in known.values())
+    ends = Counter(row["status"] or "without a candidate" for row in records.values())
     lines.append("status: " + ", ".join(f"{count} {name}" for name, count in ends.most_common()))
     return "\n".join(lines)
 

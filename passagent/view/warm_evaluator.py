@@ -56,8 +56,8 @@ class Evaluator:
 
         judges = Judges(self._pool.evaluate, self._model)
         with Store.open(self._runs_dir) if self._runs_dir is not None else nullcontext() as store:
-            known = await judged(judges, store, as_task(task), _candidate(candidate), self._config, fresh)
-        return Result(known.evaluation, known.measured_at, known.from_store)
+            result = await judged(judges, store, as_task(task), _candidate(candidate), self._config, fresh)
+        return Result(result.evaluation, result.measured_at, result.from_store)
 
     def close(self) -> None:
         """End its processes; an evaluation that is under way raises InfrastructureError."""

@@ -37,8 +37,13 @@ def why_data(store: Store, node: Node) -> dict[str, Any]:
         "best_node": best.id if best else None,
         "chain": _chain(store, run, node),
         "profiles": [
-            {"deep": one.deep, "text": one.text, "record": json.loads(one.record), "at": one.created_at}
-            for one in nodes.profiles_of(store, node)
+            {
+                "deep": profile.deep,
+                "text": profile.text,
+                "record": json.loads(profile.record),
+                "at": profile.created_at,
+            }
+            for profile in nodes.profiles_of(store, node)
         ],
     }
 
@@ -56,13 +61,15 @@ def _chain(store: Store, run: Run, node: Node) -> list[dict[str, Any]]:
     if origin is not None:
         chain = _chain(store, runs.get_run(store, origin.run_id), origin)
         before = nodes.get_files(store, origin)
-    told: dict[int, dict[str, Any]] = {}
+    episode_facts: dict[int, dict[str, Any]] = {}
     for step in steps:
         files = nodes.get_files(store, step)
-        if step.episode_id not in told:
-            told[step.episode_id] = _episode_data(store, run, episodes.get_episode(store, step.episode_id))
+        if step.episode_id not in episode_facts:
+            episode_facts[step.episode_id] = _episode_data(
+                store, run, episodes.get_episode(store, step.episode_id)
+            )
         chain.append(_step_data(store, step, files, changes(before, files)))
-        chain[-1]["episode"] = told[step.episode_id]
+        chain[-1]["episode"] = episode_facts[step.episode_id]
         before = files
     return chain
 
@@ -152,10 +159,10 @@ def why_text(store: Store, data: dict[str, Any]) -> Text:
     text.append(f": {_score(last)}{best if data['best_node'] else ''}\n")
     text.append(f"{counted(len(data['chain']), 'step')} in {counted(count, 'episode')} from the task\n\n")
     text.append(f"task {data['task']} on {data['device']}, eager: AS 1\n", "bold")
-    shown, before = None, None
+    last_episode, before = None, None
     for step in data["chain"]:
-        if step["episode"] is not shown:
-            shown = step["episode"]
+        if step["episode"] is not last_episode:
+            last_episode = step["episode"]
             _append_episode(text, step, data["run"])
         _append_step(text, step, before)
         before = step
@@ -234,7 +241,7 @@ def _score(step: dict[str, Any]) -> str:
 
 
 def _diagnosis(found: dict[str, Any]) -> str:
-    """What limits a candidate, by its figures where it was timed; else the beginning of what was said."""
+    """Say what limits a candidate, by its figures where it was timed; else the beginning of what was said."""
     graphs = found.get("graphs", ())
     if not graphs:
         return short_note(found["text"], 200)

@@ -26,16 +26,18 @@ def list_passes(path: str | None, as_json: bool) -> None:
         passes = library.all()
     rows = [
         [
-            _short(kept),
-            kept.operators,
-            kept.device,
-            kept.torch,
-            f"{kept.speedup:.2f}x of {kept.reference}",
-            kept.status if kept.verified_at is None else f"{kept.status}, verified {kept.verified_at[:10]}",
+            _short(record),
+            record.operators,
+            record.device,
+            record.torch,
+            f"{record.speedup:.2f}x of {record.reference}",
+            record.status
+            if record.verified_at is None
+            else f"{record.status}, verified {record.verified_at[:10]}",
         ]
-        for kept in passes
+        for record in passes
     ]
-    data = {"library": str(library.path), "passes": [kept.data() for kept in passes]}
+    data = {"library": str(library.path), "passes": [record.data() for record in passes]}
     header = ["region", "operators", "device", "torch", ">speedup", "status"]
     print_answer(as_json, data, lambda: table(header, rows))
 
@@ -43,10 +45,10 @@ def list_passes(path: str | None, as_json: bool) -> None:
 def show(word: str, path: str | None, as_json: bool) -> None:
     """Print all that is known of a pass. Raises UsageError."""
     with PassLibrary.open(path, create=False) as library:
-        kept = library.named(word)
-    data = kept.data()
+        record = library.named(word)
+    data = record.data()
     lines = [f"{f'{key}:':<13}{value}" for key, value in data.items() if key != "files" and value is not None]
-    lines += [f"\n--- {name}\n{text.rstrip()}" for name, text in kept.sources.items()]
+    lines += [f"\n--- {name}\n{text.rstrip()}" for name, text in record.sources.items()]
     print_answer(as_json, data, lambda: "\n".join(lines))
 
 
@@ -59,24 +61,24 @@ def verify(words: Sequence[str], path: str | None, device: str, as_json: bool) -
     from passagent.view.warm_evaluator import Evaluator
 
     name, torch = find_devices(device)[0].model, version("torch")
-    results: list[dict[str, object]] = []
+    results: list[dict[str, str]] = []
     with PassLibrary.open(path, create=False) as library:
         passes = [library.named(word) for word in words] or library.all()
-        for dispatch, reference in sorted({(kept.dispatch, kept.reference) for kept in passes}):
+        for dispatch, reference in sorted({(record.dispatch, record.reference) for record in passes}):
             settings = {"evaluator.dispatch": dispatch, "evaluator.reference": reference}
             with Evaluator(device=device, settings=settings) as evaluator:
-                for kept in passes:
-                    if (kept.dispatch, kept.reference) != (dispatch, reference):
+                for record in passes:
+                    if (record.dispatch, record.reference) != (dispatch, reference):
                         continue
-                    if (kept.device, kept.torch.partition("+")[0]) != (name, torch.partition("+")[0]):
-                        status, why = "elsewhere", f"of {kept.device} with torch {kept.torch}"
+                    if (record.device, record.torch.partition("+")[0]) != (name, torch.partition("+")[0]):
+                        status, why = "elsewhere", f"of {record.device} with torch {record.torch}"
                     else:
-                        status, why = _evaluated(kept, evaluator)
-                        library.note(kept, status)
-                    result = {"instance": kept.instance, "operators": kept.operators}
+                        status, why = _evaluated(record, evaluator)
+                        library.note(record, status)
+                    result = {"instance": record.instance, "operators": record.operators}
                     results.append(result | {"status": status, "why": why})
                     if not as_json:
-                        print(f"{_short(kept)} {kept.operators}: {status}{f', {why}' if why else ''}")
+                        print(f"{_short(record)} {record.operators}: {status}{f', {why}' if why else ''}")
     if as_json:
         print(json.dumps({"library": str(library.path), "passes": results}))
     failed = [result for result in results if result["status"] not in ("ok", "elsewhere")]

@@ -127,8 +127,8 @@ def _text(listed: list[dict[str, Any]]) -> str:
             f"{price['input']:g} / {price['output']:g}" if price else "unknown",
         ])  # fmt: skip
     header = ["role", "model", ">weight", "address", "key", "USD per million in / out"]
-    shown = table(header, rows, indent="", drop=["weight", "address"])
-    return shown + f"\nprices of {read_prices()[0]}; configs/prices.yaml, --price"
+    models_table = table(header, rows, indent="", drop=["weight", "address"])
+    return models_table + f"\nprices of {read_prices()[0]}; configs/prices.yaml, --price"
 
 
 def _check_text(checks: list[dict[str, Any]]) -> str:

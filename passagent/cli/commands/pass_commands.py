@@ -48,15 +48,15 @@ def evaluate(task_path: str, options: EvalOptions, as_json: bool) -> None:
     candidate = Candidate.from_dir(options["pass_dir"] or task.path / "pass_dir")
     model = validator.open_validator(config)  # a wrong one is an error before anything is measured
     with Store.open(options["runs_dir"]) as store:
-        known = asyncio.run(_evaluate(store, task, candidate, config, model, options["fresh"]))
-    evaluation = known.evaluation
+        result = asyncio.run(_evaluate(store, task, candidate, config, model, options["fresh"]))
+    evaluation = result.evaluation
     data = json.loads(evaluation.model_dump_json())  # it knows how to write nan and inf
-    data |= {"measured_at": known.measured_at, "from_store": known.from_store}
+    data |= {"measured_at": result.measured_at, "from_store": result.from_store}
     lines = [evaluation_text(evaluation)]
     if evaluation.validator is not None:
         lines.append(validator.opinion_line(evaluation.validator))
-    if known.from_store:
-        lines.append(f"measured {known.measured_at}, from the store; --fresh measures again")
+    if result.from_store:
+        lines.append(f"measured {result.measured_at}, from the store; --fresh measures again")
     print_answer(as_json, data, lambda: "\n".join(lines))
     if evaluation.status != "ok":
         raise PassagentError(f"{evaluation.task}: the pass is judged {evaluation.status}, not ok")
@@ -89,8 +89,8 @@ def profile(pass_dir: str, task_path: str, options: ProfileOptions, as_json: boo
     candidate = Candidate.from_dir(pass_dir)
     with Store.open(options["runs_dir"]) as store:
         evaluation = asyncio.run(_evaluate(store, task, candidate, config, None, False)).evaluation
-    made = profile_evaluated(task, candidate, evaluation, config.evaluator.device, options["deep"])
-    print(made.as_json() if as_json else profile_text(made))
+    profiled = profile_evaluated(task, candidate, evaluation, config.evaluator.device, options["deep"])
+    print(profiled.as_json() if as_json else profile_text(profiled))
     if evaluation.status != "ok":
         raise PassagentError(f"{evaluation.task}: the pass is judged {evaluation.status}, not ok")
 
@@ -146,11 +146,13 @@ def _device_of(candidate: Candidate) -> str:
 def _check_matches(candidate: Candidate, answer: Recorded) -> None:
     """Raise PassagentError for passes that match nowhere, and for subgraphs in which none does."""
     recording = answer.recording
-    problems = [f"{one.subgraph}: {_place(one.why)}{one.why.message}" for one in answer.failed]
-    for one in recording.passes:
-        if not one.plans and not answer.failed:
-            reason = next((m.words for m in answer.missed if m.name == one.name), "no reason was given")
-            place = f"{one.file}:{_pattern_line(candidate, one.file)}"
+    problems = [
+        f"{failure.subgraph}: {_place(failure.why)}{failure.why.message}" for failure in answer.failed
+    ]
+    for failure in recording.passes:
+        if not failure.plans and not answer.failed:
+            reason = next((m.words for m in answer.missed if m.name == failure.name), "no reason was given")
+            place = f"{failure.file}:{_pattern_line(candidate, failure.file)}"
             problems.append(f"{place}: matches nothing: {reason}")
     if not problems:
         bare = [subgraph.name for subgraph in recording.subgraphs if not subgraph.calls]

@@ -61,7 +61,7 @@ def follow(name: str, count: int, runs_dir: str, as_json: bool) -> None:
     with Store.open(runs_dir, create=False) as store:
         run = runs.find_run(store, name)
         roles = {island.island: island.role for island in runs.islands(store, run.id)}
-        events, seen = timeline.newest(store, run.id, count)
+        events, position = timeline.newest(store, run.id, count)
         is_live = True
         while True:
             for event in events:
@@ -72,7 +72,7 @@ def follow(name: str, count: int, runs_dir: str, as_json: bool) -> None:
             is_live = sessions.is_driven(store, run.id)
             if is_live:
                 time.sleep(POLL_S)
-            events = timeline.since(store, run.id, seen)
+            events = timeline.since(store, run.id, position)
         if not as_json:
             run = runs.get_run(store, run.id)
             print(f"run {run.id} is {shown_state(store, run)}: {run.stop_reason or 'no process works on it'}")
@@ -83,8 +83,9 @@ def stop(name: str, after_episodes: bool, runs_dir: str, as_json: bool) -> None:
     with Store.open(runs_dir, create=False) as store:
         run = runs.find_run(store, name)
         driver = sessions.ask_to_stop(store, run, after_episodes)
-        data = {"run": run.id, "wanted": runs.get_run(store, run.id).wanted, "was": run.wanted}
-        data["process"] = driver._asdict() if driver else None
+        process = driver._asdict() if driver else None
+        wanted = runs.get_run(store, run.id).wanted
+        data = {"run": run.id, "wanted": wanted, "was": run.wanted, "process": process}
         finished = "model calls under way are finished and stored, evaluations only if they end in time"
         if after_episodes:
             finished = "the episodes under way are finished first"

@@ -55,33 +55,38 @@ def show(what: str, number: int | None, part: Part | None, runs_dir: str, as_jso
             _show_task(what, as_json)
         return
     with Store.open(runs_dir, create=False) as store:
-        if what.isdecimal() and number is None and not _is_run(store, what):
+        node, episode = None, None
+        is_run = store.rows("SELECT 1 FROM runs WHERE id = :name", {"name": what})
+        if what.isdecimal() and number is None and not is_run:
             node = nodes.get_node(store, int(what))
-            _show_part(store, node, part, as_json) if part else _show_node(store, node, as_json)
-            return
-        run = runs.find_run(store, what)
-        if number is not None:
-            episode = find_episode(store, run, number)
-            if part in (None, "conversation"):
-                _show_episode(store, run, episode, as_json)
-            elif part == "prompt":
-                _show_prompt(store, run, episode, as_json)
-            else:
-                _show_part(store, _best_of_episode(store, run, episode), "why", as_json)
-        elif part is None:
-            _show_run(store, run, as_json)
+            run = runs.get_run(store, node.run_id)
         else:
-            best = confirmations.winner(store, run.id)
-            if best is None:
-                raise UsageError(f"run {run.id}: has no best node yet; give a node or an episode")
-            _show_part(store, best, part, as_json)
+            run = runs.find_run(store, what)
+            episode = None if number is None else find_episode(store, run, number)
+        if node is None and (part == "why" or (part and episode is None)):
+            node = _best(store, run, episode)
+        if node is not None and episode is None:
+            episode = episodes.get_episode(store, node.episode_id)
+        if part == "why" and node is not None:
+            data = why_data(store, node)
+            print_answer(as_json, data, lambda: why_text(store, data))
+        elif part == "prompt" and episode is not None:
+            _show_prompt(store, run, episode, as_json)
+        elif node is not None and part is None:
+            _show_node(store, node, as_json)
+        elif episode is not None:
+            _show_episode(store, run, episode, as_json)
+        else:
+            _show_run(store, run, as_json)
 
 
-def _is_run(store: Store, name: str) -> bool:
-    return bool(store.rows("SELECT 1 FROM runs WHERE id = :name", {"name": name}))
-
-
-def _best_of_episode(store: Store, run: Run, episode: Episode) -> Node:
+def _best(store: Store, run: Run, episode: Episode | None) -> Node:
+    """Return the best node of the episode, or of the run where it is None. Raises UsageError."""
+    if episode is None:
+        node = confirmations.winner(store, run.id)
+        if node is None:
+            raise UsageError(f"run {run.id}: has no best node yet; give a node or an episode")
+        return node
     if episode.best_node is None:
         raise UsageError(f"episode {episode.number} of run {run.id} has no correct node")
     return nodes.get_node(store, episode.best_node)
@@ -120,17 +125,6 @@ def _show_prompt(store: Store, run: Run, episode: Episode, as_json: bool) -> Non
     print_answer(as_json, data, lambda: "\n".join(parts))
 
 
-def _show_part(store: Store, node: Node, part: Part, as_json: bool) -> None:
-    run, episode = runs.get_run(store, node.run_id), episodes.get_episode(store, node.episode_id)
-    if part == "prompt":
-        _show_prompt(store, run, episode, as_json)
-    elif part == "conversation":
-        _show_episode(store, run, episode, as_json)
-    else:
-        data = why_data(store, node)
-        print_answer(as_json, data, lambda: why_text(store, data))
-
-
 def _show_node(store: Store, node: Node, as_json: bool) -> None:
     """Print the node: where it comes from, its evaluation and its files."""
     episode = episodes.get_episode(store, node.episode_id)
@@ -157,8 +151,8 @@ def _show_task(name: str, as_json: bool) -> None:
     task = load_task(locate(name))
     graphs = list[dict[str, Any]]()
     for graph in task.subgraphs:
-        kept = graph.path / "graph_net.json"
-        facts = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
+        facts_file = graph.path / "graph_net.json"
+        facts = json.loads(facts_file.read_text(encoding="utf-8")) if facts_file.is_file() else {}
         inputs = [f"{meta.name} {meta.dtype}{list(meta.shape)}" for meta in graph.inputs]
         graphs.append({
             "name": graph.name, "inputs": inputs, "origin": facts.get("origin"), "sizes": facts.get("sizes")
@@ -198,6 +192,6 @@ def _show_built(path: Path, as_json: bool) -> None:
         span = f"{operators[0]}-{operators[-1]}, median {operators[len(operators) // 2]}"
         dtypes = ", ".join(f"{count} {dtype}" for dtype, count in listed["dtypes"].items())
         rows.append([listed["list"], str(listed["tasks"]), str(listed["subgraphs"]), span, dtypes])
-    shown = table(["list", ">tasks", ">subgraphs", "operators", "dtypes"], rows, drop=["dtypes"])
-    text = f"{funnel_text(data['funnel'])}\n{shown}"
+    lists_table = table(["list", ">tasks", ">subgraphs", "operators", "dtypes"], rows, drop=["dtypes"])
+    text = f"{funnel_text(data['funnel'])}\n{lists_table}"
     print_answer(as_json, {"directory": str(path), **data}, lambda: text)

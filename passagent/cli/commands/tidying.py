@@ -30,7 +30,7 @@ class Leftover(NamedTuple):
 def gc(dry_run: bool, runs_dir: str, as_json: bool) -> None:
     """Remove what nothing needs, or with `dry_run` say what that is. Raises PassagentError."""
     with Store.open(runs_dir, create=False) as store:
-        live, kept = [run.id for run in runs.list_runs(store) if sessions.is_driven(store, run.id)], ""
+        live, reason = [run.id for run in runs.list_runs(store) if sessions.is_driven(store, run.id)], ""
         removed = _clear(_directories_of_removed_runs(store), dry_run)
         removed += _clear((Leftover("scratch", path, size_of(path)) for path in dead_scratch()), dry_run)
         removed += _clear(
@@ -41,7 +41,7 @@ def gc(dry_run: bool, runs_dir: str, as_json: bool) -> None:
         )
         pages = free[0]["size"]
         if pages and live:
-            kept = f"the space in passagent.db is kept while a run is live: {', '.join(live)}"
+            reason = f"the space in passagent.db is kept while a run is live: {', '.join(live)}"
         elif pages:
             removed.append(Leftover("space in passagent.db", store.runs_dir, pages))
             if not dry_run:
@@ -52,9 +52,9 @@ def gc(dry_run: bool, runs_dir: str, as_json: bool) -> None:
         sizes = [leftover.size for leftover in removed if leftover.kind == kind]
         rows.append([kind, str(len(sizes)), _size(sum(sizes))])
     lines = [table(["what", ">count", ">size"], rows, indent="")] if rows else []
-    lines.append(f"{'would free' if dry_run else 'freed'} {_size(total)}{f'; {kept}' if kept else ''}")
+    lines.append(f"{'would free' if dry_run else 'freed'} {_size(total)}{f'; {reason}' if reason else ''}")
     listed = [{"kind": of.kind, "path": str(of.path), "bytes": of.size} for of in removed]
-    data = {"dry_run": dry_run, "bytes": total, "kept": kept or None, "found": listed}
+    data = {"dry_run": dry_run, "bytes": total, "kept": reason or None, "found": listed}
     print_answer(as_json, data, lambda: "\n".join(lines))
 
 
@@ -82,9 +82,9 @@ def _clear(leftovers: Iterable[Leftover], dry_run: bool) -> list[Leftover]:
 
 def _directories_of_removed_runs(store: Store) -> Iterator[Leftover]:
     """Directories of runs that the database does not know any more."""
-    known = {run.id for run in runs.list_runs(store)}
+    run_ids = {run.id for run in runs.list_runs(store)}
     for path in store.runs_dir.iterdir():
-        if path.name not in known and _RUN.fullmatch(path.name) and path.is_dir():
+        if path.name not in run_ids and _RUN.fullmatch(path.name) and path.is_dir():
             names = {entry.name for entry in path.iterdir()}
             if names and names <= _OF_A_RUN:
                 yield Leftover("directory of a removed run", path, size_of(path))

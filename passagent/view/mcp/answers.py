@@ -1,4 +1,4 @@
-"""What the tools answer: typed, at most LIMIT characters, and with what candidates wrote made harmless.
+"""Answers of the tools: typed, at most LIMIT characters, and with what candidates wrote made harmless.
 
 Text that a candidate or a model's file can have a hand in is fenced: a client's model can tell it from what
 the server says. Characters that a terminal or an editor would obey are shown as escapes.
@@ -49,19 +49,19 @@ class TextAnswer(Answer):
 
 
 class TaskList(Answer):
-    """What list_tasks answers."""
+    """The answer of list_tasks."""
 
     tasks: list[dict[str, Any]]
 
 
 class Checked(TextAnswer):
-    """What check answers."""
+    """The answer of check."""
 
     ok: bool = Field(description="whether nothing was found wrong")
 
 
 class JobAnswer(TextAnswer):
-    """What evaluate, wait and cancel answer."""
+    """The answer of evaluate, wait and cancel."""
 
     job: int = Field(description="its number; passagent's node")
     run: str
@@ -76,19 +76,19 @@ class JobAnswer(TextAnswer):
 
 
 class Similar(TextAnswer):
-    """What similar answers: the passes' files are in its text."""
+    """The answer of similar: the passes' files are in its text."""
 
     passes: list[dict[str, Any]]
 
 
 class History(Answer):
-    """What history answers."""
+    """The answer of history."""
 
     candidates: list[dict[str, Any]]
 
 
 class Best(TextAnswer):
-    """What best answers."""
+    """The answer of best."""
 
     job: int | None = Field(description="null: nothing is correct yet")
     run: str | None = None
@@ -99,7 +99,7 @@ class Best(TextAnswer):
 
 
 class Written(BaseModel):
-    """What package and extract answer."""
+    """The answer of package and extract."""
 
     state: Literal["running", "done"]
     path: str | None = None

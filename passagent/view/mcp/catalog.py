@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from passagent.agent.taskfiles import Parts, TaskFiles, ToolError
+from passagent.agent.taskfiles import TASK, TaskFiles, ToolError
+from passagent.agent.workspace import Workspace
 from passagent.errors import UsageError, nearest
 from passagent.tasks import Task, load_task
 from passagent.tasks.examples import PREFIX, examples
@@ -25,14 +26,14 @@ class Catalog:
 
     def look(self) -> dict[str, Path]:
         """Name and directory of each task that is there now."""
-        found = {f"{PREFIX}{name}": path for name, path in examples().items()}
+        places = {f"{PREFIX}{name}": path for name, path in examples().items()}
         for directory in self._directories:
             for path in _tasks_below(directory):
-                name, own = path.relative_to(directory).as_posix(), directory.resolve().name
-                name = own if name == "." else name
-                found[f"{own}/{name}" if name in found else name] = path
-        self._places = found
-        return found
+                name, root_name = path.relative_to(directory).as_posix(), directory.resolve().name
+                name = root_name if name == "." else name
+                places[f"{root_name}/{name}" if name in places else name] = path
+        self._places = places
+        return places
 
     def add(self, directory: Path) -> None:
         """Have the tasks below `directory` from now on, too."""
@@ -48,10 +49,6 @@ class Catalog:
             )
         return load_task(place)
 
-    def name_of(self, path: Path) -> str | None:
-        """The name of the task in this directory."""
-        return next((name for name, place in self.look().items() if place.resolve() == path.resolve()), None)
-
 
 def _tasks_below(directory: Path) -> list[Path]:
     """The tasks in it, which may be none yet."""
@@ -62,16 +59,9 @@ def _tasks_below(directory: Path) -> list[Path]:
 
 
 def read_file(task: Task, path: str) -> str:
-    """A file of the task, or the listing of a directory. Raises ToolError for all that is not the task's."""
-    files, parts = TaskFiles(task.path), parts_of(path)
-    if files.is_directory(parts):
-        return "\n".join(files.listing(parts))
-    return files.read(parts)
-
-
-def parts_of(path: str) -> Parts:
-    """Components of a path inside a task. Raises ToolError for one that leads out."""
-    parts = PurePosixPath(path).parts
-    if "\0" in path or path.startswith(("/", "~", "\\")) or ".." in parts or len(parts) > 20:
-        raise ToolError(f"{path[:80]!r}: give a path inside the task, such as graph_list.txt")
-    return parts
+    """Return a file of the task, or the listing of a directory. Raises ToolError."""
+    workspace = Workspace(TaskFiles(task.path), {})
+    name = f"{TASK}/{path}"
+    if workspace.is_directory(name):
+        return "\n".join(workspace.listing(name))
+    return workspace.read(name)

@@ -48,7 +48,7 @@ class ClientModel:
         raise PassagentError("a client's model cannot be asked")
 
     async def close(self) -> None:
-        """See Model.close."""
+        """Do nothing: there is nothing to close."""
 
 
 def served_config(config: Config) -> Config:
@@ -66,7 +66,7 @@ class ClientRun:
     """Ends with the work on the run."""
     watching: asyncio.Task[None]
     episodes: dict[str, Episode] = field(default_factory=dict)
-    """Of each client."""
+    """One for each client."""
 
     @property
     def is_over(self) -> bool:
@@ -97,7 +97,9 @@ class ClientRun:
         await asyncio.wait({self.watching})
         with self.held, store.transaction():
             waiting = {
-                one.episode_id for one in nodes.unfinished(store, session.run.id) if one.status != CANCELLED
+                node.episode_id
+                for node in nodes.unfinished(store, session.run.id)
+                if node.status != CANCELLED
             }
             for episode in self.episodes.values():
                 if episode.id not in waiting:
@@ -107,8 +109,8 @@ class ClientRun:
 
 def _say(store: Store, episode: Episode, messages: list[Message]) -> None:
     """Append messages; what a client's model took of tokens is not known."""
-    said: list[tuple[Message, dict[str, int] | None]] = [(redacted(one), None) for one in messages]
-    episodes.add_messages(store, episode, said)
+    entries: list[tuple[Message, dict[str, int] | None]] = [(redacted(one), None) for one in messages]
+    episodes.add_messages(store, episode, entries)
 
 
 async def open_run(
@@ -139,5 +141,5 @@ async def open_run(
     held.enter_context(driving(session))
     if session.run.environment is None:
         runs.set_environment(store, session.run.id, environment_of(session))
-    left = {one.model or "": one for one in episodes.running(store, session.run.id)}
-    return ClientRun(session, held, asyncio.create_task(watch_run(session)), left)
+    open_episodes = {one.model or "": one for one in episodes.running(store, session.run.id)}
+    return ClientRun(session, held, asyncio.create_task(watch_run(session)), open_episodes)

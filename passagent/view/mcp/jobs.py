@@ -34,10 +34,10 @@ MAX_WAIT_S = 45.0
 LOOK_S = 0.25
 """Between two looks at a job, s."""
 PROGRESS_S = 5.0
-"""Progress is told at least so often: a client's patience may begin anew with it, s."""
+"""Progress is reported at least so often: a client's patience may begin anew with it, s."""
 
 Report = Callable[[float, str], Awaitable[None]]
-"""`await report(seconds, line)`: tell a client how a job stands."""
+"""`await report(seconds, line)`: say to a client how a job stands."""
 
 
 @dataclass(eq=False)
@@ -52,14 +52,14 @@ class Job:
     """The tool's name and arguments, for the conversation."""
     work: asyncio.Task[None] | None = None
     told: str | None = None
-    """What was last said of what it waits for, and `told_at`: when, time.monotonic()."""
+    """The last line about what it waits for, and `told_at`: when, time.monotonic()."""
     told_at: float = 0.0
     error: str | None = None
     """Why it failed."""
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing of it is under way."""
+        """Return whether nothing of it is under way."""
         return self.work is None or self.work.done()
 
 
@@ -92,19 +92,19 @@ class Jobs:
         run: ClientRun,
         episode: Episode,
         node: Node,
-        files: dict[str, str],
         call: tuple[str, dict[str, Any]],
         first: bool,
     ) -> Job:
-        """Evaluate the node; `first`: its evaluation is this process's already (candidates.propose)."""
+        """Evaluate the node, whose files are in the `call`; `first`: see candidates.propose."""
         job = Job(node, run, time.monotonic(), call)
-        job.work = asyncio.create_task(self._work(job, episode, files, first))
+        job.work = asyncio.create_task(self._work(job, episode, first))
         self._jobs[node.id] = job
         return job
 
-    async def _work(self, job: Job, episode: Episode, files: dict[str, str], first: bool) -> None:
+    async def _work(self, job: Job, episode: Episode, first: bool) -> None:
         _current.set(job)
         session, (name, arguments) = job.run.session, job.call
+        files = arguments["files"]
         try:
             node, evaluation = await judge(session, job.node, Candidate(files), first)
             text = tell(session.store, node, files, evaluation)
@@ -120,7 +120,7 @@ class Jobs:
     def line(self, job: Job) -> str:
         """How the job stands, in words."""
         seconds = f"{time.monotonic() - job.begun:.0f} s so far"
-        others = [one for one in self._jobs.values() if not one.is_done]
+        others = [other for other in self._jobs.values() if not other.is_done]
         ahead = others.index(job) - self.devices + 1 if job in others else 0
         if ahead > 0:
             return f"waiting: {ahead} before it in this server; {seconds}"
@@ -128,12 +128,12 @@ class Jobs:
         return f"{job.told}; {age}, {seconds}" if job.told else f"under way; {seconds}"
 
     async def wait(self, job: Job, seconds: float, report: Report) -> None:
-        """Return when the job is done, or after so many seconds; meanwhile progress is told."""
-        begun, told, line = time.monotonic(), float("-inf"), ""
+        """Return when the job is done, or after so many seconds; report progress meanwhile."""
+        begun, told_s, line = time.monotonic(), float("-inf"), ""
         while not job.is_done:
             passed, place = time.monotonic() - begun, self.line(job).rpartition(";")[0]
-            if place != line or passed - told >= PROGRESS_S:
-                line, told = place, passed
+            if place != line or passed - told_s >= PROGRESS_S:
+                line, told_s = place, passed
                 await report(passed, self.line(job))
             if passed >= seconds:
                 return
@@ -170,7 +170,7 @@ def new_directory(place: Path, name: str) -> Path:
 
 
 async def waited(work: asyncio.Task[Any], seconds: float, report: Report, line: str) -> bool:
-    """Whether `work` is done within so many seconds; progress is told meanwhile."""
+    """Return whether `work` is done within so many seconds; report progress meanwhile."""
     begun = time.monotonic()
     while not work.done() and (passed := time.monotonic() - begun) < seconds:
         await report(passed, line)

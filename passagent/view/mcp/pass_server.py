@@ -63,7 +63,7 @@ class ServedTool(Tool):
     """A tool with the schema of its spec. Mistakes and failures are words for the client's model."""
 
     async def run(self, arguments: dict[str, Any], context: Any, convert_result: bool = False) -> Any:
-        """See Tool.run. Raises ToolFailed."""
+        """Call the tool's method. Raises ToolFailed."""
 
         async def report(seconds: float, line: str) -> None:
             await context.report_progress(seconds, message=answers.harmless(line))
@@ -116,8 +116,8 @@ def build(service: PassTools) -> PassServer:
 def client_of(context: Context) -> str:
     """`mcp/NAME/VERSION` of the client, which says of itself what it likes."""
     params = context.session.client_params
-    known = (params.client_info.name, params.client_info.version) if params else ("unknown", "")
-    words = [re.sub(r"[^\w.+@-]+", "-", word, flags=re.A)[:MAX_NAME].strip("-") for word in known]
+    client_info = (params.client_info.name, params.client_info.version) if params else ("unknown", "")
+    words = [re.sub(r"[^\w.+@-]+", "-", word, flags=re.A)[:MAX_NAME].strip("-") for word in client_info]
     return "/".join([CLIENTS, *filter(None, words)])
 
 
@@ -173,20 +173,20 @@ def _resource() -> Iterator[None]:
 def _node(service: PassTools, run: str, number: str) -> dict[str, Any]:
     if not (number.isascii() and number.isdigit() and len(number) < 19):
         raise ToolError(f"{number[:40]}: a node's number is wanted")
-    found = nodes.get_node(service.store, int(number))
-    if found.run_id != run:
-        raise ToolError(f"run {run[:40]} has no node {found.id}")
-    files = nodes.get_files(service.store, found)
-    is_done = found.state == "done"
+    stored_node = nodes.get_node(service.store, int(number))
+    if stored_node.run_id != run:
+        raise ToolError(f"run {run[:40]} has no node {stored_node.id}")
+    files = nodes.get_files(service.store, stored_node)
+    is_done = stored_node.state == "done"
     return {
-        "run": found.run_id,
-        "node": found.id,
-        "parent": found.parent_id,
-        "state": found.state,
-        "status": found.status,
-        "as_score": answers.finite(found.as_score),
+        "run": stored_node.run_id,
+        "node": stored_node.id,
+        "parent": stored_node.parent_id,
+        "state": stored_node.state,
+        "status": stored_node.status,
+        "as_score": answers.finite(stored_node.as_score),
         "files": {answers.harmless(name): answers.harmless(text) for name, text in files.items()},
-        "evaluation": answers.fenced(answers.harmless(tell(service.store, found, files)))
+        "evaluation": answers.fenced(answers.harmless(tell(service.store, stored_node, files)))
         if is_done
         else None,
     }
@@ -196,8 +196,8 @@ def _add_prompts(server: PassServer, service: PassTools) -> None:
     @server.prompt(name="write_pass", description="How to write a pass, and the task to write one for.")
     async def write_pass(task: str, ctx: Context) -> str:
         try:
-            found = service.catalog.task(task)
-            return answers.harmless(await service.prompt(client_of(ctx), found))
+            loaded_task = service.catalog.task(task)
+            return answers.harmless(await service.prompt(client_of(ctx), loaded_task))
         except PassagentError as error:
             raise ValueError(answers.harmless(str(error))) from error
 
@@ -268,7 +268,7 @@ def _app(server: PassServer, is_local: bool) -> App:
         # elsewhere the host may have any name; what guards there is the token
         enable_dns_rebinding_protection=is_local,
         allowed_hosts=hosts,
-        allowed_origins=[f"http://{one}" for one in hosts],
+        allowed_origins=[f"http://{host}" for host in hosts],
     )
     return server.streamable_http_app(transport_security=security, max_request_body_size=MAX_BODY)
 
@@ -279,8 +279,8 @@ def guarded(app: App, token: str, is_local: bool) -> App:
     async def guard(scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
             headers = {name.lower(): value for name, value in scope["headers"]}
-            given = headers.get(b"authorization", b"")
-            if token and not hmac.compare_digest(given, f"Bearer {token}".encode()):
+            authorization = headers.get(b"authorization", b"")
+            if token and not hmac.compare_digest(authorization, f"Bearer {token}".encode()):
                 return await _refuse(send, 401, "a bearer token is wanted")
             if not is_local and b"origin" in headers:
                 return await _refuse(send, 403, "web pages are not served")

@@ -59,7 +59,7 @@ Cursor = Annotated[str | None, CURSOR["description"]]
 
 @dataclass(frozen=True)
 class Caller:
-    """A client, and how it is told of progress."""
+    """A client, and how progress is reported to it."""
 
     client: str
     """`mcp/NAME/VERSION`, as its episodes name their model."""
@@ -70,7 +70,7 @@ class PassTools(Service):
     """The service with its tools: each public method is one."""
 
     def __init__(self, tasks: Sequence[str], config: Config, runs_dir: str | Path, **more: Any) -> None:
-        """See Service."""
+        """Open a service; its arguments are those of Service."""
         super().__init__(tasks, config, runs_dir, **more)
         self.specs = [spec for name, spec in SERVED.items() if name != "extract" or self.trust_files]
         self._commands: dict[Path, asyncio.Task[str]] = {}
@@ -187,7 +187,7 @@ class PassTools(Service):
     async def search_code(
         self, caller: Caller, query: Query, kind: str | None = None, cursor: Cursor = None
     ) -> answers.TextAnswer:
-        """See CODE_SPEC."""
+        """Search code, as CODE_SPEC describes it."""
         text = await found_code(target_of(self.config.evaluator), query, kind)
         return answers.paged(answers.TextAnswer(text=text), cursor)
 
@@ -305,8 +305,8 @@ class PassTools(Service):
         self.catalog.add(place)
         out, places = place / name, self.catalog.look().items()
         tasks = [task for task, path in places if path.resolve().is_relative_to(out.resolve())]
-        shown = answers.fenced(answers.harmless(output)[: answers.LIMIT // 2])
-        return answers.Written(state="done", path=str(out), tasks=tasks[:MAX_NAMED], told=shown)
+        fenced_output = answers.fenced(answers.harmless(output)[: answers.LIMIT // 2])
+        return answers.Written(state="done", path=str(out), tasks=tasks[:MAX_NAMED], told=fenced_output)
 
     async def _output(
         self, caller: Caller, place: Path, name: str, words: Callable[[], list[str]]
@@ -372,4 +372,4 @@ SERVED = {
     for name, method in vars(PassTools).items()
     if not name.startswith("_")
 }
-"""The tools as a client is told of them; `search_code` is our agent's own."""
+"""The tools as a client sees them; `search_code` is our agent's own."""

@@ -53,7 +53,7 @@ class Site:
     ) -> Callable[..., Any]:
         """The endpoint that shows `view`, a function of the store and of what the address names.
 
-        of_files: it shows files beside the database, too, so that the database does not tell of a change.
+        of_files: it shows files beside the database, too, so that the database shows no change.
         of_library: it shows the library.
         is_part: of the page whose address is one level above: links are seen from there.
         """
@@ -61,21 +61,21 @@ class Site:
 
         async def endpoint(request: Request) -> Response:
             query = {key: value for key, value in request.query_params.items() if key in names}
-            address, asked = str(request.url), request.headers.get("if-none-match")
+            address, asked_tag = str(request.url), request.headers.get("if-none-match")
             library = self.library if of_library else None
             version = None if of_files else await run_in_threadpool(self.freshness.version, library)
             tag = self.freshness.known_tag(address, version)
-            if tag is not None and tag == asked:
+            if tag is not None and tag == asked_tag:
                 return Response(status_code=304, headers={"ETag": tag})
-            given = query | request.path_params
+            arguments = query | request.path_params
             path = request.url.path.removeprefix(request.scope.get("root_path", ""))
             here = path.rpartition("/")[2] + (f"?{request.url.query}" if request.url.query else "")
             base = {"go": Relative(path.rpartition("/")[0] if is_part else path), "here": here or "./"}
-            status, body = await run_in_threadpool(self._made, template, view, given, base)
+            status, body = await run_in_threadpool(self._made, template, view, arguments, base)
             if status != 200:
                 return HTMLResponse(body, status)
             tag = self.freshness.tag(address, version, body)
-            if tag == asked:
+            if tag == asked_tag:
                 return Response(status_code=304, headers={"ETag": tag})
             return HTMLResponse(body, headers={"ETag": tag})
 

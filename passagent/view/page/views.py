@@ -1,4 +1,4 @@
-"""What each page shows, from the store as plain data: by the functions that the commands print."""
+"""Each page's data, from the store as plain data: by the functions that the commands print."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def now(store: Store, name: str) -> dict[str, Any]:
     return {
         "run": record,
         "now": data,
-        "doing": {one["island"]: one for one in data["under_way"]},
+        "doing": {episode_data["island"]: episode_data for episode_data in data["under_way"]},
         "used": [status.used_text(key, of) for key, of in data["budget"].items()],
         "newest": [node_row(node) | {"repeat_of": node.repeat_of} for node in newest],
         "is_live": data["is_driven"],
@@ -84,7 +84,7 @@ def figures(store: Store, name: str) -> dict[str, Any]:
     course = charts.course(charts.made(store, name))
     finalists = finalists_data(store, record)
     moved = bests.list_migrations(store, name)
-    roles = {one.island: f"{one.island} {one.role}" for one in runs.islands(store, name)}
+    roles = {island.island: f"{island.island} {island.role}" for island in runs.islands(store, name)}
     again = finalists[0]["as_score"] if finalists else None
     return {
         "run": record,
@@ -107,12 +107,12 @@ _OPEN = ("proposed", "evaluating")
 def _failure(store: Store, made: charts.Course, status_: str) -> dict[str, Any]:
     """How often candidates failed so, and what the newest one's diagnosis says."""
     node = nodes.get_node(store, made.newest[status_])
-    said = node.diagnosed
+    diagnosis = node.diagnosed
     return {
         "status": status_,
         "count": made.statuses[status_],
         "newest": node.id,
-        "said": short_note(said["text"], 200) if said else "",
+        "said": short_note(diagnosis["text"], 200) if diagnosis else "",
     }
 
 
@@ -143,7 +143,7 @@ def node(store: Store, number: int) -> dict[str, Any]:
     whole = why.why_data(store, record)
     chain = whole["chain"]
     evaluation = confirmed_evaluation(store, record) if record.state == "done" else None
-    beside = store.row(
+    neighbours = store.row(
         "SELECT (SELECT max(id) FROM nodes WHERE run_id = :run AND id < :id) AS previous, "
         "(SELECT min(id) FROM nodes WHERE run_id = :run AND id > :id) AS next",
         {"run": record.run_id, "id": number},
@@ -157,7 +157,7 @@ def node(store: Store, number: int) -> dict[str, Any]:
         "why": whole,
         "step": chain[-1],
         "chain": chain,
-        "beside": beside,
+        "beside": neighbours,
         "evaluation": evaluation,
         "graphs": graph_table(evaluation) if evaluation else None,
         "failures": failures(evaluation.graphs, {}) if evaluation else [],
@@ -179,7 +179,7 @@ def _speedups(evaluation: Any) -> dict[str, Any] | None:
 
 
 def compared_nodes(store: Store, number: int, other: int) -> dict[str, Any]:
-    """What two candidates differ in: `other`, and `number` that came of it."""
+    """Compare two candidates: `other`, and `number` that came of it."""
     one, two = nodes.get_node(store, other), nodes.get_node(store, number)
     return {"one": one, "two": two, "run": runs.get_run(store, two.run_id)} | {
         "data": difference.diff_data(store, one, two)
@@ -187,7 +187,7 @@ def compared_nodes(store: Store, number: int, other: int) -> dict[str, Any]:
 
 
 def plan(store: Store, number: int) -> dict[str, Any]:
-    """What a candidate's host code decided, as it was recorded and measured. Imports torch."""
+    """Show a candidate's plan, as it was recorded and measured. Imports torch."""
     record = nodes.get_node(store, number)
     files = nodes.get_plans(store, record)
     if not files:
@@ -208,7 +208,7 @@ def episode(store: Store, name: str, number: str) -> dict[str, Any]:
     return {
         "run": record,
         "episode": conversation,
-        "made": {one.call_id: one for one in conversation.nodes},
+        "made": {node_data.call_id: node_data for node_data in conversation.nodes},
         "hints": hint_uses.shown_in(store, stored.id),
         "arguments": _arguments,
     }
@@ -280,7 +280,7 @@ BENCHES = "bench"
 
 
 def sections(store: Store) -> dict[str, bool]:
-    """Which of these pages have something to show."""
+    """Return which of these pages have something to show."""
     row = store.row(
         "SELECT EXISTS (SELECT 1 FROM runs WHERE trial IS NOT NULL) AS collect, "
         "EXISTS (SELECT 1 FROM episodes WHERE hints IS NOT NULL) AS hints"
@@ -308,11 +308,15 @@ def hints(store: Store) -> dict[str, Any]:
 
 def library(path: Path | None) -> dict[str, Any]:
     """The passes that are kept for later runs, the fastest first, and those that come with passagent."""
-    kept: list[KeptPass] = []
+    records: list[KeptPass] = []
     if path is not None and path.is_file():
         with PassLibrary.open(path, to_look=True) as passes:
-            kept = passes.all()
-    return {"path": path, "kept": kept, "shipped": sorted(exemplars.shipped(), key=lambda one: one.task)}
+            records = passes.all()
+    return {
+        "path": path,
+        "kept": records,
+        "shipped": sorted(exemplars.shipped(), key=lambda exemplar: exemplar.task),
+    }
 
 
 def kept_pass(path: Path | None, word: str) -> dict[str, Any]:
