@@ -240,8 +240,8 @@ def test_resume_at_every_point_gives_the_same_conversation(tmp_path: Path) -> No
         calling(CREATE, LIST, EVALUATE),
         "",
         calling(("file_editor", replace), EVALUATE),
-        calling(("file_editor", {"command": "undo_edit", "path": "A.py"}), restore(0)),
-        calling(EVALUATE, restore(2), restore(1)),
+        calling(("file_editor", {"command": "undo_edit", "path": "A.py"}), restore(2)),
+        calling(EVALUATE, restore(1)),
         "done",
     ]
 

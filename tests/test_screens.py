@@ -104,16 +104,6 @@ def test_tables_of_compilers_and_models_have_one_line_a_row_at_80_columns(monkey
         assert max(map(len, rows)) <= 80
 
 
-def test_runs_of_long_names_have_one_line_each_at_80_columns(call, monkeypatch, tmp_path):
-    monkeypatch.setenv("COLUMNS", "80")
-    names = ["sample_of_a_level_with_a_rather_long_name_and_more/" + "x" * 30 + f"_{end}" for end in "ab"]
-    with Store.open(tmp_path / "runs") as store:
-        for name in names:
-            runs.create_run(store, roles=["general"], operators=[], task=name, **RUN)
-    lines = call("runs")[1].splitlines()
-    assert len(lines) == 3 and max(map(len, lines)) <= 80
-
-
 def test_pictures_of_a_run_without_candidates_are_left_out_with_a_reason(call, tmp_path):
     with Store.open(tmp_path / "runs") as store:
         runs.create_run(store, roles=["general"], operators=[], task="x", **RUN)

@@ -165,9 +165,9 @@ def start_of(cursor: str | None) -> int:
     return int(cursor)
 
 
-def passages(found: list[Passage]) -> str:
+def passages(sections: list[Passage]) -> str:
     """Return what a search of the knowledge found."""
-    lines = [f"[{p.path}] {p.heading}\n{_cut(p.text, MAX_PASSAGE)}" for p in found]
+    lines = [f"[{p.path}] {p.heading}\n{_cut(p.text, MAX_PASSAGE)}" for p in sections]
     return "\n\n".join(lines) or "nothing found; try other words, or read index.md, the map of all documents"
 
 

@@ -98,8 +98,8 @@ def checked(group: type[Group], values: Mapping[str, Any]) -> Group:
     return {name: option.default for name, option in options.items()} | chosen  # type: ignore[return-value]
 
 
-def unknown_option(name: str, known: Iterable[str]) -> UsageError:
+def unknown_option(name: str, names: Iterable[str]) -> UsageError:
     """The error for an option that there is not."""
     return UsageError(
-        f"no option '{name}'{nearest(name, list(known))}; other settings: settings={{...}}, --set"
+        f"no option '{name}'{nearest(name, list(names))}; other settings: settings={{...}}, --set"
     )

@@ -102,24 +102,24 @@ def suite_data(lines: Sequence[Line]) -> list[dict[str, Any]]:
     ]
 
 
-def losses_text(found: Losses) -> str:
+def losses_text(losses: Losses) -> str:
     """PassNet's Tables 7 and 8 of one compiler, and a table by category."""
-    total = sum(found.ranges)
+    total = sum(losses.ranges)
     names = [
         f"< {BOUNDS[0]:g}x",
         *(f"{low:g}-{high:g}x" for low, high in itertools.pairwise(BOUNDS)),
     ]
-    what = "kernel speedup" if found.is_kernel else "speedup end to end"
+    what = "kernel speedup" if losses.is_kernel else "speedup end to end"
     spread = [
         [name, str(count), number(100 * count / total, 1)]
-        for name, count in zip([*names, f">= {BOUNDS[-1]:g}x"], found.ranges, strict=True)
+        for name, count in zip([*names, f">= {BOUNDS[-1]:g}x"], losses.ranges, strict=True)
     ]
     parts = [
-        f"{found.compiler}: {total} correct subgraphs, {found.inexact} of them 1e-3 or more from eager",
+        f"{losses.compiler}: {total} correct subgraphs, {losses.inexact} of them 1e-3 or more from eager",
         table([what, ">subgraphs", ">share (%)"], spread, indent=""),
     ]
-    if found.causes:
-        slower = sum(cause.subgraphs for cause in found.causes)
+    if losses.causes:
+        slower = sum(cause.subgraphs for cause in losses.causes)
         rows = [
             [
                 cause.name,
@@ -127,12 +127,12 @@ def losses_text(found: Losses) -> str:
                 number(100 * cause.subgraphs / slower, 1),
                 number(cause.median, 2),
             ]
-            for cause in found.causes
+            for cause in losses.causes
         ]
         parts.append(table(["slower, because of", ">subgraphs", ">share (%)", ">median"], rows, indent=""))
     rows = [
-        [cause.name, str(cause.subgraphs), str(cause.slower), str(cause.wrong), number(cause.median, 2)]
-        for cause in found.categories
+        [of.name, *map(str, (of.subgraphs, of.slower, of.wrong)), number(of.median, 2)]
+        for of in losses.categories
     ]
     parts.append(table(["category", ">subgraphs", ">slower", ">wrong", ">median"], rows, indent=""))
     return "\n\n".join(parts)

@@ -18,10 +18,10 @@ from passagent.view.text import are_separate, interval, number, printable, table
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 
-def diff_data(store: Store, one: Node, other: Node) -> dict[str, Any]:
+def diff_data(store: Store, first: Node, second: Node) -> dict[str, Any]:
     """Return both nodes, what differs in their files, and their subgraphs' speedups."""
-    pair = (one, other)
-    before, after = nodes.get_files(store, one), nodes.get_files(store, other)
+    pair = (first, second)
+    before, after = nodes.get_files(store, first), nodes.get_files(store, second)
     results = [confirmed_evaluation(store, node) if node.state == "done" else None for node in pair]
     is_one_task = len({runs.get_run(store, node.run_id).task_key for node in pair}) == 1
     return {
@@ -36,7 +36,7 @@ def diff_data(store: Store, one: Node, other: Node) -> dict[str, Any]:
             for node, result in zip(pair, results, strict=True)
         ],
         "changed": [change._asdict() for change in changes(before, after)],
-        "diff": "\n".join(unified(before, after, (f"node {one.id}", f"node {other.id}"))),
+        "diff": "\n".join(unified(before, after, (f"node {first.id}", f"node {second.id}"))),
         "not_comparable": _not_comparable(store, pair) if is_one_task else "they are of different tasks",
         "graphs": _graphs(results) if is_one_task else [],
     }

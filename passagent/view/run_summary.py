@@ -152,11 +152,11 @@ def score_data(node: Node, evaluation: Evaluation | None) -> dict[str, Any]:
     }
 
 
-def finalists_text(found: list[dict[str, Any]]) -> str:
+def finalists_text(finalists: list[dict[str, Any]]) -> str:
     """Say who won, by how much, and whether that is sure; empty without a series."""
-    if not found:
+    if not finalists:
         return ""
-    first, *others = found
+    first, *others = finalists
     lines = [f"measured again side by side: {_with_interval('node', first['node_id'], first['as_score'])}"]
     for place, other in enumerate(others, start=2):
         ratio = other["behind"]

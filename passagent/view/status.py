@@ -163,6 +163,8 @@ def _island_table(data: dict[str, Any]) -> str:
                 statuses_text(island.get("statuses", {})) or "-",
             ]
         )
+    if not any("statuses" in island for island in data["islands"]):
+        header, rows = header[:-1], [row[:-1] for row in rows]
     return table(header, rows, drop=["nodes", "step", "episode", "role"], wrap=["doing", "statuses"])
 
 

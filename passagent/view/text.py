@@ -46,11 +46,11 @@ def print_answer(as_json: bool, data: Any, text: Callable[[], Any]) -> None:
     if as_json:
         print(json.dumps(data))
         return
-    shown = text()
-    if isinstance(shown, str):
-        print(shown)
+    text_or_rich = text()
+    if isinstance(text_or_rich, str):
+        print(text_or_rich)
     else:
-        console(soft_wrap=True).print(shown)
+        console(soft_wrap=True).print(text_or_rich)
 
 
 @dataclass(frozen=True)

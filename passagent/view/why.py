@@ -240,18 +240,18 @@ def _score(step: dict[str, Any]) -> str:
     return f"{step['status']}, AS {interval(step['as_score'], step['as_low'], step['as_high'])}{again}"
 
 
-def _diagnosis(found: dict[str, Any]) -> str:
+def _diagnosis(diagnosis: dict[str, Any]) -> str:
     """Say what limits a candidate, by its figures where it was timed; else the beginning of what was said."""
-    graphs = found.get("graphs", ())
+    graphs = diagnosis.get("graphs", ())
     if not graphs:
-        return short_note(found["text"], 200)
-    limited = sum(graph["limiter"] == found["label"] for graph in graphs)
+        return short_note(diagnosis["text"], 200)
+    limited = sum(graph["limiter"] == diagnosis["label"] for graph in graphs)
     shares = [
         f"{name} {min(of_graphs):.0%} to {max(of_graphs):.0%}"
         for name in ("memory", "latency")
         if (of_graphs := [min(1.0, graph[f"{name}_share"]) for graph in graphs])  # caches are faster
     ]
-    label = found["label"].replace("_", " ")
+    label = diagnosis["label"].replace("_", " ")
     return f"{label} on {limited} of {counted(len(graphs), 'subgraph')}; of the time: {', '.join(shares)}"
 
 

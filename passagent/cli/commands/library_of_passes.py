@@ -86,16 +86,16 @@ def verify(words: Sequence[str], path: str | None, device: str, as_json: bool) -
         raise PassagentError(f"{failed[0]['operators']}: does not hold any more: {failed[0]['why']}")
 
 
-def _evaluated(kept: KeptPass, evaluator: Evaluator) -> tuple[str, str]:
+def _evaluated(record: KeptPass, evaluator: Evaluator) -> tuple[str, str]:
     """Return the status of a pass that is evaluated again, and why it is wrong or how fast it is."""
     with tempfile.TemporaryDirectory() as place:
-        result = evaluator.evaluate(kept.write_task(Path(place)), kept.sources, fresh=True).evaluation
+        result = evaluator.evaluate(record.write_task(Path(place)), record.sources, fresh=True).evaluation
     if result.status != "ok":
         error = next((graph.error for graph in result.graphs if graph.error), result.error)
         return result.status, error or result.status
     speedup = result.gmean_vs_reference
-    return "ok", "" if speedup is None else f"{speedup:.2f}x of {kept.reference} now"
+    return "ok", "" if speedup is None else f"{speedup:.2f}x of {record.reference} now"
 
 
-def _short(kept: KeptPass) -> str:
-    return kept.instance.rpartition(":")[2][:_SHOWN]
+def _short(record: KeptPass) -> str:
+    return record.instance.rpartition(":")[2][:_SHOWN]

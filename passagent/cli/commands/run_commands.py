@@ -172,11 +172,11 @@ def remove_runs(names: list[str], yes: bool, runs_dir: str, as_json: bool) -> No
     print_answer(as_json, data, lambda: "\n".join(lines))
 
 
-def _agrees(shown: list[str]) -> bool:
+def _agrees(descriptions: list[str]) -> bool:
     """Return whether the person at the terminal agrees. Raises UsageError where there is no terminal."""
     if not sys.stdin.isatty():
         raise UsageError("passagent runs rm asks before it removes; without a terminal say --yes")
-    print(f"remove {', '.join(shown)} for good? [y/N] ", end="", file=sys.stderr, flush=True)
+    print(f"remove {', '.join(descriptions)} for good? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 

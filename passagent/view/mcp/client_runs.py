@@ -131,15 +131,15 @@ async def open_run(
         return open_session(store, run, task, config, on_event, ClientModel(), evaluator)
 
     with store.transaction():
-        found = same_run(store, task, config)
-        if found is None or sessions.is_driven(store, found.id):
-            found = new_run(store, task, config)
-        session = session_on(found)
+        chosen_run = same_run(store, task, config)
+        if chosen_run is None or sessions.is_driven(store, chosen_run.id):
+            chosen_run = new_run(store, task, config)
+        session = session_on(chosen_run)
         if session.run.environment not in (None, environment_of(session)):
             session = session_on(new_run(store, task, config))
     held = ExitStack()
     held.enter_context(driving(session))
     if session.run.environment is None:
         runs.set_environment(store, session.run.id, environment_of(session))
-    open_episodes = {one.model or "": one for one in episodes.running(store, session.run.id)}
+    open_episodes = {episode.model or "": episode for episode in episodes.running(store, session.run.id)}
     return ClientRun(session, held, asyncio.create_task(watch_run(session)), open_episodes)

@@ -180,9 +180,9 @@ def _speedups(evaluation: Any) -> dict[str, Any] | None:
 
 def compared_nodes(store: Store, number: int, other: int) -> dict[str, Any]:
     """Compare two candidates: `other`, and `number` that came of it."""
-    one, two = nodes.get_node(store, other), nodes.get_node(store, number)
-    return {"one": one, "two": two, "run": runs.get_run(store, two.run_id)} | {
-        "data": difference.diff_data(store, one, two)
+    before, after = nodes.get_node(store, other), nodes.get_node(store, number)
+    return {"one": before, "two": after, "run": runs.get_run(store, after.run_id)} | {
+        "data": difference.diff_data(store, before, after)
     }
 
 
@@ -253,11 +253,11 @@ def compare(store: Store, a: str = "", b: str = "") -> dict[str, Any]:
     if not a or not b:
         raise UsageError("compare: give two runs, ?a=RUN&b=RUN")
     pair = [runs.find_run(store, name) for name in (a, b)]
-    sides = [status.status_data(store, one) for one in pair]
-    courses = [charts.course(charts.made(store, one.id)) for one in pair]
-    best = [confirmations.winner(store, one.id) for one in pair]
+    sides = [status.status_data(store, run) for run in pair]
+    courses = [charts.course(charts.made(store, run.id)) for run in pair]
+    best = [confirmations.winner(store, run.id) for run in pair]
     paired = difference.diff_data(store, best[0], best[1]) if best[0] and best[1] else None
-    names = [f"{one.id} {one.model}" for one in pair]
+    names = [f"{run.id} {run.model}" for run in pair]
     return {
         "runs": pair,
         "sides": sides,
@@ -265,7 +265,7 @@ def compare(store: Store, a: str = "", b: str = "") -> dict[str, Any]:
         "statuses": [course.statuses for course in courses],
         "chart_spec": charts.side_by_side(list(zip(names, courses, strict=True))),
         "paired": paired,
-        "notes": [plain_note(one.note) if one else "" for one in best],
+        "notes": [plain_note(node.note) if node else "" for node in best],
     }
 
 
