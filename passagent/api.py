@@ -8,7 +8,7 @@ may be called from a script, a thread or a notebook, and `on_event` is called on
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from passagent.data.export import making
     from passagent.data.export.writing import Summary
     from passagent.data.pipeline import assembling
-    from passagent.events import Event
+    from passagent.events import OnEvent
     from passagent.search.setup import Prepared
 
 __all__ = [
@@ -59,9 +59,6 @@ __all__ = [
 ]  # fmt: skip
 
 logging.getLogger("passagent").addHandler(logging.NullHandler())  # a library prints nothing by itself
-
-OnEvent = Callable[["Event"], object]
-"""Is called with what happens in a run (docs/operators.md)."""
 
 
 def run(task: Task | str | Path, *, on_event: OnEvent | None = None, **options: Unpack[RunOptions]) -> Run:

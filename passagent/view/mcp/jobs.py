@@ -129,16 +129,8 @@ class Jobs:
 
     async def wait(self, job: Job, seconds: float, report: Report) -> None:
         """Return when the job is done, or after so many seconds; report progress meanwhile."""
-        begun, told_s, line = time.monotonic(), float("-inf"), ""
-        while not job.is_done:
-            passed, place = time.monotonic() - begun, self.line(job).rpartition(";")[0]
-            if place != line or passed - told_s >= PROGRESS_S:
-                line, told_s = place, passed
-                await report(passed, self.line(job))
-            if passed >= seconds:
-                return
-            assert job.work is not None
-            await asyncio.wait({job.work}, timeout=min(LOOK_S, seconds - passed))
+        if job.work is not None:
+            await waited(job.work, seconds, report, lambda: self.line(job))
 
     async def cancel(self, job: Job) -> None:
         """Stop the job; its node is not evaluated any more, unless it is proposed again."""
@@ -169,13 +161,22 @@ def new_directory(place: Path, name: str) -> Path:
     return place / name
 
 
-async def waited(work: asyncio.Task[Any], seconds: float, report: Report, line: str) -> bool:
-    """Return whether `work` is done within so many seconds; report progress meanwhile."""
-    begun = time.monotonic()
-    while not work.done() and (passed := time.monotonic() - begun) < seconds:
-        await report(passed, line)
-        await asyncio.wait({work}, timeout=min(PROGRESS_S, seconds - passed))
-    return work.done()
+async def waited(work: asyncio.Task[Any], seconds: float, report: Report, line: Callable[[], str]) -> bool:
+    """Return whether `work` is done within so many seconds.
+
+    Progress is reported where `line()` changes, but for what follows its last semicolon, and now and then.
+    """
+    begun, reported_s, last = time.monotonic(), float("-inf"), ""
+    while not work.done():
+        passed, text = time.monotonic() - begun, line()
+        state = text.rpartition(";")[0]
+        if state != last or passed - reported_s >= PROGRESS_S:
+            last, reported_s = state, passed
+            await report(passed, text)
+        if passed >= seconds:
+            return False
+        await asyncio.wait({work}, timeout=min(LOOK_S, seconds - passed))
+    return True
 
 
 async def run_command(words: Sequence[str]) -> str:

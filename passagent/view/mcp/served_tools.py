@@ -156,7 +156,7 @@ class PassTools(Service):
         if (job, deep) not in self._profiles:  # one that takes longer than an answer goes on meanwhile
             work = limits_of(run.session, nodes.get_files(self.store, node), deep)
             self._profiles[job, deep] = asyncio.create_task(work)
-        if not await waited(self._profiles[job, deep], self.max_wait_s, caller.report, "profiling"):
+        if not await waited(self._profiles[job, deep], self.max_wait_s, caller.report, lambda: "profiling"):
             raise ToolError("it is not done yet; call profile again")
         text = self._profiles.pop((job, deep)).result()
         return answers.paged(answers.TextAnswer(text=text), None)
@@ -320,7 +320,7 @@ class PassTools(Service):
             command = [*words(), "--out", str(out)]
             self._commands[out] = asyncio.create_task(run_command(command))
         work = self._commands[place / name]
-        if not await waited(work, self.max_wait_s, caller.report, "under way"):
+        if not await waited(work, self.max_wait_s, caller.report, lambda: "under way"):
             return None
         return self._commands.pop(place / name).result()
 
