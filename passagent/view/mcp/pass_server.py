@@ -42,8 +42,7 @@ from passagent.store import nodes
 from passagent.store.runs import CLIENTS
 from passagent.view.listening import is_loopback, listen, shown_host
 from passagent.view.mcp import answers
-from passagent.view.mcp.catalog import read_file
-from passagent.view.mcp.client_service import INSTRUCTIONS
+from passagent.view.mcp.client_service import INSTRUCTIONS, read_file
 from passagent.view.mcp.served_tools import NOTED, Caller, PassTools
 
 MAX_NAME = 60

@@ -41,8 +41,7 @@ from passagent.store.episodes import get_episode
 from passagent.store.nodes import CANCELLED, Node
 from passagent.tasks import Task
 from passagent.view.mcp import answers
-from passagent.view.mcp.catalog import read_file
-from passagent.view.mcp.client_service import Service, is_open
+from passagent.view.mcp.client_service import Service, is_open, read_file
 from passagent.view.mcp.jobs import Report, new_directory, run_command, waited
 
 MAX_NAMED = 50
