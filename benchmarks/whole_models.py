@@ -114,7 +114,7 @@ def measure(given: argparse.Namespace, name: str, batch: int, package: str) -> d
 
     module, inputs = model_of(name, batch, given.device, given.small)
     modes = ["default"] if given.device == "cpu" else ["reduce-overhead"]
-    return pa.measure(module, *inputs, passes=package, modes=modes, leave_out=False).data()
+    return pa.measure(module, *inputs, passes=package, modes=modes).data()
 
 
 def profile(given: argparse.Namespace, name: str, batch: int, package: str) -> dict[str, Any]:

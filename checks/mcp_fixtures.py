@@ -12,8 +12,8 @@ from mcp.server.mcpserver.utilities.types import Audio
 from mcp_types import EmbeddedResource, ImageContent, TextContent, TextResourceContents
 
 from passagent.config import load_config
-from passagent.view.mcp.client_service import Service
 from passagent.view.mcp.pass_server import PassServer, build, serve_http
+from passagent.view.mcp.served_tools import PassTools
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
@@ -116,7 +116,7 @@ def add_prompts(server: PassServer) -> None:
 
 
 if __name__ == "__main__":
-    service = Service([], load_config(), sys.argv[1])
+    service = PassTools([], load_config(), sys.argv[1])
     server = build(service)
     add_tools(server)
     add_resources(server)

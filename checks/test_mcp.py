@@ -23,9 +23,9 @@ from mcp import Client  # noqa: E402
 from mcp.client.stdio import StdioServerParameters, stdio_client  # noqa: E402
 from wire_server import Said, WireServer  # noqa: E402
 
-from passagent.agent.tool_specs import SERVED  # noqa: E402
 from passagent.store import Store  # noqa: E402
 from passagent.store.nodes import get_node, profiles_of  # noqa: E402
+from passagent.view.mcp.served_tools import SERVED  # noqa: E402
 
 PASSAGENT = [sys.executable, "-m", "passagent"]
 QUICK = ("--set", "evaluator.budget_s=0.2")

@@ -8,7 +8,8 @@ may be called from a script, a thread or a notebook, and `on_event` is called on
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -43,7 +44,7 @@ from passagent.view.warm_evaluator import Evaluator, as_task
 
 if TYPE_CHECKING:
     from passagent.data.export.writing import Summary
-    from passagent.events import Event
+    from passagent.events import OnEvent
     from passagent.search.setup import Prepared
 
 __all__ = [
@@ -55,9 +56,6 @@ __all__ = [
 
 logging.getLogger("passagent").addHandler(logging.NullHandler())  # a library prints nothing by itself
 
-OnEvent = Callable[["Event"], object]
-"""Is called with what happens in a run (docs/operators.md)."""
-
 
 def run(task: Task | str | Path, *, on_event: OnEvent | None = None, **options: Unpack[RunOptions]) -> Run:
     """Search for passes for a task, until a stopping rule ends it; `options`: those of `passagent run`.
@@ -66,14 +64,14 @@ def run(task: Task | str | Path, *, on_event: OnEvent | None = None, **options: 
     it cleanly: everything is stored, then KeyboardInterrupt is raised. A second one stops it at once.
     Raises UsageError, TaskError, InfrastructureError.
     """
-    return finished(_run(task, on_event, options))
+    return finished(_search(_started(task, options), on_event))
 
 
 async def run_async(
     task: Task | str | Path, *, on_event: OnEvent | None = None, **options: Unpack[RunOptions]
 ) -> Run:
-    """See `run`; cancelling it stops the search as Ctrl-C does."""
-    return await finished_async(_run(task, on_event, options))
+    """Search as `run` does; cancelling it stops the search as Ctrl-C does."""
+    return await finished_async(_search(_started(task, options), on_event))
 
 
 def resume(run: Run | str, *, on_event: OnEvent | None = None, **options: Unpack[ResumeOptions]) -> Run:
@@ -82,66 +80,63 @@ def resume(run: Run | str, *, on_event: OnEvent | None = None, **options: Unpack
     run: a Run, or an id or `last` in `runs_dir`.
     Raises as `run`.
     """
-    return finished(_resume(run, on_event, options))
+    return finished(_search(_resumed(run, options), on_event))
 
 
 async def resume_async(
     run: Run | str, *, on_event: OnEvent | None = None, **options: Unpack[ResumeOptions]
 ) -> Run:
-    """See `resume`; cancelling it stops the search as Ctrl-C does."""
-    return await finished_async(_resume(run, on_event, options))
+    """Go on as `resume` does; cancelling it stops the search as Ctrl-C does."""
+    return await finished_async(_search(_resumed(run, options), on_event))
 
 
 def fork(node: Node, *, on_event: OnEvent | None = None, **options: Unpack[ForkOptions]) -> Run:
     """Search in a new run that starts from a node, under its run's settings and those given; see `run`."""
-    return finished(_fork(node, on_event, options))
+    return finished(_search(_forked(node, options), on_event))
 
 
-def _run(task: Task | str | Path, on_event: OnEvent | None, options: RunOptions) -> Search[Run]:
-    async def search(sessions: list[Stoppable]) -> Run:
-        given = checked(RunOptions, options)
-        loaded = as_task(task)
-        config = config_of(RunOptions, given)
-        with begin(config, loaded, Parts()) as parts:
-            from passagent.search import setup
-
-            with setup.started(given["runs_dir"], loaded, config, given["new"], parts) as prepared:
-                return await _work(prepared, on_event, sessions)
-
-    return search
-
-
-def _resume(run: Run | str, on_event: OnEvent | None, options: ResumeOptions) -> Search[Run]:
-    async def search(sessions: list[Stoppable]) -> Run:
+@contextmanager
+def _started(task: Task | str | Path, options: RunOptions) -> Iterator[Prepared]:
+    values = checked(RunOptions, options)
+    loaded, config = as_task(task), config_of(RunOptions, values)
+    with begin(config, loaded, Parts()) as parts:
         from passagent.search import setup
 
-        given = checked(ResumeOptions, options)
-        place, name = (run.runs_dir, run.id) if isinstance(run, Run) else (Path(given["runs_dir"]), run)
-        with setup.resumed(place, name, settings_of(ResumeOptions, given), Parts()) as prepared:
-            return await _work(prepared, on_event, sessions)
-
-    return search
+        with setup.started(values["runs_dir"], loaded, config, values["new"], parts) as prepared:
+            yield prepared
 
 
-def _fork(node: Node, on_event: OnEvent | None, options: ForkOptions) -> Search[Run]:
-    async def search(sessions: list[Stoppable]) -> Run:
-        from passagent.search import setup
-        from passagent.store import Store, nodes
-
-        settings = settings_of(ForkOptions, checked(ForkOptions, options))
-        with Store.open(node.runs_dir, create=False) as store:
-            run_id = nodes.get_node(store, node.id).run_id
-        with setup.forked(node.runs_dir, run_id, node.id, settings, Parts()) as prepared:
-            return await _work(prepared, on_event, sessions)
-
-    return search
-
-
-async def _work(prepared: Prepared, on_event: OnEvent | None, sessions: list[Stoppable]) -> Run:
+@contextmanager
+def _resumed(run: Run | str, options: ResumeOptions) -> Iterator[Prepared]:
     from passagent.search import setup
 
-    await setup.work(prepared, on_event, sessions.append)
-    return Run(prepared.run.id, prepared.store.runs_dir)
+    values = checked(ResumeOptions, options)
+    place, name = (run.runs_dir, run.id) if isinstance(run, Run) else (Path(values["runs_dir"]), run)
+    with setup.resumed(place, name, settings_of(ResumeOptions, values), Parts()) as prepared:
+        yield prepared
+
+
+@contextmanager
+def _forked(node: Node, options: ForkOptions) -> Iterator[Prepared]:
+    from passagent.search import setup
+    from passagent.store import Store, nodes
+
+    settings = settings_of(ForkOptions, checked(ForkOptions, options))
+    with Store.open(node.runs_dir, create=False) as store:
+        run_id = nodes.get_node(store, node.id).run_id
+    with setup.forked(node.runs_dir, run_id, node.id, settings, Parts()) as prepared:
+        yield prepared
+
+
+def _search(opening: AbstractContextManager[Prepared], on_event: OnEvent | None) -> Search[Run]:
+    async def search(sessions: list[Stoppable]) -> Run:
+        from passagent.search import setup
+
+        with opening as prepared:
+            await setup.work(prepared, on_event, sessions.append)
+            return Run(prepared.run.id, prepared.store.runs_dir)
+
+    return search
 
 
 def open_run(name: str = "last", *, runs_dir: str | Path = "runs") -> Run:
@@ -205,10 +200,10 @@ def export(run: Run | str | Path | Sequence[str | Path], **options: Unpack[Expor
     """
     from passagent.data.export.making import make
 
-    given = checked(ExportOptions, options)
-    keep, place = given["keep"], run.runs_dir if isinstance(run, Run) else run
+    values = checked(ExportOptions, options)
+    keep, place = values["keep"], run.runs_dir if isinstance(run, Run) else run
     places = [str(place)] if isinstance(place, str | Path) else [*map(str, place)]
     if isinstance(run, Run):
-        given["keep"] = f"run = '{run.id}'" + (f" AND ({keep}\n)" if keep else "")
-    words = f"format={given['format']!r}, keep={given['keep']!r}, by={given['by']!r}"
-    return make(places, given, f"passagent.export({places!r}, {words})")
+        values["keep"] = f"run = '{run.id}'" + (f" AND ({keep}\n)" if keep else "")
+    words = f"format={values['format']!r}, keep={values['keep']!r}, by={values['by']!r}"
+    return make(places, values, f"passagent.export({places!r}, {words})")

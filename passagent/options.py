@@ -32,7 +32,7 @@ def seconds(value: Any) -> Any:
     try:
         return float(number) * {"s": 1, "m": 60, "h": 3600}[unit]
     except ValueError:
-        raise ValueError("is no time; write 90, 90s, 30m or 2h") from None
+        raise ValueError("write a time, such as 90, 90s, 30m or 2h") from None
 
 
 def _share(value: Any) -> float:
@@ -53,7 +53,7 @@ def _share_or_light(value: Any) -> Any:
     try:
         return value if value == "sol" else float(value)
     except ValueError:
-        raise ValueError("is no share of AS; write 0.02, or sol") from None
+        raise ValueError("write a share of AS, such as 0.02, or sol") from None
 
 
 def parse_set(pairs: Any) -> Any:
@@ -111,7 +111,7 @@ Root = Annotated[
 
 
 class ModelOptions(TypedDict, total=False):
-    """Who writes passes."""
+    """Options of the model that writes passes."""
 
     model: Annotated[
         str | Several | None,
@@ -125,7 +125,7 @@ class ModelOptions(TypedDict, total=False):
 
 
 class SpendingOptions(TypedDict, total=False):
-    """What models may cost."""
+    """Limits to the cost of models."""
 
     max_tokens: Annotated[int | None, Option(key="search.max_tokens", shown="no limit")]
     max_cost: Annotated[float | None, Option(key="search.max_cost", shown="no limit")]
@@ -174,7 +174,7 @@ class PoolOptions(TypedDict, total=False):
 
 
 class LibraryOptions(TypedDict, total=False):
-    """What is kept across runs."""
+    """Options of the passes that are kept across runs."""
 
     library: Library
     exclude: Annotated[Several | None, Option(key="experience.exclude", metavar="TASKS", is_rare=True)]
@@ -311,7 +311,14 @@ class BenchOptions(DeviceOptions, PresetOptions, PoolOptions, total=False):
     root: Root
 
 
-class EvalOptions(DeviceOptions, PresetOptions, StoreOptions, PoolOptions, total=False):
+class EvaluatorOptions(DeviceOptions, PresetOptions, PoolOptions, total=False):
+    """How candidates are judged."""
+
+    validator: Annotated[str | None, Option(key="validator.model", metavar="MODEL")]
+    base_url: Annotated[str | None, Option(key="validator.base_url", shown="the provider's")]
+
+
+class EvalOptions(EvaluatorOptions, StoreOptions, total=False):
     """Options of an evaluation."""
 
     pass_dir: Annotated[str | None, Option("The candidate.", shown="TASK/pass_dir")]
@@ -319,8 +326,6 @@ class EvalOptions(DeviceOptions, PresetOptions, StoreOptions, PoolOptions, total
     strict_passbench: Annotated[
         bool, Option("Measure by the paper's protocol, for comparison with published tables.")
     ]
-    validator: Annotated[str | None, Option(key="validator.model", metavar="MODEL")]
-    base_url: Annotated[str | None, Option(key="validator.base_url", shown="the provider's")]
     reward: Annotated[
         str | None, Option("Write the reward of PassEnv here: reward.txt and evaluation.json.", metavar="DIR")
     ]
@@ -348,7 +353,9 @@ class OptimizeOptions(ModelOptions, SpendingOptions, PresetOptions, total=False)
 def settings_of(
     group: type[Any], values: Mapping[str, Any], settings: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """`settings` (of `section.key`) and those that `values` of the options of `group` stand for, which win.
+    """Return `settings` (of `section.key`) and those that `values` of the options of `group` stand for.
+
+    The latter win.
 
     Raises UsageError for a model or a price that is not written as one.
     """

@@ -36,8 +36,9 @@ def call(monkeypatch, capsys, tmp_path):
 
     monkeypatch.chdir(tmp_path)
     for name in list(os.environ):
-        if name.startswith("PASSAGENT_") and name != "PASSAGENT_LIBRARY":
+        if name.startswith("PASSAGENT_") or name.endswith("_API_KEY"):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("PASSAGENT_LIBRARY", "off")
 
     def run(*words: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["passagent", *map(str, words)])

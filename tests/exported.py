@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from passagent.config import EvaluatorConfig
 from passagent.deploy.delivery.deliver import deliver
 from passagent.deploy.delivery.readme import Delivery
 from passagent.deploy.delivery.standalone import standalone
-from passagent.evaluator.candidate import MANIFEST, Candidate
+from passagent.evaluator.candidate import Candidate
 from passagent.evaluator.result import Evaluation, GraphResult, Speedup
 from passagent.expert.author import author
 from passagent.expert.choices import default

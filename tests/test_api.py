@@ -32,49 +32,6 @@ QUICK = {
     "evaluator.max_trials": 10, "search.finalists": 0,
 }  # fmt: skip
 QUICK_EVALUATOR = {key: value for key, value in QUICK.items() if key.startswith("evaluator.")}
-ONLY_IN_A_TERMINAL = {
-    "worker": "a server",
-    "check": "holds a directory against its record; exit code 1 is what it is for",
-    "diff": "Node holds what is compared; the command shows it",
-    "doctor": "prints findings; exit code 1 is what it is for",
-    "gc": "tidies a runs directory",
-    "hints": "prints",
-    "library list": "prints",
-    "library show": "prints",
-    "library verify": "prints; exit code 1 is what it is for",
-    "mcp": "serves other programs",
-    "models": "its package has this name; prints which keys are set",
-    "plan": "its package has this name; Node.plan is the recorded plan of a node",
-    "profile": "prints; passagent.experience.profiling.profiler.profile_evaluated makes the record",
-    "report": "writes a page into a file",
-    "runs": "lists runs; open_run opens one",
-    "runs rm": "asks before it removes",
-    "status": "Run.data tells the same",
-    "stop": "acts on a run of another process",
-    "tasks check": "prints; exit code 1 is what it is for",
-    "tasks export": "writes another tool's tasks",
-    "tasks import": "writes tasks; their code must run shut in, apart from the caller",
-    "tasks list": "prints names",
-    "view": "serves a page until it is stopped",
-}
-"""Commands that have no function, and why."""
-IN_PYTHON = {
-    "bench": pa.bench,
-    "best": pa.Run.best,
-    "collect": pa.collect,
-    "tasks build": pa.build_dataset,
-    "eval": pa.Evaluator.evaluate,
-    "explain": pa.explain,
-    "export": pa.export,
-    "extract": pa.extract,
-    "fork": pa.fork,
-    "measure": pa.measure,
-    "optimize": pa.optimize,
-    "package": pa.package,
-    "resume": pa.resume,
-    "run": pa.run,
-    "show": pa.Run.tree,
-}
 
 
 def in_python(code: str, cwd: Path, **more):
@@ -136,20 +93,6 @@ def test_the_public_names_are_those_of_the_api():
         pa.evaluete  # noqa: B018
 
 
-def test_every_command_has_its_name_in_python_or_a_reason():
-    import typer
-
-    def verbs(command, words=()):
-        for name, child in getattr(command, "commands", {}).items():
-            if not getattr(child, "commands", {}) or child.invoke_without_command:
-                yield " ".join((*words, name))
-            yield from verbs(child, (*words, name))
-
-    found = set(verbs(typer.main.get_command(cli.app)))
-    assert found == IN_PYTHON.keys() | ONLY_IN_A_TERMINAL.keys()
-    assert not IN_PYTHON.keys() & ONLY_IN_A_TERMINAL.keys()
-
-
 @pytest.mark.parametrize(
     ("name", "in_a_terminal_only"),
     [
@@ -166,7 +109,7 @@ def test_an_option_has_its_name_in_python(name, in_a_terminal_only):
 
     command = typer.main.get_command(cli.app).commands[name]
     options = {one.name for one in command.params if one.param_type_name == "option"} - {"help_all"}
-    group = inspect.signature(IN_PYTHON[name]).parameters["options"].annotation
+    group = inspect.signature(getattr(pa, name)).parameters["options"].annotation
     keywords = options_of(getattr(api, group.removeprefix("Unpack[").removesuffix("]")))
     assert {*keywords} == options - in_a_terminal_only
 
@@ -289,7 +232,7 @@ def test_a_second_evaluation_starts_no_process(evaluator, small):
 
 
 @pytest.mark.long
-def test_it_works_while_a_loop_runs_and_in_a_thread(small, tmp_path):
+def test_it_works_while_a_loop_runs(small, tmp_path):
     """A notebook's cell is run while its kernel's loop is."""
     settings = {**QUICK, "search.expert_seeds": 0}
 
@@ -299,15 +242,6 @@ def test_it_works_while_a_loop_runs_and_in_a_thread(small, tmp_path):
     assert asyncio.run(cell()).best.status == "ok"
     awaited = pa.run_async(small, iters=1, islands=1, runs_dir=tmp_path / "awaited", settings=settings)
     assert asyncio.run(awaited).best.status == "ok"
-    found = []
-
-    def work():
-        found.append(pa.run(small, iters=1, islands=1, runs_dir=tmp_path / "thread", settings=settings))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert found[0].best.status == "ok"
 
 
 @pytest.mark.long

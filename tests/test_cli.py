@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import shlex
 import shutil
 import subprocess
@@ -26,27 +25,6 @@ from passagent.view.evaluation import evaluation_text
 ROOT = Path(__file__).parents[1]
 PROGRAM = Path(tiny_search.__file__)
 NOT_SETTINGS = ("help", "help_all", "version", "install_completion", "show_completion")
-
-
-@pytest.fixture
-def call(monkeypatch, capsys, tmp_path):
-    """`call("run", ...)` gives exit code, stdout, stderr of `passagent run ...` in an empty directory."""
-    monkeypatch.chdir(tmp_path)
-    for name in [
-        name
-        for name in os.environ
-        if (name.startswith("PASSAGENT_") and name != "PASSAGENT_LIBRARY") or name.endswith("_API_KEY")
-    ]:
-        monkeypatch.delenv(name)
-
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["passagent", *map(str, words)])
-        with pytest.raises(SystemExit) as exit_:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(exit_.value.code or 0), out, err
-
-    return run
 
 
 @pytest.fixture
@@ -160,12 +138,7 @@ def test_an_environment_variable_stands_for_an_option(call, task, monkeypatch):
         (["run", "task", "--iters", "0"], "search.iters = 0: input should be greater than or equal to 1"),
         (["run", "task", "--iters", "many"], "iters = 'many': input should be a valid integer"),
         (["run", "task", "--max-cost", "nan"], "search.max_cost = nan: input should be a finite number"),
-        (["run", "task", "--max-evals", "-1"], "search.max_evaluations = -1: input should be greater than"),
-        (["run", "task", "--max-cost", "-5"], "search.max_cost = -5.0: input should be greater than 0"),
-        (["run", "task", "--max-tokens", "-1"], "search.max_tokens = -1: input should be greater than"),
         (["run", "task", "--max-time", "-1"], "search.max_time_s = -1.0: input should be greater than 0"),
-        (["run", "task", "--max-stagnation", "-1"], "search.max_stagnation = -1: input should be greater"),
-        (["run", "task", "--target-as", "-1"], "search.target_as = -1.0: input should be greater than 0"),
         (["run", "task", "--until", "-1"], "search.until = -1.0: input should be greater than 0"),
         (["bench", "task", "--compiler", "run", "--iters", "-1"], "iters = '-1': input should be greater"),
         (["run", "task", "--islands", "1001"], "search.islands = 1001: input should be less than"),
@@ -183,7 +156,7 @@ def test_an_environment_variable_stands_for_an_option(call, task, monkeypatch):
             ["run", "task", "--config", "unknown.yaml"],
             "unknown.yaml: unknown key 'search.itres'; did you mean",
         ),
-        (["run", "task", "--max-time", "3d"], "max_time = '3d': is no time; write 90, 90s, 30m or 2h"),
+        (["run", "task", "--max-time", "3d"], "max_time = '3d': write a time, such as 90, 90s, 30m or 2h"),
         (["eval", "task"], "pass_dir: no such pass directory"),
         (["run", "task", "--seed-dir", "nowhere"], "nowhere: no such pass directory"),
         (["eval", "task", "--pass-dir", "empty"], "holds no .py file"),

@@ -9,7 +9,6 @@ from statistics import fmean
 
 import pytest
 import tiny_search
-from test_cli import call  # noqa: F401
 from test_search import finish, store, task  # noqa: F401
 from wire_server import Said, WireServer
 
@@ -110,19 +109,6 @@ def test_a_hint_is_read(improvement):
 def test_what_is_no_hint(message, reason, improvement):
     with pytest.raises(ValueError, match=reason):
         read(message, improvement)
-
-
-def test_a_malformed_reply_is_asked_for_once_again(improvement):
-    model, saved = ScriptedModel([written(confidence=7), written()]), []
-    hint = asyncio.run(ask(model, improvement, lambda *both: saved.append(both)))
-    assert hint is not None and [found for _, found in saved] == [None, hint]
-    assert [message["role"] for message in model.calls[1]] == ["user", "assistant", "tool"]
-    assert "confidence: " in model.calls[1][2]["content"]
-
-    model, saved = ScriptedModel(["Fuse.", "Fuse more.", written()]), []
-    assert asyncio.run(ask(model, improvement, lambda *both: saved.append(both))) is None
-    assert [found for _, found in saved] == [None, None]
-    assert [message["role"] for message in model.calls[1]] == ["user", "assistant", "user"]
 
 
 def test_the_model_that_is_named_is_asked(improvement, monkeypatch):
@@ -267,13 +253,6 @@ def test_an_episode_sees_no_learned_hints_where_they_are_turned_off(store, task)
     finish(session)
     sql = "SELECT 1 FROM hint_uses JOIN distilled_hints USING (hint_id) WHERE hint_uses.run_id = :run"
     assert store.rows(sql, {"run": session.run.id}) == []
-
-
-def test_without_a_distiller_nothing_is_asked(store, task):  # noqa: F811
-    session = taught_session(store, task, None)
-    finish(session)
-    assert progress(store, session.run) and table(store, session.run) == {}
-    assert [group.group for group in ledger.spent(store, session.run.id, "role")] == ["agent"]
 
 
 def go_on(store, task, before, teacher, **settings):  # noqa: F811

@@ -16,6 +16,14 @@ LAYERS = [
 ]  # fmt: skip
 """From the lowest: each imports from those before it, and from itself."""
 
+CIRCLES = {
+    "passagent.evaluator.target": {"passagent.plan.model"},
+    "passagent.evaluator.judging.replies": {"passagent.evaluator.judging.loaded_worker"},
+    "passagent.extend": {"passagent.config", "passagent.search.islands", "passagent.search.stop"},
+    "passagent.search.startup": {"passagent.search.setup"},
+}
+"""Imports for types alone that still run back. None may be added."""
+
 
 def layer(module: str) -> str | None:
     """The package of those above that a module is in."""
@@ -32,30 +40,23 @@ def modules() -> dict[str, Path]:
 
 
 def imported(path: Path) -> set[str]:
-    """The modules of passagent that a file imports; its functions' own imports, too, but for types."""
-    found: set[str] = set()
-
-    def walk(node: ast.AST) -> None:
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            return
+    """The modules of passagent that a file imports; imports of functions and for types, too."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names if alias.name.startswith("passagent"))
+            names.update(alias.name for alias in node.names if alias.name.startswith("passagent"))
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("passagent"):
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
                 place = ROOT / inner.replace(".", "/")
                 is_module = place.with_suffix(".py").exists() or place.is_dir()
-                found.add(inner if is_module else str(node.module))
-        for child in ast.iter_child_nodes(node):
-            walk(child)
-
-    walk(ast.parse(path.read_text()))
-    return found
+                names.add(inner if is_module else str(node.module))
+    return names
 
 
 def test_no_import_comes_back_to_where_it_began():
     try:
-        ways = {name: imported(path) - {name} for name, path in modules().items()}
+        ways = {name: imported(path) - {name, *CIRCLES.get(name, ())} for name, path in modules().items()}
         ways["passagent"] = set()  # its door: it imports what is asked for, when it is asked for
         TopologicalSorter(ways).prepare()
     except CycleError as error:
@@ -93,7 +94,8 @@ def test_a_package_imports_from_those_below_it(own):
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         if module == "passagent.evaluator.__init__" or layer(module) != own:
             continue  # the evaluator's own door opens to all of it
-        wrong += [f"{module} -> {one}" for one in imported(path) if (layer(one) or own) not in below]
+        others = imported(path) - CIRCLES.get(module, set())
+        wrong += [f"{module} -> {one}" for one in others if (layer(one) or own) not in below]
     assert wrong == []
 
 

@@ -23,7 +23,7 @@ from starlette.testclient import TestClient
 from test_pass_library import GELU
 
 from passagent import __version__
-from passagent.agent.tool_specs import CHECK, KNOWLEDGE, SERVED
+from passagent.agent.tool_specs import CHECK, KNOWLEDGE
 from passagent.agent.toolbox import SPECS
 from passagent.config import load_config
 from passagent.data.export.example import whole
@@ -37,8 +37,8 @@ from passagent.store.pass_library import PassLibrary
 from passagent.store.trajectories import trajectory
 from passagent.view.doctor import examine
 from passagent.view.mcp import answers
-from passagent.view.mcp.client_service import Service
 from passagent.view.mcp.pass_server import _app, build, guarded, parse_address
+from passagent.view.mcp.served_tools import SERVED, PassTools
 from passagent.view.status import status_data, status_text
 
 ROOT = Path(__file__).parents[1]
@@ -65,10 +65,11 @@ def place(tmp_path):
 
 
 @asynccontextmanager
-async def serving(place, evaluator=None, **more):
+async def serving(place, evaluator=None, max_wait_s=45.0, **more):
     """A service on the task `relu`, and the server on it."""
     judge = evaluator or tiny_search.FastEvaluator()
-    service = Service([str(place / "tasks")], load_config(), place / "runs", evaluator=judge, **more)
+    service = PassTools([str(place / "tasks")], load_config(), place / "runs", evaluator=judge, **more)
+    service.max_wait_s = max_wait_s
     try:
         yield service, build(service)
     finally:
@@ -287,8 +288,8 @@ def test_what_is_wrong_is_told_in_a_line(place):
     mistakes = [
         ("read_task", {"task": "rely"}, "no task 'rely'; did you mean 'relu'?"),
         ("read_task", {"task": str(place / "tasks" / "relu")}, "no task"),
-        ("read_task", {"task": "relu", "path": "../relu/graph_list.txt"}, "give a path inside the task"),
-        ("read_task", {"task": "relu", "path": "/etc/passwd"}, "give a path inside the task"),
+        ("read_task", {"task": "relu", "path": "../relu/graph_list.txt"}, "'..' leads out"),
+        ("read_task", {"task": "relu", "path": "/etc/passwd"}, "no such file"),
         ("read_task", {"task": "relu", "path": "pass_dir/x.py"}, "not a file of the task"),
         ("read_document", {"path": "../README.md"}, "no document"),
         ("evaluate", {"task": "relu", "files": {"../x.py": ""}}, "leads out of your directory"),
@@ -348,9 +349,7 @@ def test_hostile_text_is_shown_and_not_obeyed(place):
 def test_pages_fit_and_are_the_whole(text):
     cursor, parts = None, []
     while True:
-        page = answers.paged(
-            text, cursor, lambda part, more: answers.TextAnswer(text=part, cursor=more), False
-        )
+        page = answers.paged(answers.TextAnswer(text=text), cursor, fence=False)
         assert len(page.model_dump_json(indent=2)) <= answers.LIMIT
         parts.append(page.text)
         if (cursor := page.cursor) is None:
@@ -391,7 +390,7 @@ ACCEPT = {"accept": "application/json, text/event-stream"}
     ],
 )
 def test_strangers_are_refused(place, is_local, headers, status):
-    service = Service([], load_config(), place / "runs", evaluator=tiny_search.FastEvaluator())
+    service = PassTools([], load_config(), place / "runs", evaluator=tiny_search.FastEvaluator())
     app = guarded(_app(build(service), is_local), "" if is_local else "right", is_local)
     with TestClient(app) as client:
         assert client.post("/mcp", json=INITIALIZE, headers=ACCEPT | headers).status_code == status

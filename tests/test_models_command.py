@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -18,13 +17,6 @@ pytestmark = pytest.mark.usefixtures("quick_retries")
 KEY = "sk-planted-0123456789abcdef"
 DOCS = (Path(__file__).parents[1] / "docs" / "models.md").read_text()
 Call = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture(autouse=True)
-def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in list(os.environ):
-        if name.startswith(("OPENAI_", "ANTHROPIC_")):
-            monkeypatch.delenv(name)
 
 
 def test_what_is_configured(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import paid_run
 import pytest
 import tiny_search
-from test_models_command import Call, call
+from test_models_command import Call
 from test_models_wire import ASK, TOOL, Server, error_body, server, text_body
 from wire_server import WireServer
 
@@ -25,7 +25,7 @@ from passagent.search import setup
 from passagent.store import Store, nodes, runs
 from passagent.tasks import load_task
 
-__all__ = ["call", "server"]
+__all__ = ["server"]
 
 pytestmark = pytest.mark.usefixtures("quick_retries")
 

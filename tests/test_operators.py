@@ -19,7 +19,6 @@ from pathlib import Path
 import pytest
 import tiny_search
 
-from passagent import cli
 from passagent.cli.commands import running
 from passagent.cli.commands.tidying import size_of
 from passagent.errors import PassagentError
@@ -31,24 +30,10 @@ from passagent.view.tree import tree_text
 
 
 @pytest.fixture
-def call(monkeypatch, capsys, place):
-    """X where `place` is."""
+def call(call, monkeypatch, place):
+    """The commands run where `place` is."""
     monkeypatch.chdir(place)
-    for name in [
-        name
-        for name in os.environ
-        if (name.startswith("PASSAGENT_") and name != "PASSAGENT_LIBRARY") or name.endswith("_API_KEY")
-    ]:
-        monkeypatch.delenv(name)
-
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["passagent", *map(str, words)])
-        with pytest.raises(SystemExit) as exit_:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(exit_.value.code or 0), out, err
-
-    return run
+    return call
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import models_to_extract as models
 import pytest
 import tiny_search
 import torch
-from test_cli import call, one_line  # noqa: F401
+from test_cli import one_line
 from torch import nn
 
 import passagent as pa
@@ -142,10 +142,10 @@ def test_a_model_is_known_by_its_graphs_and_inputs():
     [
         (["--out", "not-a-name"], "is no name of a Python package"),
         (["--out", "full"], "is there already"),
-        (["--out", "new", "--max-time", "soon"], "max_time = 'soon': is no time"),
+        (["--out", "new", "--max-time", "soon"], "max_time = 'soon': write a time, such as 90"),
     ],
 )
-def test_usage_mistakes(call, tmp_path, words, told):  # noqa: F811
+def test_usage_mistakes(call, tmp_path, words, told):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     code, _, err = call("optimize", f"{FILE}:encoder", *words)
@@ -190,7 +190,7 @@ def region(outcome: str, why: str = "") -> RegionOutcome:
         ([region(LEFT), region(NOTHING)], None, "nothing to gain: no pass is faster", 0),
     ],
 )  # fmt: skip
-def test_the_headline_says_what_was_not_tried(call, monkeypatch, tmp_path, regions, stopped, headline, code):  # noqa: F811
+def test_the_headline_says_what_was_not_tried(call, monkeypatch, tmp_path, regions, stopped, headline, code):
     found = Optimized("m", "a CPU", tmp_path, regions, why_not="no pass is faster", stopped=stopped)
     monkeypatch.setattr(optimizing, "optimize", lambda *_: found)
     assert headline in found.markdown() and found.data()["headline"] == headline
@@ -223,7 +223,7 @@ def test_a_search_that_crashes_is_its_regions_alone(tmp_path, monkeypatch):
     assert states(tmp_path) == ["finished"]
 
 
-def test_without_a_compiler_nothing_is_measured(call, monkeypatch, tmp_path):  # noqa: F811
+def test_without_a_compiler_nothing_is_measured(call, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     toolchain.compiler.cache_clear()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import tiny
-from test_cli import call, one_line  # noqa: F401
+from test_cli import one_line
 
 from passagent.errors import UsageError
 from passagent.store.pass_library import KeptPass, PassLibrary, default_path, licence_of
@@ -54,7 +54,7 @@ def test_the_users_library_is_below_the_data_home(monkeypatch, tmp_path):
     assert default_path() == Path.home() / ".local/share/passagent/library.db"
 
 
-def test_library_is_listed_and_shown(call, path):  # noqa: F811
+def test_library_is_listed_and_shown(call, path):
     code, _, err = call("library", "list", "--library", path)
     assert code == 2 and "there is no library here" in one_line(err)
     with PassLibrary.open(path) as library:
@@ -109,7 +109,7 @@ def test_a_file_of_something_else_is_told(tmp_path):
 
 
 @pytest.mark.long
-def test_verify_evaluates_again(call, path, tmp_path):  # noqa: F811
+def test_verify_evaluates_again(call, path, tmp_path):
     import torch
 
     from passagent.sandbox.environment import device_name

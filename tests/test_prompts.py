@@ -177,19 +177,6 @@ def test_outputs_operators_and_eagers_time_are_shown_for_each_subgraph(tmp_path:
     assert "a result says which are left" in after["content"]
 
 
-def test_a_large_task_stays_short(tmp_path: Path) -> None:
-    root = tmp_path / "t"
-    for number in range(60):
-        write_subgraph(
-            root / "graphs" / f"g{number}", [4, number + 1], model=MODEL.replace("1.0", f"{number}.5")
-        )
-    (root / "graph_list.txt").write_text("".join(f"graphs/g{number}\n" for number in range(60)))
-    _, user = compose(context(root))
-    assert "and 48 more sources" in user["content"]
-    assert "and 20 more combinations" in user["content"]
-    assert len(user["content"]) < 10_000
-
-
 def load_pass(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location("example_pass", path)
     assert spec is not None

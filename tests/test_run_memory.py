@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import tiny_search
-from test_cli import call, one_line  # noqa: F401
 from test_distiller import Teacher
 from test_search import finish, shape
 

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 import typer
-from test_cli import call, one_line, stored, task  # noqa: F401 (fixtures)
+from test_cli import one_line, stored, task  # noqa: F401 (fixtures)
 
 import passagent as pa
 from passagent.cli import GROUPS, app
@@ -104,17 +104,7 @@ def test_tables_of_compilers_and_models_have_one_line_a_row_at_80_columns(monkey
         assert max(map(len, rows)) <= 80
 
 
-def test_runs_of_long_names_have_one_line_each_at_80_columns(call, monkeypatch, tmp_path):  # noqa: F811
-    monkeypatch.setenv("COLUMNS", "80")
-    names = ["sample_of_a_level_with_a_rather_long_name_and_more/" + "x" * 30 + f"_{end}" for end in "ab"]
-    with Store.open(tmp_path / "runs") as store:
-        for name in names:
-            runs.create_run(store, roles=["general"], operators=[], task=name, **RUN)
-    lines = call("runs")[1].splitlines()
-    assert len(lines) == 3 and max(map(len, lines)) <= 80
-
-
-def test_pictures_of_a_run_without_candidates_are_left_out_with_a_reason(call, tmp_path):  # noqa: F811
+def test_pictures_of_a_run_without_candidates_are_left_out_with_a_reason(call, tmp_path):
     with Store.open(tmp_path / "runs") as store:
         runs.create_run(store, roles=["general"], operators=[], task="x", **RUN)
     code, out, _ = call("report", "last", "--pictures", "pictures")
@@ -164,7 +154,7 @@ def test_a_mistyped_name_is_answered_with_the_nearest(call, stored, task):  # no
         assert code == 2 and told in one_line(err)
 
 
-def test_help_all_shows_every_option_with_the_default_of_its_setting(call):  # noqa: F811
+def test_help_all_shows_every_option_with_the_default_of_its_setting(call):
     config, shown = load_config(), " ".join(call("run", "--help-all")[1].split())
     for name, option in options_of(RunOptions).items():
         flag = option.flags[0].partition("/")[0] if option.flags else f"--{name.replace('_', '-')}"
@@ -176,7 +166,7 @@ def test_help_all_shows_every_option_with_the_default_of_its_setting(call):  # n
                 assert f"default: {default}]" in rest, name
 
 
-def test_help_shows_at_most_fifteen_options_of_a_command(call, monkeypatch):  # noqa: F811
+def test_help_shows_at_most_fifteen_options_of_a_command(call, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     root = typer.main.get_command(app)
     for name, command in root.commands.items():
@@ -203,7 +193,7 @@ def test_an_option_has_one_error_at_every_door(call, task):  # noqa: F811
         assert one_line(call("run", task, *words)[2]) == f"passagent: error: {raised.value}"
 
 
-def test_help_lists_every_command_on_one_screen(call, monkeypatch):  # noqa: F811
+def test_help_lists_every_command_on_one_screen(call, monkeypatch):
     """Each in one line, whose sentence is whole; the three commands of a first day first."""
     monkeypatch.setenv("COLUMNS", "80")
     lines = call("--help")[1].splitlines()

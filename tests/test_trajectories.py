@@ -171,20 +171,6 @@ def test_no_secret_is_in_a_trajectory(
         assert "<OPENAI_API_KEY> <MY_TOKEN_2>" in nodes.get_files(store, node)["Fused.py"]
 
 
-def test_errors_that_are_stored_hold_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SOME_SECRET", "hush-hush")
-
-    class Talkative(ScriptedModel):
-        async def complete(self, messages: Any, tools: Any) -> Any:
-            raise UsageError("HTTP 401: no hush-hush; headers: {'Authorization': 'Bearer tok.en-1234567890'}")
-
-    with pytest.raises(UsageError):
-        searched(tmp_path, Talkative([]))
-    for path in tmp_path.rglob("*"):
-        data = path.read_bytes() if path.is_file() else b""
-        assert b"hush-hush" not in data and b"tok.en-1234567890" not in data, path
-
-
 @pytest.mark.parametrize(
     ("text", "clean"),
     [

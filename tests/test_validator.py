@@ -317,15 +317,11 @@ def test_a_run_that_ends_in_the_validator_loses_nothing(store, task):  # noqa: F
     assert {node.state for node in nodes.of_run(store, again.run.id)} == {"done"}
 
 
-@pytest.fixture(autouse=True)
-def _keys(monkeypatch):
+@pytest.mark.long
+def test_eval_measures_once_and_asks_when_told(call, tmp_path, monkeypatch):
+    """One measurement serves: plain, from the store, two models over the wire, and a decisive one."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test-0123456789")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-test-0123456789")
-
-
-@pytest.mark.long
-def test_eval_measures_once_and_asks_when_told(call, tmp_path):
-    """One measurement serves: plain, from the store, two models over the wire, and a decisive one."""
     tiny.write_task(tmp_path / "task")
     tiny.candidate().write(tmp_path / "passes")
     few = [f"evaluator.{setting}" for setting in ("warmups=2", "trials=10", "max_trials=10", "unstable=1000")]

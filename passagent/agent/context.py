@@ -1,4 +1,4 @@
-"""What an episode is told: plain data that the search gathers and prompt.compose puts into words."""
+"""The context of an episode: plain data that the search gathers and prompt.compose puts into words."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class ParentView:
     files: dict[str, str]
     """Its pass directory, which the workspace holds when the episode begins."""
     diagnosis: str = ""
-    """What limits it or what is wrong with it, in words."""
+    """Its limits or its faults, in words."""
     observation: str = ""
-    """What observe.observation said of it."""
+    """The text of observe.observation."""
     verdict: dict[str, Any] = field(default_factory=dict)
-    """What observe.verdict said of it, for programs."""
+    """The data of observe.verdict, for programs."""
     is_seed: bool = False
     """It was there before the first episode."""
 
@@ -74,7 +74,7 @@ class EpisodeContext:
     """The episode's own."""
     parent: ParentView | None = None
     best_as: float | None = None
-    """Of the whole run so far."""
+    """The best AS of the whole run so far."""
     attempts: list[Attempt] = field(default_factory=list)
     """Relatives of the parent, the newest last."""
     more_attempts: int = 0
@@ -87,11 +87,11 @@ class EpisodeContext:
     past: list[Match] = field(default_factory=list)
     """Passes of similar tasks, the most similar first."""
     machine: Machine | None = None
-    """What was measured of this machine."""
+    """Measured figures of this machine."""
     threads: int | None = None
     """OpenMP threads of a timed call; None: not known."""
     eager: tuple[EagerGraph, ...] = ()
-    """What eager does on the task's subgraphs, as far as it was measured."""
+    """Eager's measured outputs and times on the task's subgraphs."""
     migrated: bool = False
     """The parent comes from another island."""
     limits: AgentConfig = field(default_factory=AgentConfig)

@@ -24,7 +24,7 @@ from passagent.models.types import Message, Model, Reply, ToolSpec
 from passagent.tasks import Task
 
 ROLE = "hint_distiller"
-"""Of its calls in the ledger."""
+"""The role of its calls in the ledger."""
 MAX_DIFF = 8_000
 """Tokens of the difference that are shown; and of the subgraphs' speedups: MAX_SPEEDUPS."""
 MAX_SPEEDUPS = 1_000
@@ -67,24 +67,24 @@ class Side:
 
 @dataclass(frozen=True)
 class Improvement:
-    """What an episode did that ended with progress."""
+    """An episode that ended with progress."""
 
     task: Task
     target: str
     """`cpu` or `cuda`."""
     diagnosis: Diagnosis
-    """Of where it started."""
+    """The diagnosis of its start."""
     before: Side | None
     """Its parent; None: the task itself."""
     after: Side
     """Its best candidate."""
     hint_id: str
-    """Of the hint that comes of it."""
+    """The id of the hint that comes of it."""
     source: str
 
     @property
     def dtypes(self) -> list[str]:
-        """Of the task's subgraphs, each once."""
+        """The dtypes of the task's subgraphs, each once."""
         return sorted({subgraph.dtype for subgraph in self.task.subgraphs})
 
 
@@ -101,46 +101,38 @@ async def ask(
     model: Model, improvement: Improvement, save: Save = lambda reply, hint: None
 ) -> LearnedHint | None:
     """Return the model's hint; None after a second malformed reply. Raises what the model raises."""
-    question = Question[LearnedHint | None](
-        prompt(improvement), TOOL, AGAIN, lambda message: read(message, improvement)
-    )
-    return await structured.ask(model, question, save, lambda reason: None)
+
+    def read_hint(message: Message) -> LearnedHint | None:
+        return read(message, improvement)
+
+    question = Question(prompt(improvement), TOOL, AGAIN, read_hint, lambda reason: None)
+    return await structured.ask(model, question, save)
 
 
 def prompt(improvement: Improvement) -> str:
     """Compose what the model is shown."""
-    before, after = improvement.before, improvement.after
-    difference = diff(before.files if before else {}, after.files)
-    speedups = graph_lines(before.evaluation if before else None, after.evaluation)
+    before = improvement.before.evaluation if improvement.before else None
+    files, after = improvement.before.files if improvement.before else {}, improvement.after
+    difference: list[str] = []
+    for name in sorted({*files, *after.files}):
+        old, new = files.get(name, "").splitlines(), after.files.get(name, "").splitlines()
+        difference += unified_diff(old, new, f"before/{name}", f"after/{name}", n=AROUND, lineterm="")
+    was = {graph.name: _outcome(graph) for graph in before.graphs} if before else {}
+    missing = before.status if before else "1.00x"  # what eager itself is against eager
+    speedups = "\n".join(
+        f"- {graph.name} ({graph.dtype}): {was.get(graph.name, missing)} -> {_outcome(graph)}"
+        for graph in after.evaluation.graphs
+    )
     return render(
         "distiller.j2",
         improvement=improvement,
-        before=before.evaluation if before else None,
+        before=before,
         after=after.evaluation,
-        difference=cut_end(difference, MAX_DIFF, ""),
+        difference=cut_end("\n".join(difference), MAX_DIFF, ""),
         speedups=cut_end(speedups, MAX_SPEEDUPS, ""),
         labels=LABELS,
         tool=TOOL.name,
         max_advice=MAX_ADVICE,
-    )
-
-
-def diff(before: dict[str, str], after: dict[str, str]) -> str:
-    """The unified diff of two candidates' files."""
-    lines: list[str] = []
-    for name in sorted({*before, *after}):
-        old, new = before.get(name, "").splitlines(), after.get(name, "").splitlines()
-        lines += unified_diff(old, new, f"before/{name}", f"after/{name}", n=AROUND, lineterm="")
-    return "\n".join(lines)
-
-
-def graph_lines(before: Evaluation | None, after: Evaluation) -> str:
-    """A line for each subgraph: its speedup over eager (or its status) before and after."""
-    was = {graph.name: _outcome(graph) for graph in before.graphs} if before else {}
-    missing = before.status if before else "1.00x"  # what eager itself is against eager
-    return "\n".join(
-        f"- {graph.name} ({graph.dtype}): {was.get(graph.name, missing)} -> {_outcome(graph)}"
-        for graph in after.graphs
     )
 
 
@@ -151,8 +143,8 @@ def read(message: Message, improvement: Improvement) -> LearnedHint:
         hint = LearnedHint.model_validate({**fields, "id": improvement.hint_id, "source": improvement.source})
     except ValidationError as error:
         first = error.errors()[0]
-        said = first["msg"].removeprefix("Value error, ")
-        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {said}") from None
+        message_text = first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {message_text}") from None
     operators, dtypes = frozenset(improvement.task.operators), frozenset(improvement.dtypes)
     if not fitness(hint, Situation(hint.trigger[0], operators, improvement.target, dtypes)):
         raise ValueError("context: it leaves out the very task that the hint comes from")

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from passagent.agent.evaluator_tool import Late, PendingEvaluations, answers_data
+from passagent.agent.evaluator_tool import answers_data
 from passagent.agent.taskfiles import ToolError
 from passagent.agent.tokens import CHARACTERS, Sent, fold
-from passagent.agent.tool_specs import EVALUATOR, Answer, Tool
+from passagent.agent.tool_specs import EVALUATOR, Answer, Late, PendingEvaluations, Tool
 from passagent.agent.toolbox import check_arguments
 from passagent.config import AgentConfig
 from passagent.errors import nearest
@@ -43,11 +43,11 @@ MAX_REMARKS = 3
 MIN_CONTEXT = 2000
 """Tokens under which folding further is pointless."""
 SHRINK = 0.75
-"""Of the estimate of what was too long for the model: the budget of the next try."""
+"""The next try's budget, as a share of the estimate of what was too long for the model."""
 
 
 class Remark(Exception):
-    """The reply cannot be worked with; the text is what the model is told."""
+    """The reply cannot be worked with; the text goes to the model."""
 
 
 class Over(Exception):
@@ -63,7 +63,7 @@ class EpisodeEnd:
     steps: int
     """Model calls, those before a resume included."""
     text: str
-    """What the model said last."""
+    """The model's last text."""
 
 
 async def run_episode(
@@ -101,8 +101,8 @@ async def run_episode(
             data = data | late.answer.data
         rest = left(messages, data, limits, pending.used)
         most = {"steps": limits.max_steps, "evaluations": limits.max_evaluations}
-        shown = [f"{number} of {most[name]} {name}" for name, number in rest.items()] + more_left()
-        add(message | {"content": f"{text}\nleft: {', '.join(shown)}", "data": data | {"left": rest}})
+        parts = [f"{number} of {most[name]} {name}" for name, number in rest.items()] + more_left()
+        add(message | {"content": f"{text}\nleft: {', '.join(parts)}", "data": data | {"left": rest}})
 
     async def tell_pending(is_last: bool = True) -> bool:
         if is_last:
@@ -158,7 +158,7 @@ def next_budget(messages: list[Message], sent: Sent, budget: int, overhead: int)
 def check(messages: list[Message], limits: AgentConfig, pending: int) -> None:
     """Raise Over if the episode has come to its end, Remark if the last reply needs one.
 
-    `pending`: evaluations that are under way or not told yet.
+    `pending`: evaluations that are under way or not reported yet.
     """
     last, row = messages[-1], replies_without_calls(messages)
     reply = next((message for message in reversed(messages) if message["role"] == "assistant"), last)

@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
-from passagent.agent.tool_specs import EVALUATOR, JUDGES, TELLS, Answer, Tool, schema
+from passagent.agent.tool_specs import (
+    EVALUATOR,
+    JUDGES,
+    TELLS,
+    Answer,
+    PendingEvaluations,
+    Tool,
+    schema,
+)
 from passagent.agent.workspace import Workspace, candidate_files
 from passagent.models.types import Message, ToolSpec
 
-MOST = 2
-"""Evaluations of an episode under way at once."""
 SPEC = ToolSpec(
     EVALUATOR,
     f"Evaluate your pass directory as it is now {JUDGES} Returns {TELLS} "
@@ -39,69 +44,6 @@ Submit = Callable[[dict[str, str], str], Awaitable[Answer]]
 data holds the `evaluation` (observe.verdict)."""
 
 
-class Late(NamedTuple):
-    """The result of an evaluation that was not waited for."""
-
-    call_id: str
-    answer: Answer
-
-
-class PendingEvaluations:
-    """Evaluations whose results the model has not been told yet, the oldest first.
-
-    An async context: at its end what is under way is waited for, and cancelled if the episode is.
-    """
-
-    def __init__(self, compare: Callable[[str, Answer], Answer] = lambda call_id, answer: answer) -> None:
-        """`compare(call_id, answer)` puts a version's standing before the evaluator's answer."""
-        self._compare = compare
-        self._tasks: dict[str, asyncio.Future[Answer]] = {}
-
-    @property
-    def used(self) -> int:
-        """Count the evaluations that these use: a candidate that gives no plan uses none."""
-        return sum(_uses_one(task) for task in self._tasks.values())
-
-    def start(self, call_id: str, work: Awaitable[Answer]) -> None:
-        """Evaluate from now on; `work` gives the evaluator's answer."""
-        self._tasks[call_id] = asyncio.ensure_future(work)
-
-    async def room(self) -> None:
-        """Wait until one more evaluation may be under way."""
-        while len(running := [task for task in self._tasks.values() if not task.done()]) >= MOST:
-            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-
-    def take(self) -> Late | None:
-        """Return the oldest result that is there, once. Raises what its evaluation raised."""
-        call_id = next((name for name, task in self._tasks.items() if task.done()), None)
-        if call_id is None:
-            return None
-        answer = self._compare(call_id, self._tasks.pop(call_id).result())
-        return Late(call_id, Answer(f"[result of {EVALUATOR}, call {call_id}]\n{answer.text}", answer.data))
-
-    async def settle(self) -> None:
-        """Wait until all results are there."""
-        if self._tasks:
-            await asyncio.wait(self._tasks.values())
-
-    async def __aenter__(self) -> PendingEvaluations:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind and not issubclass(kind, Exception):
-            for task in self._tasks.values():
-                task.cancel()
-        # what one of them raises is either being raised, or is raised again on resume
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-
-
-def _uses_one(task: asyncio.Future[Answer]) -> bool:
-    has_result = task.done() and not task.cancelled() and task.exception() is None
-    return not has_result or task.result().data["evaluation"]["is_run"]
-
-
 def answers_data(messages: list[Message]) -> dict[str, dict[str, Any]]:
     """Return the data of each tool call's answer by the call's id; an evaluation counts for its own call."""
     answers: dict[str, dict[str, Any]] = {}
@@ -117,7 +59,7 @@ def answers_data(messages: list[Message]) -> dict[str, dict[str, Any]]:
 def pass_evaluator(workspace: Workspace, submit: Submit, start_as: float | None = None) -> Tool:
     """Evaluate the workspace's files; `start_as`: AS of what the episode began with, None if not correct.
 
-    Each evaluated version is kept in the workspace, and the model is told which is best.
+    Each evaluated version is kept in the workspace, and the model learns which is best.
     """
     scores: list[float | None] = [start_as]
     versions: dict[str, int] = {}

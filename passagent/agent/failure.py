@@ -68,13 +68,13 @@ def excerpts(message: str, files: Mapping[str, str]) -> str:
 
     A line of a kernel's C++ or CUDA source is looked up in the Python file that holds it as a literal.
     """
-    shown: dict[tuple[str, int], str] = {}
+    quoted: dict[tuple[str, int], str] = {}
     for name, line in places(message, files):
         lines = files[name].split("\n")
-        near = any(name == file and abs(line - at) <= AROUND for file, at in shown)
-        if 1 <= line <= len(lines) and not near and len(shown) < MAX_EXCERPTS:
-            shown[(name, line)] = _excerpt(name, lines, line)
-    return "\n".join(shown.values())
+        near = any(name == file and abs(line - at) <= AROUND for file, at in quoted)
+        if 1 <= line <= len(lines) and not near and len(quoted) < MAX_EXCERPTS:
+            quoted[(name, line)] = _excerpt(name, lines, line)
+    return "\n".join(quoted.values())
 
 
 def places(message: str, files: Mapping[str, str]) -> Iterator[tuple[str, int]]:

@@ -1,4 +1,4 @@
-"""What the model is told of an evaluation: short, exact, and ending in two lines.
+"""Observations tell the model of an evaluation: short, exact, and ending in two lines.
 
 status: wrong_result  (`refused (not run)` where its host code gave no plan, and no evaluation was used)
 AS: 0.4821            (`AS: none` where nothing was scored)
@@ -24,7 +24,7 @@ MAX_ERROR, MIN_ERROR = 4000, 900
 MAX_ROWS = 14
 """Rows of the speedup table (the slowest and the fastest are shown of more) and of wrong results."""
 MAX_FAILURES, MAX_VIOLATIONS = 12, 30
-"""Distinct ones shown; equal ones are told once, with their number."""
+"""Distinct ones shown; equal ones once, with their number."""
 
 STAGES: dict[Status, str] = {
     "refused": "integrity rules: refused",
@@ -68,7 +68,7 @@ def observation(
     if evaluation.error and evaluation.error not in [graph.error for graph in graphs]:
         parts.append(_quoted(evaluation.error, sources, MAX_ERROR))
     parts += [_violation_lines(evaluation, sources)] if evaluation.violations else []
-    parts += _failures(graphs, sources)
+    parts += failures(graphs, sources)
     parts += _idle_passes(graphs)
     parts += _loose(graphs)
     parts += _speedups(graphs)
@@ -130,7 +130,7 @@ def why_unrecorded(evaluation: Evaluation, sources: Mapping[str, str]) -> str:
     """Why a candidate gives no plan."""
     if evaluation.violations:
         return f"integrity rules broken:\n{violations_text(evaluation.violations, sources)}"
-    return "\n".join([f"it fails, {STAGES[evaluation.status]}:", *_failures(evaluation.graphs, sources)])
+    return "\n".join([f"it fails, {STAGES[evaluation.status]}:", *failures(evaluation.graphs, sources)])
 
 
 def violations_text(violations: list[Violation], sources: Mapping[str, str]) -> str:
@@ -145,13 +145,13 @@ def violations_text(violations: list[Violation], sources: Mapping[str, str]) -> 
         times = f" (x {len(where)}{also})" if len(where) > 1 else ""
         lines.append(f"[{rule}] {where[0]}: {message}{times}")
     more = len(lines) - MAX_VIOLATIONS
-    shown = lines[:MAX_VIOLATIONS] + ([f"... {more} more"] if more > 0 else [])
+    first_lines = lines[:MAX_VIOLATIONS] + ([f"... {more} more"] if more > 0 else [])
     quoted = excerpts("\n".join(lines), sources)
-    return _indent("\n".join([*shown, *([quoted] if quoted else [])]))
+    return _indent("\n".join([*first_lines, *([quoted] if quoted else [])]))
 
 
-def _failures(graphs: list[GraphResult], sources: Mapping[str, str]) -> list[str]:
-    """One paragraph for each distinct failure, with the graphs it befell."""
+def failures(graphs: list[GraphResult], sources: Mapping[str, str]) -> list[str]:
+    """Write one paragraph for each distinct failure, with the graphs it befell."""
     groups: dict[tuple[str, str], list[GraphResult]] = defaultdict(list)
     for graph in graphs:
         if graph.status != "ok":

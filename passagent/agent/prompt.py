@@ -157,11 +157,11 @@ def attempt_line(attempt: Attempt) -> str:
 
 def shown_files(files: dict[str, str], budget: int) -> dict[str, str]:
     """Cut the files to `budget` tokens, the manifest and short ones first."""
-    shown = {}
+    cut_files = {}
     for name in sorted(files, key=lambda name: (name != MANIFEST, len(files[name]), name)):
-        shown[name] = cut_end(files[name], max(0, budget), "; view the file for the rest")
-        budget -= tokens(shown[name])
-    return dict(sorted(shown.items()))
+        cut_files[name] = cut_end(files[name], max(0, budget), "; view the file for the rest")
+        budget -= tokens(cut_files[name])
+    return dict(sorted(cut_files.items()))
 
 
 @functools.lru_cache(maxsize=4)

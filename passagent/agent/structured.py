@@ -19,23 +19,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Question(Generic[T]):
-    """What a model is asked."""
+    """A question to a model."""
 
     prompt: str
     tool: ToolSpec
     again: str
-    """What follows a malformed reply; `{reason}` stands for what is wrong with it."""
+    """The message after a malformed reply; `{reason}` stands for what is wrong with it."""
     read: Callable[[Message], T]
     """Reads a reply. Raises ValueError with what is wrong."""
+    give_up: Callable[[str], T]
+    """Makes the answer where the last reply is malformed, too, of what is wrong with it."""
 
 
-async def ask(
-    model: Model,
-    question: Question[T],
-    save: Callable[[Reply, T | None], None],
-    give_up: Callable[[str], T],
-) -> T:
-    """Return the answer. A malformed reply is asked for once again; then `give_up(reason)` is the answer.
+async def ask(model: Model, question: Question[T], save: Callable[[Reply, T | None], None]) -> T:
+    """Return the answer. A malformed reply is asked for once again; then `give_up` makes it.
 
     `save` is called with each reply, and the answer once there is one. Raises what the model raises.
     """
@@ -50,7 +47,7 @@ async def ask(
                 text = question.again.format(reason=error)
                 messages = [*messages, reply.message, *_answers(reply.message, text)]
                 continue
-            answer = give_up(str(error))
+            answer = question.give_up(str(error))
         save(reply, answer)
         break
     return answer

@@ -41,7 +41,7 @@ class Variant:
     file: str
     """The first graph's model.py as the file_editor names it."""
     operators: tuple[str, ...]
-    """Of the first graph, as captured; of one that was not captured yet as its text has them."""
+    """The first graph's, as captured; before it is captured, as its text has them."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Row:
 
 @dataclass(frozen=True)
 class TaskView:
-    """What the task template shows; `more_*` count what is left out."""
+    """The data of the task template; `more_*` count what is left out."""
 
     variants: list[Variant]
     more_variants: int
@@ -89,7 +89,7 @@ def view_task(task: Task, budget: int, eager: tuple[EagerGraph, ...] = ()) -> Ta
 
 @functools.lru_cache(maxsize=16)
 def _view(keyed: _Known, budget: int, eager: tuple[EagerGraph, ...]) -> TaskView:
-    task, measured = keyed.task, {one.name: one for one in eager}
+    task, measured = keyed.task, {graph_facts.name: graph_facts for graph_facts in eager}
     by_source: dict[str, list[Subgraph]] = defaultdict(list)
     for graph in task.subgraphs:
         by_source[forward_source(graph.source)].append(graph)

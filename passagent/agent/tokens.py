@@ -109,12 +109,12 @@ def fold(messages: list[Message], budget: int, overhead: int = 0) -> Sent:
 
 
 class _Folded:
-    """Which messages are sent in which short form; it grows as the conversation is gone through."""
+    """The messages and their short forms; it grows as the conversation is gone through."""
 
     def __init__(self, messages: list[Message], overhead: int) -> None:
         self.messages, self.estimate, self.ratio = messages, overhead, 1.0
         self.short: dict[int, Message] = {}
-        """What is sent in place of a message."""
+        """Short forms, by the place of the message."""
         self.dropped = range(0)
         """Messages that are left out, with `note` in their place."""
         self.note: Message | None = None
@@ -140,13 +140,16 @@ class _Folded:
             return
         goal, so_far = budget * FOLD_TO, self.messages[:end]
         spared = _kept(so_far)
-        steps = [(_results(so_far, spared), _short_result), (_writers(so_far, spared), _short_calls)]
-        for index, shorten in ((index, shorten) for indices, shorten in steps for index in indices):
-            if self.total <= goal:
-                return
-            if index not in self.short and index not in self.dropped:
-                self.short[index] = shorten(self.messages[index])
-                self._resize(index, message_tokens(self.short[index]))
+        for shorten in (_short_result, _short_calls):
+            for index, message in enumerate(so_far):
+                if self.total <= goal:
+                    return
+                if index in spared or index in self.short or index in self.dropped:
+                    continue
+                short = shorten(message)
+                if short is not message:
+                    self.short[index] = short
+                    self._resize(index, message_tokens(short))
         if self.total > budget:
             self._drop(so_far, goal)
 
@@ -178,20 +181,26 @@ class _Folded:
 
 
 def _kept(messages: list[Message]) -> set[int]:
-    """Results that are never folded, and the calls that wrote the best version."""
+    """Return the messages that are never shortened: see the module; and the newest replies."""
     results = [index for index, message in enumerate(messages) if _is_result(message)]
-    best, error = _best(messages), _last_error(messages)
-    spared = {*results[-NEWEST:], *(index for index in (best, error) if index is not None)}
+    replies = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+    best = _best(messages)
+    spared = {*results[-NEWEST:], *replies[-NEWEST:], best, _last_error(messages)} - {None}
     writers: dict[str, set[int]] = {}
-    for index, message in enumerate(messages[: _handed(messages, best)]):
-        for call in message.get("tool_calls", ()) if message["role"] == "assistant" else ():
+    handed = _handed(messages, best)
+    for index in (index for index in replies if index < handed):
+        for call in messages[index]["tool_calls"]:
             arguments = _object(call["arguments"])
             path = arguments.get("path")
             if isinstance(path, str) and "file_editor" in call["name"]:
                 if arguments.get("command") == "create":
                     writers[path] = set()
                 writers.setdefault(path, set()).add(index)
-    return spared.union(*writers.values())
+    return {index for index in spared.union(*writers.values()) if index is not None}
+
+
+def _evaluation(message: Message) -> dict[str, Any]:
+    return message.get("data", {}).get("evaluation") or {}
 
 
 def _best(messages: list[Message]) -> int | None:
@@ -204,9 +213,12 @@ def _best(messages: list[Message]) -> int | None:
     return max(scored)[2] if scored else None
 
 
-def _evaluation(message: Message) -> dict[str, Any] | None:
-    evaluation: dict[str, Any] | None = message.get("data", {}).get("evaluation")
-    return evaluation
+def _last_error(messages: list[Message]) -> int | None:
+    for index in reversed(range(len(messages))):
+        data = messages[index].get("data", {})
+        if data.get("error") or _evaluation(messages[index]).get("status", "ok") != "ok":
+            return index
+    return None
 
 
 def _is_result(message: Message) -> bool:
@@ -215,7 +227,7 @@ def _is_result(message: Message) -> bool:
 
 
 def _handed(messages: list[Message], result: int | None) -> int:
-    """Before which message that was written whose evaluation is told at `result`; 0 for None."""
+    """Return before which message that was written whose evaluation stands at `result`; 0 for None."""
     late = messages[result].get("late") if result is not None else None
     calls = (
         index
@@ -225,39 +237,11 @@ def _handed(messages: list[Message], result: int | None) -> int:
     return next(calls, result or 0)
 
 
-def _last_error(messages: list[Message]) -> int | None:
-    errors = [index for index, message in enumerate(messages) if _is_error(message)]
-    return errors[-1] if errors else None
-
-
-def _is_error(message: Message) -> bool:
-    evaluation = _evaluation(message)
-    return bool(message.get("data", {}).get("error") or (evaluation and evaluation["status"] != "ok"))
-
-
-def _results(messages: list[Message], spared: set[int]) -> list[int]:
-    """Tool results that may be folded, the oldest first."""
-    return [
-        index
-        for index, message in enumerate(messages)
-        if _is_result(message) and index not in spared and len(message["content"]) > MIN_CHARS
-    ]
-
-
-def _writers(messages: list[Message], spared: set[int]) -> list[int]:
-    """Replies whose calls wrote much and may be folded, the oldest first."""
-    replies = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
-    return [
-        index
-        for index in replies[:-NEWEST]
-        if index not in spared
-        and not messages[index].get("raw")
-        and _short_calls(messages[index]) != messages[index]
-    ]
-
-
 def _short_result(message: Message) -> Message:
+    """Return a long result in one line, any other message as it is."""
     content = message["content"]
+    if not _is_result(message) or len(content) <= MIN_CHARS:
+        return message
     evaluation = _evaluation(message)
     verdict = f"; status: {evaluation['status']}, AS {evaluation['as_score']}" if evaluation else ""
     first = content.split("\n", 1)[0][:80]
@@ -267,7 +251,11 @@ def _short_result(message: Message) -> Message:
 
 
 def _short_calls(message: Message) -> Message:
-    return {**message, "tool_calls": [_short_call(call) for call in message["tool_calls"]]}
+    """Return a reply without the long texts that its calls wrote, any other message as it is."""
+    if message["role"] != "assistant" or message.get("raw"):
+        return message
+    calls = [_short_call(call) for call in message["tool_calls"]]
+    return message if calls == message["tool_calls"] else {**message, "tool_calls": calls}
 
 
 def _short_call(call: dict[str, str]) -> dict[str, str]:

@@ -1,34 +1,102 @@
-"""What a tool is, the words that our agent's tools share with those served over MCP, and these served ones.
+"""The definition of a tool, and the words that our agent's tools share with those served over MCP.
 
 Our agent has a workspace: its tools work on the files there; each one's schema stands beside its function. A
-client of `passagent mcp` has files of its own, which it sends along.
+client of `passagent mcp` sends its own files along (view/mcp/served_tools.py).
 """
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import Annotated, Any, NamedTuple, Self, TypeVar, get_args, get_origin, get_type_hints
 
-from passagent.evaluator.result import MANIFEST
 from passagent.experience.code_search import KINDS
 from passagent.models.types import ToolSpec
-
-if TYPE_CHECKING:
-    from passagent.agent.evaluator_tool import PendingEvaluations
 
 EDITOR, CHECK, EVALUATOR, KNOWLEDGE = "file_editor", "check", "pass_evaluator", "search_knowledge"
 PROFILE, CODE = "profile", "search_code"
 
+Method = TypeVar("Method", bound=Callable[..., Any])
+
 
 @dataclass(frozen=True)
 class Answer:
-    """What a tool's call led to."""
+    """The answer to a tool's call."""
 
     text: str
     """For the model."""
     data: dict[str, Any] = field(default_factory=dict)
     """For programs, stored beside the text as the message's `data` (models/types.py)."""
+
+
+MOST = 2
+"""Evaluations of an episode under way at once."""
+
+
+class Late(NamedTuple):
+    """The result of an evaluation that was not waited for."""
+
+    call_id: str
+    answer: Answer
+
+
+class PendingEvaluations:
+    """Evaluations whose results the model has not seen yet, the oldest first.
+
+    An async context: at its end what is under way is waited for, and cancelled if the episode is.
+    """
+
+    def __init__(self, compare: Callable[[str, Answer], Answer] = lambda call_id, answer: answer) -> None:
+        """`compare(call_id, answer)` puts a version's standing before the evaluator's answer."""
+        self._compare = compare
+        self._tasks: dict[str, asyncio.Future[Answer]] = {}
+
+    @property
+    def used(self) -> int:
+        """Count the evaluations that these use: a candidate that gives no plan uses none."""
+        return sum(_uses_one(task) for task in self._tasks.values())
+
+    def start(self, call_id: str, work: Awaitable[Answer]) -> None:
+        """Evaluate from now on; `work` gives the evaluator's answer."""
+        self._tasks[call_id] = asyncio.ensure_future(work)
+
+    async def room(self) -> None:
+        """Wait until one more evaluation may be under way."""
+        while len(running := [task for task in self._tasks.values() if not task.done()]) >= MOST:
+            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+
+    def take(self) -> Late | None:
+        """Return the oldest result that is there, once. Raises what its evaluation raised."""
+        call_id = next((name for name, task in self._tasks.items() if task.done()), None)
+        if call_id is None:
+            return None
+        answer = self._compare(call_id, self._tasks.pop(call_id).result())
+        return Late(call_id, Answer(f"[result of {EVALUATOR}, call {call_id}]\n{answer.text}", answer.data))
+
+    async def settle(self) -> None:
+        """Wait until all results are there."""
+        if self._tasks:
+            await asyncio.wait(self._tasks.values())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind and not issubclass(kind, Exception):
+            for task in self._tasks.values():
+                task.cancel()
+        # what one of them raises is either being raised, or is raised again on resume
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+
+def _uses_one(task: asyncio.Future[Answer]) -> bool:
+    has_result = task.done() and not task.cancelled() and task.exception() is None
+    return not has_result or task.result().data["evaluation"]["is_run"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +109,7 @@ class Tool:
     """`replay(arguments, data, call_id)`: do to the workspace what a call did whose answer carries `data`; a
     resume begins with it."""
     pending: PendingEvaluations | None = None
-    """What its calls began and did not wait for."""
+    """Evaluations that its calls began and did not wait for."""
 
 
 RECORDS = (
@@ -69,6 +137,39 @@ def schema(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
+def described(text: str) -> Callable[[Method], Method]:
+    """Make `text` a method's docstring, where it shares words with our agent's tools."""
+
+    def mark(method: Method) -> Method:
+        method.__doc__ = text
+        return method
+
+    return mark
+
+
+def method_spec(name: str, method: Callable[..., Any]) -> ToolSpec:
+    """Return what a client sees of a tool: its docstring, and its signature as a JSON schema."""
+    properties, required = dict[str, Any](), list[str]()
+    hints = get_type_hints(method, include_extras=True)
+    for parameter in list(inspect.signature(method).parameters.values())[2:]:  # after self and caller
+        properties[parameter.name] = _schema(hints[parameter.name])
+        if parameter.default is parameter.empty:
+            required.append(parameter.name)
+    return ToolSpec(name, " ".join((method.__doc__ or "").split()), schema(properties, required))
+
+
+def _schema(hint: Any) -> dict[str, Any]:
+    """Return the JSON schema of a type; of one that may be None that of the other."""
+    kinds = {str: "string", int: "integer", bool: "boolean"}
+    if get_origin(hint) is Annotated:
+        return _schema(hint.__origin__) | {"description": hint.__metadata__[0]}
+    if get_origin(hint) is list:
+        return {"type": "array", "items": _schema(get_args(hint)[0])}
+    if get_origin(hint) is dict:
+        return {"type": "object", "additionalProperties": _schema(get_args(hint)[1])}
+    return {"type": kinds[hint]} if hint in kinds else _schema(get_args(hint)[0])
+
+
 CURSOR = {"type": "string", "description": "go on where an answer was cut: its `cursor`"}
 CODE_SPEC = ToolSpec(
     CODE,
@@ -87,122 +188,4 @@ CODE_SPEC = ToolSpec(
         ["query"],
     ),
 )
-"""The same for our agent and for clients."""
-
-_TASK = {"type": "string", "description": "a task's name, as list_tasks gives it"}
-_FILES = {
-    "type": "object",
-    "additionalProperties": {"type": "string"},
-    "description": f"the pass directory: file name to text, *.py modules and {MANIFEST}",
-}
-_JOB = {"type": "integer", "description": "the job's number, as evaluate gave it"}
-
-
-def _served(name: str, does: str, properties: dict[str, Any], required: list[str] | None = None) -> ToolSpec:
-    needed = list(properties) if required is None else required
-    return ToolSpec(name, does, schema(properties, needed))
-
-
-SERVED = {
-    spec.name: spec
-    for spec in (
-        _served("list_tasks", "List the tasks: their names, operators and graphs.", {"cursor": CURSOR}, []),
-        _served(
-            "read_task",
-            "Read a task: its graphs' sources, shapes and dtypes; or, with path, one of its files.",
-            {
-                "task": _TASK,
-                "path": {"type": "string", "description": "such as graph_list.txt; a directory is listed"},
-                "cursor": CURSOR,
-            },
-            ["task"],
-        ),
-        _served(
-            CHECK,
-            f"Record a pass directory {RECORDS} It is no evaluation; evaluate begins with the same.",
-            {"task": _TASK, "files": _FILES, "cursor": CURSOR},
-            ["task", "files"],
-        ),
-        _served(
-            "evaluate",
-            f"Evaluate a pass directory {JUDGES} Tells {TELLS} It waits at most 45 s: if the state is "
-            "`running` then, go on with wait(job). The same files again are the same job.",
-            {"task": _TASK, "files": _FILES},
-        ),
-        _served(
-            "wait",
-            "Wait for a job, and read its result. Call it as often as you like, also after a restart of the "
-            "server.",
-            {
-                "job": _JOB,
-                "seconds": {"type": "integer", "description": "wait so long at most, 0 to 45; default 45"},
-                "cursor": CURSOR,
-            },
-            ["job"],
-        ),
-        _served(
-            PROFILE,
-            f"What limits the candidate of a job that is done: {LIMITS}",
-            {"job": _JOB, "deep": DEEP},
-            ["job"],
-        ),
-        _served("cancel", "Stop a job that you no longer need.", {"job": _JOB}),
-        _served(
-            KNOWLEDGE,
-            f"Search {KNOWS} by keywords; read_document reads a document that was found. With task, what "
-            "names its operators comes first.",
-            {"query": QUERY, "task": _TASK},
-            ["query"],
-        ),
-        _served(
-            "read_document",
-            "Read a knowledge document. index.md is the map of all.",
-            {"path": DOCUMENT, "cursor": CURSOR},
-            ["path"],
-        ),
-        CODE_SPEC,
-        _served(
-            "similar",
-            "Read passes that worked for this task or for similar ones, and why each was taken.",
-            {"task": _TASK, "cursor": CURSOR},
-            ["task"],
-        ),
-        _served(
-            "history",
-            "List what was evaluated on a task so far, by you and by others, the newest first.",
-            {"task": _TASK, "cursor": CURSOR},
-            ["task"],
-        ),
-        _served(
-            "best",
-            "The best correct pass for a task that was measured on this machine; with path, a file of it.",
-            {"task": _TASK, "path": {"type": "string", "description": "a file of it"}, "cursor": CURSOR},
-            ["task"],
-        ),
-        _served(
-            "package",
-            "Write the best passes of tasks as one package, which torch.compile loads.",
-            {
-                "tasks": {"type": "array", "items": _TASK, "description": "tasks that have a correct pass"},
-                "name": {"type": "string", "description": "of the package: letters, digits, - and _"},
-            },
-        ),
-        _served(
-            "extract",
-            "Write the graphs of a model as tasks. It runs the model's code without a sandbox.",
-            {
-                "factory": {
-                    "type": "string",
-                    "description": "FILE.py:FUNCTION; the function returns `module, example_inputs`",
-                },
-                "name": {"type": "string", "description": "of the new tasks: letters, digits, - and _"},
-                "regions": {
-                    "type": "boolean",
-                    "description": "cut the model into the regions that Inductor would fuse; default true",
-                },
-            },
-            ["factory", "name"],
-        ),
-    )
-}
-"""The tools that `passagent mcp` serves, as a client is told of them."""
+"""Our agent and clients have this tool in common."""

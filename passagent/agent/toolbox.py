@@ -1,4 +1,4 @@
-"""The agent's tools: what the model is told of each, and what a call does. Errors are observations."""
+"""The agent's tools: what the model sees of each, and what a call does. Errors are observations."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MAX_CODE = 6000
 MAX_PLANS = 4000
 """Characters of the plans that a check shows."""
 MOST_PROFILES = 3
-"""Of an episode: each has the device for itself for seconds."""
+"""Profiles in an episode: each has the device for itself for seconds."""
 
 Outline = Callable[[dict[str, str]], Awaitable[Evaluation | list[str]]]
 """`await outline(files)`: a candidate's plans, each in a few lines; its evaluation if there are none."""
@@ -165,9 +165,9 @@ def start_of(cursor: str | None) -> int:
     return int(cursor)
 
 
-def passages(found: list[Passage]) -> str:
+def passages(sections: list[Passage]) -> str:
     """Return what a search of the knowledge found."""
-    lines = [f"[{p.path}] {p.heading}\n{_cut(p.text, MAX_PASSAGE)}" for p in found]
+    lines = [f"[{p.path}] {p.heading}\n{_cut(p.text, MAX_PASSAGE)}" for p in sections]
     return "\n\n".join(lines) or "nothing found; try other words, or read index.md, the map of all documents"
 
 
@@ -175,7 +175,7 @@ SPECS = {
     spec.name: spec
     for spec in (editor.SPEC, CHECK_SPEC, evaluator_tool.SPEC, KNOWLEDGE_SPEC, PROFILE_SPEC, CODE_SPEC)
 }
-"""Our agent's tools, as a model is told of them; `agent.tools` chooses."""
+"""Our agent's tools, as a model sees them; `agent.tools` chooses."""
 
 
 def spec_of(name: str) -> ToolSpec:

@@ -31,7 +31,7 @@ from passagent.store.database import now
 from passagent.tasks import Task
 
 ROLE = "validator"
-"""Of its calls in the ledger; also the rule that a decisive validator refuses by."""
+"""The role of its calls in the ledger; also the rule that a decisive validator refuses by."""
 MAX_REASONS = 5
 MAX_REASON = 300
 _KERNEL_MAKERS = {"cpp_kernel", "cuda_kernel"}
@@ -60,10 +60,10 @@ AGAIN = "That was no verdict: {reason}. Call `verdict` once, with a likelihood f
 
 
 class Opinion(BaseModel):
-    """What a model holds of a candidate; kept as `Evaluation.validator`."""
+    """A model's opinion on a candidate; kept as `Evaluation.validator`."""
 
     likelihood: float | None
-    """That it cheats, 0..1; None: no verdict."""
+    """Likelihood that it cheats, 0..1; None: no verdict."""
     reasons: list[str]
     model: str
     flagged: bool
@@ -112,8 +112,14 @@ async def ask(
     def answer(likelihood: float | None, reasons: list[str]) -> Opinion:
         return Opinion.of(likelihood, reasons, model.name, config)
 
-    question = Question(prompt(task, candidate), TOOL, AGAIN, lambda message: answer(*read(message)))
-    return await structured.ask(model, question, save, lambda reason: answer(None, [f"no verdict: {reason}"]))
+    question = Question(
+        prompt(task, candidate),
+        TOOL,
+        AGAIN,
+        lambda message: answer(*read(message)),
+        lambda reason: answer(None, [f"no verdict: {reason}"]),
+    )
+    return await structured.ask(model, question, save)
 
 
 def prompt(task: Task, candidate: Candidate) -> str:
@@ -199,7 +205,7 @@ def opinion_line(validator: dict[str, Any]) -> str:
 
 
 class Judges(NamedTuple):
-    """Who judges a candidate."""
+    """The judges of a candidate."""
 
     evaluate: Judge
     model: Model | None = None

@@ -32,7 +32,7 @@ class Workspace:
         self._task, self._files = task, dict(files)
         self._history: dict[str, list[str | None]] = {}
         self.versions: list[dict[str, str]] = [self.files()]
-        """What `restore` can go back to: the files that the episode began with, then each version kept."""
+        """Versions for `restore`: the files that the episode began with, then each version kept."""
 
     def files(self) -> dict[str, str]:
         """The candidate: every file, relative name to text, sorted."""
@@ -165,7 +165,7 @@ def candidate_files(workspace: Workspace, verb: str) -> dict[str, str]:
 
 
 class Parsed(NamedTuple):
-    """Of a Python file."""
+    """A Python file, parsed."""
 
     tree: ast.Module | None
     """Not to be changed: others see it, too."""

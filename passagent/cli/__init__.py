@@ -112,7 +112,7 @@ def guarded(command: Callable[[], object]) -> None:
 
 
 def _forget_output() -> None:
-    """What could not be written is not tried again: Python would complain at its end."""
+    """Send stdout to nowhere: Python would try once more to write it, and complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

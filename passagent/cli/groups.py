@@ -181,14 +181,14 @@ class McpOptions(PresetOptions, StoreOptions, total=False):
 
 
 class ModelsOptions(ModelOptions, PresetOptions, total=False):
-    """Which models are listed."""
+    """Options of the list of models."""
 
     price: Price
     check: Annotated[bool, Option("Ask each for one tiny tool call.")]
 
 
 class ShowOptions(StoreOptions, total=False):
-    """What is shown of a node, an episode or a run."""
+    """Options of what is shown of a node, an episode or a run."""
 
     why: Annotated[bool, Option("How the node came to be: what each ancestor changed and gained.")]
     prompt: Annotated[bool, Option("What the model was shown when the node's episode began.")]

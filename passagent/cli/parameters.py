@@ -46,23 +46,23 @@ def command(
 
     def register(function: Callable[..., object]) -> Callable[..., object]:
         hints = get_type_hints(function, include_extras=True)
-        arguments, group, own = list[inspect.Parameter](), dict[str, Any](), dict[str, Any]()
+        arguments, group, own_options = list[inspect.Parameter](), dict[str, Any](), dict[str, Any]()
         for parameter in inspect.signature(function).parameters.values():
             hint = hints[parameter.name]
             if parameter.kind is parameter.VAR_KEYWORD:
                 group = get_type_hints(get_args(hint)[0], include_extras=True)
             elif any(isinstance(part, Option) for part in parts_of(hint)):
-                own[parameter.name] = hint
+                own_options[parameter.name] = hint
             else:
                 arguments.append(parameter.replace(annotation=hint))
-        options = group | own
+        options = group | own_options
         every = TypedDict("every", options, total=False)  # type: ignore[misc]
 
         @functools.wraps(function)
         def call(**values: Any) -> object:
-            given = {name: value for name, value in values.items() if name in options}
+            chosen = {name: value for name, value in values.items() if name in options}
             values.pop("help_all", None)
-            return function(**(values | checked(every, given)))
+            return function(**(values | checked(every, chosen)))
 
         parameters = [*arguments, *(_parameter(name, hint) for name, hint in options.items())]
         parameters += [] if is_callback else [_SHOW_ALL]
@@ -78,7 +78,7 @@ def command(
 
 
 def _parameter(name: str, hint: Any) -> inspect.Parameter:
-    """What typer makes the option from: a flag, a text or several, which `checked` parses."""
+    """Make the parameter that typer makes an option of: a flag, a text or several, which `checked` parses."""
     option, choices = option_in(hint), choices_of(hint)
     flags = option.flags or (f"--{name.replace('_', '-')}",)
     variable = flags[0].partition("/")[0].removeprefix("--").replace("-", "_").upper()
@@ -159,7 +159,7 @@ class Command(TyperCommand):
                 )
         if is_short:
             rows.append(
-                ("--help-all", f"Show the other {sum(one.is_rare for one in options.values())}, too.")
+                ("--help-all", f"Show the other {sum(other.is_rare for other in options.values())}, too.")
             )
         for title, records in (("Arguments", arguments), ("Options", rows)):
             if records:
@@ -190,8 +190,10 @@ def _described(options: Mapping[str, Option]) -> dict[str, Option]:
             owners = [owner.__name__ for owner in type(settings).__mro__]
             words = next((sentences[owner, key] for owner in owners if (owner, key) in sentences), "")
             default = getattr(settings, key)
-            shown = option.shown or ("" if default is False or default in (None, [], {}) else str(default))
-            result[name] = replace(option, help=option.help or words.replace("`", ""), shown=shown)
+            default_text = option.shown or (
+                "" if default is False or default in (None, [], {}) else str(default)
+            )
+            result[name] = replace(option, help=option.help or words.replace("`", ""), shown=default_text)
     return result
 
 
@@ -199,6 +201,6 @@ def _help_of(option: Option, hint: Any) -> str:
     """An option's sentence, whether it may be repeated, and its default."""
     more = ["repeatable"] if any(get_origin(part) is list for part in parts_of(hint)) else []
     more += ["required"] if is_required(hint) else []
-    shown = option.shown or ("" if option.default in (None, False, True) else str(option.default))
-    more += [f"default: {shown}"] if shown else []
+    default_text = option.shown or ("" if option.default in (None, False, True) else str(option.default))
+    more += [f"default: {default_text}"] if default_text else []
     return option.help + (f"  [{'; '.join(more)}]" if more else "")

@@ -166,20 +166,9 @@ def view(
     **options: Unpack[PageOptions],
 ) -> None:
     """Serve a page to look at runs in a browser, live. Needs passagent[web]; Ctrl-C ends it."""
-    from passagent.store.pass_library import library_path
-    from passagent.view.page.page_server import Request, serve
+    from passagent.view.page.page_server import serve
 
-    serve(
-        Request(
-            runs_dir=Path(runs_dir),
-            host=options["host"],
-            port=options["port"],
-            token=options["token"],
-            allowed=options["allow_host"] or (),
-            control=options["control"],
-            library=library_path(options["library"], Path(runs_dir)),
-        )
-    )
+    serve(Path(runs_dir), options)
 
 
 @command(commands)

@@ -1,4 +1,4 @@
-"""What an option is, and how the values of a group of options are checked.
+"""The definition of an option, and how the values of a group of options are checked.
 
 A group is a TypedDict, or any annotated names, each annotation with an Option among its metadata.
 """
@@ -16,7 +16,7 @@ Group = TypeVar("Group")
 
 @dataclass(frozen=True)
 class Option:
-    """What is known of an option beside its name and type."""
+    """An option's properties beside its name and type."""
 
     help: str = ""
     """A sentence; empty: the first one of the setting's docstring."""
@@ -29,7 +29,7 @@ class Option:
     flags: tuple[str, ...] = ()
     """The names on the command line; empty: `--name`."""
     variable: str = ""
-    """Of the environment; empty: PASSAGENT_ and the flag's name."""
+    """The environment's variable; empty: PASSAGENT_ and the flag's name."""
     parse: Callable[[Any], Any] | None = None
     """Makes a value of what is typed. Raises ValueError."""
     is_rare: bool = False
@@ -73,7 +73,7 @@ def checked(group: type[Group], values: Mapping[str, Any]) -> Group:
     from pydantic import TypeAdapter, ValidationError
 
     options = options_of(group)
-    given = dict[str, Any]()
+    chosen = dict[str, Any]()
     for name, value in values.items():
         if name not in options:
             raise unknown_option(name, options)
@@ -81,25 +81,25 @@ def checked(group: type[Group], values: Mapping[str, Any]) -> Group:
             continue
         parse = options[name].parse
         try:
-            given[name] = parse(value) if parse else value
+            chosen[name] = parse(value) if parse else value
         except ValueError as error:
             raise UsageError(f"{name} = {value!r}: {error}") from error
     for name, hint in get_type_hints(group, include_extras=True).items():
-        if name not in given and is_required(hint):
+        if name not in chosen and is_required(hint):
             raise UsageError(
                 f"option '{name}' has to be given{f': {options[name].help}' if options[name].help else ''}"
             )
     try:
-        given = TypeAdapter(group).validate_python(given)  # type: ignore[assignment]
+        chosen = TypeAdapter(group).validate_python(chosen)  # type: ignore[assignment]
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0])
-        raise UsageError(f"{name} = {given[name]!r}: {first['msg'].lower()}") from error
-    return {name: option.default for name, option in options.items()} | given  # type: ignore[return-value]
+        raise UsageError(f"{name} = {chosen[name]!r}: {first['msg'].lower()}") from error
+    return {name: option.default for name, option in options.items()} | chosen  # type: ignore[return-value]
 
 
-def unknown_option(name: str, known: Iterable[str]) -> UsageError:
+def unknown_option(name: str, names: Iterable[str]) -> UsageError:
     """The error for an option that there is not."""
     return UsageError(
-        f"no option '{name}'{nearest(name, list(known))}; other settings: settings={{...}}, --set"
+        f"no option '{name}'{nearest(name, list(names))}; other settings: settings={{...}}, --set"
     )

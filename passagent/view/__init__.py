@@ -1,1 +1,1 @@
-"""What a person looks at: progress, tables, summaries."""
+"""Views for people and agents: progress, tables, summaries."""

@@ -63,13 +63,13 @@ def unseen_text(both: Sequence[Unseen]) -> str:
     header = ["compiler", ">tasks", ">held out", ">AS seen", ">AS unseen", ">unseen/seen"]
     rows = [
         [
-            one.compiler,
-            str(one.tasks),
-            str(one.subgraphs),
-            *(_figure("as_score", score) for score in (one.as_seen, one.as_unseen)),
-            number(one.ratio, 3),
+            author.compiler,
+            str(author.tasks),
+            str(author.subgraphs),
+            *(_figure("as_score", score) for score in (author.as_seen, author.as_unseen)),
+            number(author.ratio, 3),
         ]
-        for one in both
+        for author in both
     ]
     return table(header, rows, indent="")
 
@@ -96,38 +96,43 @@ def suite_text(lines: Sequence[Line]) -> str:
 
 
 def suite_data(lines: Sequence[Line]) -> list[dict[str, Any]]:
-    """The same as plain data; shares from 0 to 1."""
+    """Return the lines as plain data; shares from 0 to 1."""
     return [
-        asdict(line) | {"fast": {f"{p:g}": asdict(one) for p, one in line.fast.items()}} for line in lines
+        asdict(line) | {"fast": {f"{p:g}": asdict(share) for p, share in line.fast.items()}} for line in lines
     ]
 
 
-def losses_text(found: Losses) -> str:
+def losses_text(losses: Losses) -> str:
     """PassNet's Tables 7 and 8 of one compiler, and a table by category."""
-    total = sum(found.ranges)
+    total = sum(losses.ranges)
     names = [
         f"< {BOUNDS[0]:g}x",
         *(f"{low:g}-{high:g}x" for low, high in itertools.pairwise(BOUNDS)),
     ]
-    what = "kernel speedup" if found.is_kernel else "speedup end to end"
+    what = "kernel speedup" if losses.is_kernel else "speedup end to end"
     spread = [
         [name, str(count), number(100 * count / total, 1)]
-        for name, count in zip([*names, f">= {BOUNDS[-1]:g}x"], found.ranges, strict=True)
+        for name, count in zip([*names, f">= {BOUNDS[-1]:g}x"], losses.ranges, strict=True)
     ]
     parts = [
-        f"{found.compiler}: {total} correct subgraphs, {found.inexact} of them 1e-3 or more from eager",
+        f"{losses.compiler}: {total} correct subgraphs, {losses.inexact} of them 1e-3 or more from eager",
         table([what, ">subgraphs", ">share (%)"], spread, indent=""),
     ]
-    if found.causes:
-        slower = sum(one.subgraphs for one in found.causes)
+    if losses.causes:
+        slower = sum(cause.subgraphs for cause in losses.causes)
         rows = [
-            [one.name, str(one.subgraphs), number(100 * one.subgraphs / slower, 1), number(one.median, 2)]
-            for one in found.causes
+            [
+                cause.name,
+                str(cause.subgraphs),
+                number(100 * cause.subgraphs / slower, 1),
+                number(cause.median, 2),
+            ]
+            for cause in losses.causes
         ]
         parts.append(table(["slower, because of", ">subgraphs", ">share (%)", ">median"], rows, indent=""))
     rows = [
-        [one.name, str(one.subgraphs), str(one.slower), str(one.wrong), number(one.median, 2)]
-        for one in found.categories
+        [of.name, *map(str, (of.subgraphs, of.slower, of.wrong)), number(of.median, 2)]
+        for of in losses.categories
     ]
     parts.append(table(["category", ">subgraphs", ">slower", ">wrong", ">median"], rows, indent=""))
     return "\n\n".join(parts)
@@ -198,18 +203,18 @@ class BenchProgress(Screen, measure.Watch):
             self.print(f"no passes for {missing} of {count} tasks: judged as passes that do not load")
 
     def begin(self, work: Work) -> None:
-        """See Watch.begin."""
+        """Show what is measured now."""
         measured = self.count - self._before
         remaining = self.elapsed_s / measured * (self.total - self.count) if measured else None
         left_text = "" if remaining is None else f", {clock(remaining)} left"
         self._now = f"{self.count}/{self.total}{left_text}: {work.task.name} {work.compiler}"
 
     def say(self, text: str) -> None:
-        """See Watch.say."""
+        """Print a line."""
         self.print(f"          {text}")
 
     def search(self, store: Store, run: Run) -> OnEvent:
-        """See Watch.search."""
+        """Return what prints the events of a search."""
         roles = {island.island: island.role for island in runs.islands(store, run.id)}
 
         def on_event(event: Event) -> None:
@@ -219,7 +224,7 @@ class BenchProgress(Screen, measure.Watch):
         return on_event
 
     def done(self, row: Row) -> None:
-        """See Watch.done."""
+        """Print a result."""
         self.count += 1
         result = f"not measured: {row.error}"
         if row.left and row.error is None:

@@ -60,7 +60,7 @@ class Course:
     best: list[Point] = field(default_factory=list)
     """Each better than all before it."""
     by_island: dict[int, list[Point]] = field(default_factory=dict)
-    """The same for each island."""
+    """Points of each island that are better than all before them."""
 
 
 def made(store: Store, run_id: str) -> list[Made]:

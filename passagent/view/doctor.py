@@ -36,7 +36,7 @@ class Finding(NamedTuple):
     figures: dict[str, Any]
     verdict: Literal["ok", "warn", "fail"] = "ok"
     advice: str = ""
-    """What to do; empty where nothing is."""
+    """A remedy; empty where none is needed."""
 
 
 def examine(store: Store, run: Run) -> list[Finding]:

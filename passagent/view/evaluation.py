@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from passagent.evaluator.result import Evaluation, GraphResult, Speedup
+from passagent.agent.observe import failures, violations_text
+from passagent.evaluator.result import Evaluation, Speedup
 from passagent.view.text import TableData, interval, number
 
 
 def evaluation_text(evaluation: Evaluation) -> str:
     """The whole evaluation, several lines."""
     score = interval(evaluation.as_score, evaluation.as_low, evaluation.as_high, 4)
+    how = evaluation.dispatch + ("" if evaluation.isolation == "sandboxed" else f", {evaluation.isolation}")
     parts = [
-        f"{evaluation.task} on {evaluation.device} ({_how(evaluation)}): {evaluation.status}, AS {score}",
+        f"{evaluation.task} on {evaluation.device} ({how}): {evaluation.status}, AS {score}",
         str(graph_table(evaluation)),
     ]
     if evaluation.timing == "interpreter":
         parts.append("Triton's interpreter: matching, results and integrity are judged, time is not.")
     if evaluation.es:
-        shown = "  ".join(f"{t}: {value:.3f}" for t, value in evaluation.es.items() if int(t) >= -6)
-        parts.append(f"ES(t)  {shown}")
+        scores_text = "  ".join(f"{t}: {value:.3f}" for t, value in evaluation.es.items() if int(t) >= -6)
+        parts.append(f"ES(t)  {scores_text}")
     if evaluation.gmean_speedup is not None:
         parts.append(
             f"speedup over the correct graphs (geometric mean): {evaluation.gmean_speedup:.3f}; "
@@ -32,8 +34,8 @@ def evaluation_text(evaluation: Evaluation) -> str:
         parts.append(f"edited, not as recorded: {', '.join(evaluation.edited)}")
     if evaluation.dispatch == "python" and evaluation.timing == "wall":
         parts.append("the pass's Python ran in every call: nothing defends these figures against it")
-    parts += [f"{v.place}: [{v.rule}] {v.message}" for v in evaluation.violations]
-    parts += failure_lines(evaluation.graphs)
+    parts += [violations_text(evaluation.violations, {})] if evaluation.violations else []
+    parts += failures([graph for graph in evaluation.graphs if graph.status != "refused"], {})
     if evaluation.error and not any(evaluation.error in part for part in parts):
         parts.append(evaluation.error)
     plans = f", plans {evaluation.plans[:12]}" if evaluation.plans else ""
@@ -45,14 +47,16 @@ def graph_table(evaluation: Evaluation) -> TableData:
     """Return a row for each graph; the notes say what the figures are, and which are stated for a pace."""
     header = ["graph", "dtype", "status", ">speedup [95%]", ">eager ms", ">compiled ms"]
     header += [">max diff", ">matches"]
-    beside = [f">vs {evaluation.reference}"] if any(graph.vs_reference for graph in evaluation.graphs) else []
+    reference_columns = (
+        [f">vs {evaluation.reference}"] if any(graph.vs_reference for graph in evaluation.graphs) else []
+    )
     rows = [
         [
             graph.name,
             graph.dtype,
             graph.status + (" (unstable)" if graph.unstable else ""),
             _shown(graph.speedup),
-            *[_shown(graph.vs_reference) for _ in beside],
+            *[_shown(graph.vs_reference) for _ in reference_columns],
             number(graph.eager_ms, 4),
             number(graph.compiled_ms, 4),
             "-" if graph.max_abs_diff is None else f"{graph.max_abs_diff:.2g}",
@@ -60,7 +64,7 @@ def graph_table(evaluation: Evaluation) -> TableData:
         ]
         for graph in evaluation.graphs
     ]
-    header[4:4] = beside
+    header[4:4] = reference_columns
     notes = []
     if any(graph.speedup for graph in evaluation.graphs) and "estimator" in evaluation.protocol:
         notes.append(evaluation.protocol["estimator"])
@@ -77,34 +81,3 @@ def graph_table(evaluation: Evaluation) -> TableData:
 
 def _shown(speedup: Speedup | None) -> str:
     return interval(speedup.e2e, speedup.low, speedup.high) if speedup else "-"
-
-
-def failure_lines(graphs: list[GraphResult]) -> list[str]:
-    """One line for each distinct failure: which graph first, why, and how many others share it."""
-    groups: dict[tuple[str, ...], list[GraphResult]] = {}
-    for graph in graphs:
-        if graph.status not in ("ok", "refused"):  # a refusal is told by its violations
-            reasons = [m.reason for m in graph.mismatches] or [graph.error or ""]
-            groups.setdefault((graph.status, *reasons), []).append(graph)
-    return [
-        f"{members[0].name}{f' and {len(members) - 1} more' if len(members) > 1 else ''}: {status}: "
-        f"{failure(members[0])}"
-        for (status, *_), members in groups.items()
-    ]
-
-
-def failure(graph: GraphResult) -> str:
-    """Why one graph failed."""
-    if graph.mismatches:
-        return "; ".join(
-            f"{m.pass_name} matched {m.matched_nodes} of {m.pattern_nodes} nodes, then {m.pattern_node} "
-            f"against {m.graph_node or 'nothing of its kind'}: {m.reason}"
-            for m in graph.mismatches
-        )
-    return "; ".join(part for part in (graph.error, graph.worst_element) if part)
-
-
-def _how(evaluation: Evaluation) -> str:
-    """The dispatch, and what else the figures depend on if it is not the default."""
-    beside = "" if evaluation.isolation == "sandboxed" else f", {evaluation.isolation}"
-    return evaluation.dispatch + beside

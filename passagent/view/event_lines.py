@@ -38,7 +38,7 @@ def event_line(event: Event, roles: Mapping[int, str], standing: str = "") -> st
 
 
 def _said(event: Event, standing: str) -> str:
-    """What happened, without when and where."""
+    """Write what happened, without when and where."""
     match event:
         case events.Joined():
             changes = f": {'; '.join(event.changes)}" if event.changes else ""

@@ -1,6 +1,6 @@
-"""What Python gets back: an evaluation, a run and its nodes, a benchmark, a collection, all for notebooks.
+"""Objects for Python and notebooks: an evaluation, a run and its nodes, a benchmark, a collection.
 
-A Run reads the store each time that it is asked, so that it tells of a live run, too.
+A Run reads the store each time that it is asked, so that it follows a live run.
 """
 
 from __future__ import annotations
@@ -34,37 +34,28 @@ class Shown:
     __slots__ = ()
 
     def _repr_html_(self) -> str:
-        return as_html(str(self))
+        return str(_recorded(str(self)).export_html(inline_styles=True, code_format=_HTML))
 
 
 class Table(str, Shown):
     """Aligned text. It prints as text; a notebook shows it in a fixed-width font."""
 
     __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
+    __repr__ = str.__str__
 
 
 class Tree(str):
     """Indented text. It prints as text; a notebook shows it as SVG."""
 
     __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
+    __repr__ = str.__str__
 
     def _repr_svg_(self) -> str:
-        """The tree as an SVG picture of its text."""
         return str(_recorded(self).export_svg(title="passagent"))
 
 
-def as_html(text: str) -> str:
-    """The text as HTML, in a fixed-width font; what it holds of HTML is escaped."""
-    return str(_recorded(text).export_html(inline_styles=True, code_format=_HTML))
-
-
 def _recorded(text: str) -> Any:
+    """Return a console that has recorded the text, to export it; what it holds of HTML is escaped."""
     from rich.console import Console
     from rich.text import Text
 
@@ -128,10 +119,10 @@ class Result(Shown):
 
 @dataclass(frozen=True)
 class Plan(Shown):
-    """What the host code of a pass decided, recorded (docs/plans.md). `evaluate` takes it as it is."""
+    """The recorded decisions of a pass's host code (docs/plans.md). `evaluate` takes it as it is."""
 
     files: dict[str, str] = field(repr=False)
-    """As `passagent best` writes them to plans.pass: name to text."""
+    """Name to text, as `passagent best` writes them to plans.pass."""
 
     @functools.cached_property
     def recording(self) -> Recording:
@@ -159,12 +150,19 @@ class Node:
     state: str
     """`proposed`, `evaluating` or `done`."""
     status: str | None
-    """Of its evaluation; None until it is done."""
+    """Its evaluation's; None until it is done."""
     as_score: float | None
-    """Of its first measurement; `Run.best` has that of all its measurements."""
+    """AS of its first measurement; `Run.best` has that of all its measurements."""
     note: str
     """First line of the first pass's docstring."""
     runs_dir: Path = field(repr=False)
+
+    @classmethod
+    def of(cls, store: Store, node: nodes.Node, as_score: float | None) -> Node:
+        """Return the handle of a stored node."""
+        place, note = store.runs_dir, plain_note(node.note)
+        state = node.state, node.status
+        return cls(node.id, node.parent_id, node.island, node.number, *state, as_score, note, place)
 
     @functools.cached_property
     def files(self) -> dict[str, str]:
@@ -176,22 +174,8 @@ class Node:
     def plan(self) -> Plan | None:
         """Its recorded plans; None where none were kept, as of a candidate that is not correct."""
         with Store.open(self.runs_dir, create=False) as store:
-            found = nodes.get_plans(store, nodes.get_node(store, self.id))
-        return Plan(found) if found else None
-
-
-def _node(store: Store, node: nodes.Node, as_score: float | None) -> Node:
-    return Node(
-        node.id,
-        node.parent_id,
-        node.island,
-        node.number,
-        node.state,
-        node.status,
-        as_score,
-        plain_note(node.note),
-        store.runs_dir,
-    )
+            files = nodes.get_plans(store, nodes.get_node(store, self.id))
+        return Plan(files) if files else None
 
 
 class Nodes(tuple[Node, ...]):
@@ -240,22 +224,20 @@ class Run(Shown):
     def best(self) -> Node | None:
         """The winner; None if nothing is correct on every subgraph yet."""
         with Store.open(self.runs_dir, create=False) as store:
-            found = confirmations.winner(store, self.id)
-            return None if found is None else _node(store, found, confirmations.score_of(store, found))
+            best = confirmations.winner(store, self.id)
+            return Node.of(store, best, confirmations.score_of(store, best)) if best else None
 
     def nodes(self) -> Nodes:
         """All its nodes."""
         with Store.open(self.runs_dir, create=False) as store:
-            return Nodes(_node(store, node, node.as_score) for node in nodes.of_run(store, self.id))
+            return Nodes(Node.of(store, node, node.as_score) for node in nodes.of_run(store, self.id))
 
     def tree(self) -> Tree:
         """Parents above their children; `*` marks the best. A notebook shows it as SVG."""
-        from passagent.view.tree import tree_text
+        from passagent.view.tree import run_tree
 
         with Store.open(self.runs_dir, create=False) as store:
-            best = confirmations.winner(store, self.id)
-            again = confirmations.scores(confirmations.last_series(store, self.id))
-            return Tree(tree_text(nodes.of_run(store, self.id), best.id if best else None, again))
+            return Tree(run_tree(store, self.id))
 
     def __str__(self) -> str:
         from passagent.search.setup import stored_config
@@ -268,7 +250,7 @@ class Run(Shown):
 
 @dataclass(frozen=True)
 class Bench(Shown):
-    """What a benchmark measured."""
+    """A benchmark's measurements."""
 
     measured: Measured = field(repr=False)
     """All of it: `summaries` (a line for each compiler), `rows` (a task with a compiler), `failed`."""
@@ -310,7 +292,7 @@ class Bench(Shown):
 
 @dataclass(frozen=True)
 class Collection(Shown):
-    """What a collection made. Its trials are runs: `open_run(id, runs_dir=...)` opens one."""
+    """The trials of a collection. Its trials are runs: `open_run(id, runs_dir=...)` opens one."""
 
     collected: Collected = field(repr=False)
     """All of it: `summaries` (of each model), `unfinished` and `failed` trials, `broken` tasks."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 from passagent.experience.hints import LearnedHint, load_hints, uplift
 from passagent.store import Store, hint_uses
-from passagent.view.text import percent
+from passagent.view.text import percent, printable, width
 
 
 def hint_data(store: Store) -> dict[str, Any]:
@@ -37,3 +38,16 @@ def uplift_text(uplift: dict[str, Any]) -> str:
     if uplift["low"] is None:
         return percent(uplift["estimate"])
     return f"{percent(uplift['estimate'])} ({percent(uplift['low'])} to {percent(uplift['high'])})"
+
+
+def hints_text(data: dict[str, Any]) -> str:
+    """Write all hints with the uplift of learned ones."""
+    lines = [f"uplift of learned hints: {uplift_text(data['uplift'])}"]
+    for hint in data["hints"]:
+        line = f"{hint['id']}: {hint['origin']}; shown {hint['shown']}"
+        if hint["uplift"]:
+            line += f", held out {hint['uplift']['held_out']}, uplift {uplift_text(hint['uplift'])}"
+        lines.append(
+            f"\n{line}\n{textwrap.indent(textwrap.fill(printable(hint['advice']), width() - 2), '  ')}"
+        )
+    return "\n".join(lines)

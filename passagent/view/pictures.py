@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from passagent.errors import PassagentError, UsageError
-from passagent.store import Store, confirmations, runs
+from passagent.store import Store, confirmations
 from passagent.store.runs import Run
 from passagent.view import charts, tree
-from passagent.view.run_summary import finalists_data
+from passagent.view.page import views
 from passagent.view.text import counted
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from passagent.data.bench.summary import Summary
 
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
-"""Okabe and Ito's palette: told apart by colour-blind people."""
+"""Okabe and Ito's palette, which colour-blind people can read."""
 GREY = "#999999"
 STYLE: Any = {
     "font.size": 11,
@@ -64,22 +64,19 @@ def draw_run(store: Store, run: Run, directory: Path) -> tuple[list[Path], list[
 
     Returns their paths, and why some were left out. Raises UsageError if a file cannot be written.
     """
-    nodes = charts.made(store, run.id)
-    course, best = charts.course(nodes), confirmations.winner(store, run.id)
-    finalists = finalists_data(store, run)
-    roles = {island.island: f"{island.island} {island.role}" for island in runs.islands(store, run.id)}
+    figures, nodes = views.figures(store, run.id), charts.made(store, run.id)
     title, pictures, left_out = f"{run.task}, {run.model}, {run.device}", dict[str, Draw](), list[str]()
-    if course.best:
-        again = finalists[0]["as_score"] if finalists else None
-        pictures["best"] = _chart(charts.best_so_far(course, again), title)
-        pictures["islands"] = _chart(charts.by_island(course, roles), title)
-    else:
-        left_out += [f"{name}: run {run.id}: nothing correct was timed yet" for name in ("best", "islands")]
-    if spending := charts.spending(store, run.id):
-        pictures["cost"] = _chart(spending, title)
+    for name, key in (("best", "best_chart"), ("islands", "island_chart")):
+        if figures["course"].best:
+            pictures[name] = _chart(figures[key], title)
+        else:
+            left_out.append(f"{name}: run {run.id}: nothing correct was timed yet")
+    if figures["spending_chart"]:
+        pictures["cost"] = _chart(figures["spending_chart"], title)
     else:
         left_out.append(f"cost: run {run.id}: no model was paid")
     if nodes:
+        best = confirmations.winner(store, run.id)
         layout = tree.layout(nodes, best.id if best else None)
         pictures["tree"] = lambda figure: _tree(figure, layout, best.id if best else None, run.task)
     else:
@@ -137,9 +134,9 @@ def _chart(chart: dict[str, Any], title: str) -> Draw:
             if line.get("scale"):
                 place = axes.twinx()
                 place.set_ylabel(line["label"], color=colour)
-            known = [(at, value) for at, value in zip(x, line["values"], strict=True) if value is not None]
+            points = [(at, value) for at, value in zip(x, line["values"], strict=True) if value is not None]
             style = _MARKS[line["kind"]]
-            place.plot(*zip(*known, strict=True), color=colour, label=line["label"], **style)
+            place.plot(*zip(*points, strict=True), color=colour, label=line["label"], **style)
             if line.get("low", [None])[0] is not None:
                 low, high = (
                     [math.nan if end is None else end for end in line[side]] for side in ("low", "high")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -16,6 +15,7 @@ from passagent.store import Store, runs
 from passagent.store.runs import SEEDS, Run
 from passagent.system.faults import os_fault
 from passagent.view.event_lines import PROGRESS, event_line
+from passagent.view.status import live_data, status_text
 from passagent.view.text import clock, console, number, thousands, width
 
 if TYPE_CHECKING:
@@ -65,39 +65,29 @@ class Screen:
             self._live.stop()
 
 
-@dataclass
-class IslandRow:
-    """A line of the live table."""
-
-    role: str
-    best_as: float | None = None
-    nodes: int = 0
-    episode: int | None = None
-    last: str = ""
-    """What happened last, in a word."""
-
-
 class SearchProgress(Screen):
-    """A line for each node, migration and trouble; on a terminal a table of the islands for most of these."""
+    """A line for each node, migration and trouble; on a terminal the run's status for most of these."""
 
     def __init__(self, store: Store, run: Run, stream: TextIO | None = None) -> None:
         self.store, self.run = store, run
-        self.rows = {island.island: IslandRow(island.role) for island in runs.islands(store, run.id)}
-        self.roles = {number: row.role for number, row in self.rows.items()}
-        self.done_here = 0
-        """Episodes finished in this session."""
-        self._count()
+        self.roles = {island.island: island.role for island in runs.islands(store, run.id)}
+        self._status = ""
         super().__init__(stream, self.render)
+        self._look(run)
 
     def on_event(self, event: Event) -> None:
-        """Take an event in, and print it where the table does not show it."""
-        self._update(event)
+        """Take an event in, and print it where the status does not show it."""
+        run = runs.get_run(self.store, self.run.id)
+        self._look(run)
         in_table = events.EpisodeBegun | events.EpisodeContinued | events.Judged
         if not isinstance(event, PROGRESS) or (self.is_terminal and isinstance(event, in_table)):
             return
-        standing = f"{self.episodes}/{self.iters} done"
+        islands = runs.all_islands(self.store, run.id)
+        episodes = sum(island.episodes for island in islands if island.island != SEEDS)
+        standing = f"{episodes}/{run.iters} done"
         if isinstance(event, events.Judged):
-            standing = f"best {number(self.best_as)}, {thousands(self.tokens)} tokens"
+            best = max((island.best_as for island in islands if island.best_as is not None), default=None)
+            standing = f"best {number(best)}, {thousands(run.tokens)} tokens"
         elif getattr(event, "island", None) == SEEDS:
             standing = ""
         line = event_line(event, self.roles, standing)
@@ -112,65 +102,16 @@ class SearchProgress(Screen):
         """The time of all sessions together, s."""
         return self.run.elapsed_s + self.elapsed_s
 
-    @property
-    def best_as(self) -> float | None:
-        """The best AS of all islands and the seeds."""
-        return max((row.best_as for row in self.rows.values() if row.best_as is not None), default=None)
-
-    def _row(self, island: int) -> IslandRow:
-        return self.rows.setdefault(island, IslandRow("seed"))
-
-    def _update(self, event: Event) -> None:
-        match event:
-            case events.EpisodeBegun() | events.EpisodeContinued():
-                self._count()
-                row = self._row(event.island)
-                row.episode, row.last = event.episode, "thinking"
-            case events.Replied():
-                self._row(event.island).last = "editing"
-            case events.Proposed() | events.EvaluationBegun():
-                self._row(event.island).last = "evaluating"
-            case events.Judged():
-                self._row(event.island).last = event.status
-                self._count()
-            case events.Migrated():
-                self._row(event.to_island).last = "migrant"
-            case events.EpisodeEnded() if event.island != SEEDS:
-                self.done_here += 1
-                self._count()
-
-    def _count(self) -> None:
-        """Look up what counts for the whole run."""
-        islands = runs.all_islands(self.store, self.run.id)
-        for island in islands:
-            row = self._row(island.island)
-            row.best_as, row.nodes = island.best_as, island.nodes
-        self.episodes = sum(island.episodes for island in islands if island.island != SEEDS)
-        run = runs.get_run(self.store, self.run.id)
-        self.iters, self.tokens = run.iters, run.tokens
+    def _look(self, run: Run) -> None:
+        """Keep the status for the terminal, which another thread draws."""
+        if self.is_terminal:
+            self._status = status_text(self.store, live_data(self.store, run))
 
     def render(self) -> RenderableType:
-        """Return the table as it is now."""
-        from rich.console import Group
-        from rich.table import Table
+        """Return the status as it was at the last event, and the time since the search began."""
         from rich.text import Text
 
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("island", "role", "episode", "best AS", "last", "nodes"):
-            table.add_column(name, justify="left" if name in ("role", "last") else "right")
-        for island, row in sorted(self.rows.items()):
-            place = "-" if island == SEEDS else str(island)
-            cells = [str(row.episode or "-"), number(row.best_as), row.last, str(row.nodes)]
-            table.add_row(place, row.role, *cells)
-        remaining = "-"
-        if self.done_here:
-            remaining = clock(max(0, self.iters - self.episodes) * self.elapsed_s / self.done_here)
-        foot = (
-            f"{self.episodes}/{self.iters} episodes  best AS {number(self.best_as)}  "
-            f"{thousands(self.tokens)} tokens  elapsed {clock(self.searched_s)}  ETA {remaining}"
-        )
-        head = f"run {self.run.id}: {self.run.task}, {self.run.model}, {self.run.device}"
-        return Group(Text(head), table, Text(foot))
+        return Text(f"{self._status}\nelapsed {clock(self.searched_s)}")
 
 
 class CollectProgress(Screen, campaign.Watch):
@@ -183,16 +124,16 @@ class CollectProgress(Screen, campaign.Watch):
         super().__init__(stream, lambda: self._status)
 
     def event(self, trial: Trial, event: Event) -> None:
-        """See Watch.event."""
+        """Print what a conversation notes."""
         if isinstance(event, events.Noted):
             self.say(f"{trial}: {event.message}")
 
     def say(self, text: str) -> None:
-        """See Watch.say."""
+        """Print a remark."""
         self.print(f"        note: {text}")
 
     def tick(self, collection: Collection) -> None:
-        """See Watch.tick."""
+        """Renew the line about all trials."""
         now = time.monotonic()
         if not self.is_terminal and now - self._printed_at < STATUS_EVERY_S:
             return
@@ -212,7 +153,7 @@ class CollectProgress(Screen, campaign.Watch):
             self.print(f"[{clock(self.elapsed_s):>5}] {self._status}")
 
     def ended(self, outcome: Outcome, error: str | None) -> None:
-        """See Watch.ended. A trial that a person or the budget stopped is not shown."""
+        """Print a result. A trial that a person or the budget stopped is not shown."""
         if error is not None:
             self.print(f"{'':7} {outcome.task} trial {outcome.trial}: failed: {error}")
         if error is not None or outcome.state != "finished":

@@ -1,4 +1,4 @@
-"""What became of a run: as plain data for `--json`, and as text for people."""
+"""The summary of a run: as plain data for `--json`, and as text for people."""
 
 from __future__ import annotations
 
@@ -34,44 +34,56 @@ _GRAPH_FIELDS = {
 }
 
 
-def run_data(store: Store, run: Run, config: Config, exported: Path | None = None) -> dict[str, Any]:
-    """The run as one JSON object; `exported`: where the best pass was written."""
-    best, since = confirmations.winner(store, run.id), confirmations.found_since(store, run.id)
-    counts = nodes.counts(store, run.id)
-    islands = runs.islands(store, run.id)
-    moved = bests.list_migrations(store, run.id)
+def run_facts(
+    store: Store, run: Run, counts: dict[int, dict[str, int]] | None, exported: Path | None = None
+) -> dict[str, Any]:
+    """Return what `show` and `status` say of a run, as plain data.
+
+    counts: of its nodes by island and status, None to leave them out; exported: see run_data.
+    """
+    islands, best = runs.islands(store, run.id), confirmations.winner(store, run.id)
     return {
         "run": run.id,
         "task": run.task,
-        "task_path": run.task_path,
         "model": run.model,
         "device": run.device,
-        "seed": run.seed,
         "state": shown_state(store, run),
         "reason": run.stop_reason,
-        "iters": run.limit,
         "episodes": sum(island.episodes for island in islands),
-        "nodes": sum(sum(of_status.values()) for of_status in counts.values()),
-        "evaluations": run.evaluations,
-        "tokens": {"input": run.input_tokens, "output": run.output_tokens},
-        "spending": spending_data(store, run.id),
-        "elapsed_s": round(run.elapsed_s, 3),
         "best": best_data(store, best, exported) if best else None,
-        "finalists": finalists_data(store, run),
-        "found_since": {"node": since.id, "as_score": since.as_score} if since else None,
-        "seeds": counts.get(SEEDS, {}),
-        "seeds_from": seed_origins(store, run.id),
         "islands": [
             {
                 "island": island.island,
                 "role": island.role,
                 "episodes": island.episodes,
-                "best_as": island.best_as,
                 "best_node": island.best_node,
-                "statuses": counts.get(island.island, {}),
+                "best_as": island.best_as,
+                "nodes": island.nodes,
+                "stagnant": island.stagnant,
             }
+            | ({} if counts is None else {"statuses": counts.get(island.island, {})})
             for island in islands
         ],
+    }
+
+
+def run_data(store: Store, run: Run, config: Config, exported: Path | None = None) -> dict[str, Any]:
+    """Return the run as one JSON object; `exported`: where the best pass was written."""
+    since, counts = confirmations.found_since(store, run.id), nodes.counts(store, run.id)
+    moved = bests.list_migrations(store, run.id)
+    return run_facts(store, run, counts, exported) | {
+        "task_path": run.task_path,
+        "seed": run.seed,
+        "iters": run.limit,
+        "nodes": sum(sum(of_status.values()) for of_status in counts.values()),
+        "evaluations": run.evaluations,
+        "tokens": {"input": run.input_tokens, "output": run.output_tokens},
+        "spending": spending_data(store, run.id),
+        "elapsed_s": round(run.elapsed_s, 3),
+        "finalists": finalists_data(store, run),
+        "found_since": {"node": since.id, "as_score": since.as_score} if since else None,
+        "seeds": counts.get(SEEDS, {}),
+        "seeds_from": seed_origins(store, run.id),
         "migrations": [
             {"node": m.node_id, "from": m.from_island, "to": m.to_island, "reason": m.reason} for m in moved
         ],
@@ -130,21 +142,21 @@ def score_data(node: Node, evaluation: Evaluation | None) -> dict[str, Any]:
 
     The first AS alone where a round failed, nothing where it has no score under the run's present conditions.
     """
-    known = evaluation if node.as_score is not None and evaluation and evaluation.status == "ok" else None
+    confirmed = evaluation if node.as_score is not None and evaluation and evaluation.status == "ok" else None
     return {
-        "as_score": known.as_score if known else node.as_score,
-        "as_low": known.as_low if known else None,
-        "as_high": known.as_high if known else None,
+        "as_score": confirmed.as_score if confirmed else node.as_score,
+        "as_low": confirmed.as_low if confirmed else None,
+        "as_high": confirmed.as_high if confirmed else None,
         "first_as": node.as_score,
-        "measured_again": known is not None and "rounds" in known.protocol,
+        "measured_again": confirmed is not None and "rounds" in confirmed.protocol,
     }
 
 
-def finalists_text(found: list[dict[str, Any]]) -> str:
-    """Who won, by how much, and whether that is sure; empty without a series."""
-    if not found:
+def finalists_text(finalists: list[dict[str, Any]]) -> str:
+    """Say who won, by how much, and whether that is sure; empty without a series."""
+    if not finalists:
         return ""
-    first, *others = found
+    first, *others = finalists
     lines = [f"measured again side by side: {_with_interval('node', first['node_id'], first['as_score'])}"]
     for place, other in enumerate(others, start=2):
         ratio = other["behind"]
@@ -217,9 +229,20 @@ def run_text(store: Store, run: Run, config: Config, exported: Path | None = Non
         parts.append(str(graph_table(confirmed_evaluation(store, best))))
         if data["best"]["path"]:
             parts.append(f"its files: {data['best']['path']}")
-    parts.append(island_table(data["islands"]))
+    rows = [
+        [
+            str(island["island"]),
+            island["role"],
+            str(island["episodes"]),
+            number(island["best_as"]),
+            statuses_text(island["statuses"]) or "none",
+        ]
+        for island in data["islands"]
+    ]
+    header = [">island", "role", ">episodes", ">best AS", "nodes"]
+    parts.append(table(header, rows, wrap=["nodes"]))
     if data["seeds"]:
-        parts.append(f"seeds: {_statuses(data['seeds'])} ({'; '.join(data['seeds_from'])})")
+        parts.append(f"seeds: {statuses_text(data['seeds'])} ({'; '.join(data['seeds_from'])})")
     parts.append(str(spending_table(ledger.spent(store, run.id))))
     parts += [f"migration of node {m['node']} to island {m['to']}: {m['reason']}" for m in data["migrations"]]
     if data["no_migration"]:
@@ -243,13 +266,13 @@ _LIMITS = {
 
 
 def _wider(data: dict[str, Any], config: Config) -> str:
-    """What a finished run needs to go on: more episodes, or another one of its limits changed."""
+    """Say what a finished run needs to go on: more episodes, or another one of its limits changed."""
     if data["state"] != "finished":
         return ""
     if data["episodes"] >= data["iters"]:
         return f" --iters {data['iters'] * 2}"
-    given = [flag for key, flag in _LIMITS.items() if getattr(config.search, key) is not None]
-    return f" with a wider limit ({', '.join(given)})" if given else ""  # each command has --max-time anew
+    flags = [flag for key, flag in _LIMITS.items() if getattr(config.search, key) is not None]
+    return f" with a wider limit ({', '.join(flags)})" if flags else ""  # each command has --max-time anew
 
 
 def maker_text(store: Store, node: Node) -> str:
@@ -258,22 +281,8 @@ def maker_text(store: Store, node: Node) -> str:
     return seed if node.island == SEEDS else f"island {node.island}"
 
 
-def island_table(islands: list[dict[str, Any]]) -> str:
-    """What each island did."""
-    rows = [
-        [
-            str(island["island"]),
-            island["role"],
-            str(island["episodes"]),
-            number(island["best_as"]),
-            _statuses(island["statuses"]) or "none",
-        ]
-        for island in islands
-    ]
-    return table([">island", "role", ">episodes", ">best AS", "nodes"], rows, wrap=["nodes"])
-
-
-def _statuses(counts: dict[str, int]) -> str:
+def statuses_text(counts: dict[str, int]) -> str:
+    """Write `3 ok, 1 refused`."""
     return ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
 
 

@@ -4,100 +4,58 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from passagent.search.run_files import are_worth_a_line, devices_of
-from passagent.store import Store, confirmations, nodes, runs, sessions
+from passagent.store import Store, nodes, sessions
 from passagent.store.runs import Run
 from passagent.store.sessions import resume_command
-from passagent.view.run_summary import (
-    best_data,
-    found_since_text,
-    shown_state,
-)
+from passagent.view.run_summary import found_since_text, run_facts, statuses_text
 from passagent.view.text import clock, interval, number, table, thousands
 
 
 def status_data(store: Store, run: Run) -> dict[str, Any]:
-    """The run as it is now."""
-    data, counts = live_data(store, run), nodes.counts(store, run.id)
-    for island in data["islands"]:
-        island["statuses"] = counts.get(island["island"], {})
-    return data
+    """Return the run as it is now, as plain data."""
+    return live_data(store, run, nodes.counts(store, run.id))
 
 
-def live_data(store: Store, run: Run) -> dict[str, Any]:
-    """The same without the nodes' statuses, which takes no longer for a run of many nodes."""
-    settings = json.loads(run.config)
-    islands = runs.islands(store, run.id)
-    episodes = sum(island.episodes for island in islands)
+def live_data(store: Store, run: Run, counts: dict[int, dict[str, int]] | None = None) -> dict[str, Any]:
+    """Return the run as it is now; without `counts` of its nodes it takes no longer for a large run."""
+    settings, data = json.loads(run.config), run_facts(store, run, counts)
     is_driven, driver = sessions.is_driven(store, run.id), sessions.driver(store, run.id)
-    state = shown_state(store, run)
-    count, best = len(sessions.of_run(store, run.id)), confirmations.winner(store, run.id)
     # a process notes now and then how long it has searched, and nothing at first
     paced_s = run.elapsed_s if not is_driven or run.elapsed_s >= sessions.SAVE_S else 0.0
+    # each command has the whole time: it is known of the first one only
+    max_time_s = settings["search"]["max_time_s"] if len(sessions.of_run(store, run.id)) < 2 else None
     used = {
-        "episodes": (episodes, run.limit),
+        "episodes": (data["episodes"], run.limit),
         "evaluations": (run.evaluations, settings["search"]["max_evaluations"]),
         "tokens": (run.tokens, settings["search"]["max_tokens"]),
         "cost_usd": (run.cost, settings["search"]["max_cost"]),
-        # each command has the whole time: it is known of the first one only
-        "seconds": (run.elapsed_s, settings["search"]["max_time_s"] if count < 2 else None),
+        "seconds": (run.elapsed_s, max_time_s),
     }
-    return {
-        "run": run.id,
-        "task": run.task,
-        "model": run.model,
-        "device": run.device,
-        "state": state,
+    return data | {
         "wanted": run.wanted,
-        "reason": run.stop_reason,
         "is_driven": is_driven,
         "process": driver._asdict() if driver else None,
-        "islands": [
-            {
-                "island": island.island,
-                "role": island.role,
-                "episodes": island.episodes,
-                "best_node": island.best_node,
-                "best_as": island.best_as,
-                "stagnant": island.stagnant,
-            }
-            for island in islands
-        ],
         "devices": devices_of(store.runs_dir / run.id) if is_driven else [],
-        "under_way": [
-            episode._asdict() | {"doing": _doing(episode, state)} for episode in _under_way(store, run.id)
-        ],
+        "under_way": _under_way(store, run.id, data["state"]),
         "max_steps": settings["agent"]["max_steps"],
         "budget": {name: {"used": now, "limit": limit} for name, (now, limit) in used.items()},
-        "per_hour": _rates({name: now for name, (now, _) in used.items()}, paced_s),
+        "per_hour": {
+            name: now * 3600 / paced_s if paced_s > 0 else None
+            for name, (now, _) in used.items()
+            if name != "seconds"
+        },
         "eta_s": _eta_s(used, paced_s) if is_driven else None,
-        "best": best_data(store, best, None) if best else None,
     }
 
 
-class UnderWay(NamedTuple):
-    """An episode that has not ended."""
+def _under_way(store: Store, run_id: str, state: str) -> list[dict[str, Any]]:
+    """Return the episodes that have not ended, by island; those that a dead process left, too.
 
-    episode: int
-    island: int
-    model: str | None
-    parent: int | None
-    steps: int
-    """Model calls answered."""
-    nodes: int
-    """Candidates proposed."""
-    asked_at: str | None
-    """When the model call under way was sent; None: none is."""
-    evaluating: int | None
-    """The node that is being evaluated, or waits for it."""
-    evaluating_since: str | None
-    begun_at: str
-
-
-def _under_way(store: Store, run_id: str) -> list[UnderWay]:
-    """The episodes that have not ended, by island; those that a dead process left, too."""
+    `asked_at`: when the model call under way was sent. `evaluating`: the node that is being evaluated.
+    """
     rows = store.rows(
         "SELECT number AS episode, island, model, parent_id AS parent, steps, created_at AS begun_at, "
         "(SELECT count(*) FROM nodes WHERE episode_id = episodes.id) AS nodes, "
@@ -110,26 +68,14 @@ def _under_way(store: Store, run_id: str) -> list[UnderWay]:
         "FROM episodes WHERE run_id = :run AND state = 'running' ORDER BY +island, +number",
         {"run": run_id},
     )
-    return [UnderWay(**row) for row in rows]
-
-
-def _doing(episode: UnderWay, state: str) -> str:
-    """What an episode waits for, in a word."""
-    if state != "running":
-        return "at rest"
-    if episode.asked_at is not None:
-        return "thinking"
-    return "evaluating" if episode.evaluating is not None else "waiting"
-
-
-def _rates(used: dict[str, float], elapsed_s: float) -> dict[str, float | None]:
-    """Of each counter, per hour searched."""
-    names = [name for name in used if name != "seconds"]
-    return {name: used[name] * 3600 / elapsed_s if elapsed_s > 0 else None for name in names}
+    for row in rows:
+        waits_for = "evaluating" if row["evaluating"] is not None else "waiting"
+        row["doing"] = "at rest" if state != "running" else "thinking" if row["asked_at"] else waits_for
+    return rows
 
 
 def _eta_s(used: dict[str, tuple[float, float | None]], elapsed_s: float) -> float | None:
-    """Time until the first limit is reached at the pace so far, s; None before the first episode's end."""
+    """Return the time until the first limit is reached, s; None before the first episode's end."""
     if not used["episodes"][0] or elapsed_s <= 0:
         return None
     return min(
@@ -140,19 +86,15 @@ def _eta_s(used: dict[str, tuple[float, float | None]], elapsed_s: float) -> flo
 
 
 def status_text(store: Store, data: dict[str, Any]) -> str:
-    """The same for people."""
-    name = data["run"]
-    process = data["process"]
+    """Write the data of a run for people."""
+    name, process, best = data["run"], data["process"], data["best"]
     who = f"process {process['pid']} on {process['host']}" if process else "a process begins"
     who = who if data["is_driven"] else "no process works on it"
-    told = f" ({data['reason']})" if data["reason"] else ""
-    asked = ""
-    if data["is_driven"] and data["wanted"] != "run":
-        asked = f", asked to {data['wanted'].replace('_', ' ')}"
-    lines = [
-        f"run {name}: {data['task']}, {data['model']}, {data['device']}: {data['state']}{told}{asked}; {who}"
-    ]
-    best = data["best"]
+    reason = f" ({data['reason']})" if data["reason"] else ""
+    is_asked = data["is_driven"] and data["wanted"] != "run"
+    wanted_text = f", asked to {data['wanted'].replace('_', ' ')}" if is_asked else ""
+    head = f"run {name}: {data['task']}, {data['model']}, {data['device']}"
+    lines = [f"{head}: {data['state']}{reason}{wanted_text}; {who}"]
     if best is None:
         lines.append("best so far: nothing correct yet")
     else:
@@ -168,9 +110,13 @@ def status_text(store: Store, data: dict[str, Any]) -> str:
     if data["eta_s"] is not None:
         lines.append(f"at this pace it ends in {clock(data['eta_s'])}")
     lines.append(_island_table(data))
-    if are_worth_a_line(data["devices"]):
-        lines.append(_device_table(data["devices"]))
-        lines += sorted({_versions_text(one["versions"]) for one in data["devices"] if "versions" in one})
+    devices = data["devices"]
+    if are_worth_a_line(devices):
+        names = ("device", "model", "state", "busy", "evaluations", "faults")
+        rows = [[f"{of[key]:.0%}" if key == "busy" else str(of[key]) for key in names] for of in devices]
+        header = [*names[:3], *(f">{key}" for key in names[3:])]
+        lines.append(table(header, rows, drop=["model"]))
+        lines += sorted({_versions_text(device["versions"]) for device in devices if "versions" in device})
     if not data["is_driven"]:
         lines.append(f"go on: {resume_command(store, name)}")
     return "\n".join(lines)
@@ -198,13 +144,12 @@ def _rate(name: str, value: float) -> str:
 
 
 def _island_table(data: dict[str, Any]) -> str:
-    """A line for each island, with the episode under way on it."""
+    """A line for each island, with the episode under way on it; statuses where they were counted."""
     now = {episode["island"]: episode for episode in data["under_way"]}
     header = [">island", "role", ">episodes", ">best AS", ">episode", ">step", "doing", ">nodes", "statuses"]
     rows = []
     for island in data["islands"]:
         episode = now.get(island["island"])
-        statuses = island["statuses"]
         rows.append(
             [
                 str(island["island"]),
@@ -214,28 +159,19 @@ def _island_table(data: dict[str, Any]) -> str:
                 str(episode["episode"]) if episode else "-",
                 f"{episode['steps'] + 1}/{data['max_steps']}" if episode else "-",
                 _doing_text(episode) if episode else "-",
-                str(sum(statuses.values())),
-                ", ".join(f"{count} {status}" for status, count in sorted(statuses.items())) or "none",
+                str(island["nodes"]),
+                statuses_text(island.get("statuses", {})) or "-",
             ]
         )
+    if not any("statuses" in island for island in data["islands"]):
+        header, rows = header[:-1], [row[:-1] for row in rows]
     return table(header, rows, drop=["nodes", "step", "episode", "role"], wrap=["doing", "statuses"])
-
-
-def _device_table(devices: list[dict[str, Any]]) -> str:
-    """A line for each device."""
-    header = ["device", "model", "state", ">busy", ">evaluations", ">faults"]
-    rows = [
-        [one["device"], one["model"], one["state"], f"{one['busy']:.0%}", *map(str, counts)]
-        for one in devices
-        if (counts := (one["evaluations"], one["faults"]))
-    ]
-    return table(header, rows, drop=["model"])
 
 
 def _versions_text(versions: dict[str, str]) -> str:
     """`on each: passagent 0.1.0, torch 2.13.0, triton 3.9.0`."""
-    shown = (f"{name} {version}" for name, version in versions.items() if name != "evaluator")
-    return f"on each: {', '.join(shown)}"
+    versions_text = (f"{name} {version}" for name, version in versions.items() if name != "evaluator")
+    return f"on each: {', '.join(versions_text)}"
 
 
 def _doing_text(episode: dict[str, Any]) -> str:

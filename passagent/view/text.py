@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import os
 import re
 import shutil
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,6 +41,18 @@ def console(stream: TextIO | None = None, soft_wrap: bool = False) -> Console:
     return Console(file=stream, highlight=False, soft_wrap=soft_wrap, color_system=system)  # type: ignore[arg-type]
 
 
+def print_answer(as_json: bool, data: Any, text: Callable[[], Any]) -> None:
+    """Print `data` as one JSON object, or what `text()` makes for people: a text, or one of rich."""
+    if as_json:
+        print(json.dumps(data))
+        return
+    text_or_rich = text()
+    if isinstance(text_or_rich, str):
+        print(text_or_rich)
+    else:
+        console(soft_wrap=True).print(text_or_rich)
+
+
 @dataclass(frozen=True)
 class TableData:
     """A table for a terminal and a notebook (`str`), for Markdown, and for the page (parts.html)."""
@@ -54,8 +67,8 @@ class TableData:
     """Lines below the table."""
 
     def __str__(self) -> str:
-        shown = [table(self.header, self.rows, self.indent, self.drop)] if self.rows else []
-        return "\n".join([*shown, *self.notes])
+        table_text = [table(self.header, self.rows, self.indent, self.drop)] if self.rows else []
+        return "\n".join([*table_text, *self.notes])
 
     def markdown(self) -> str:
         """Write the table as Markdown."""
@@ -168,6 +181,14 @@ def interval(value: float | None, low: float | None, high: float | None, digits:
     if low is None or high is None or low == high:
         return number(value, digits)
     return f"{number(value, digits)} [{number(low, digits)}, {number(high, digits)}]"
+
+
+def are_separate(*intervals: tuple[float | None, float | None]) -> bool | None:
+    """Return whether two intervals do not overlap; None where an end is not known."""
+    (low, high), (other_low, other_high) = intervals
+    if low is None or high is None or other_low is None or other_high is None:
+        return None
+    return low > other_high or high < other_low
 
 
 def printable(text: str) -> str:

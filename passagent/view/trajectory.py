@@ -25,19 +25,26 @@ def print_trajectory(trajectory: Trajectory, console: Console) -> None:
     """Print the episode; long texts are cut, `--json` has them whole."""
     for line in _header(trajectory):
         console.print(plain(line))
-    made = {node.call_id: node for node in trajectory.nodes}
+    nodes_by_call = {node.call_id: node for node in trajectory.nodes}
     for position, turn in enumerate(trajectory.messages, 1):
-        role = turn.message["role"]
-        console.print(Rule(plain(f"{position} {_title(turn)}", "bold"), align="left", style="dim"))
-        is_opening = position <= 2 and role != "assistant"
-        text = turn.message["content"].strip()
-        if text:
-            console.print(cut(text, HEAD if is_opening else MAX_LINES), style="dim" if role == "tool" else "")
-        for call in turn.message.get("tool_calls", ()):
+        message = turn.message
+        is_opening = position <= 2 and message["role"] != "assistant"
+        style = "dim" if message["role"] == "tool" else ""
+        _rule(console, f"{position} {_title(turn)}")
+        _cut_text(console, message["content"], HEAD if is_opening else MAX_LINES, style)
+        for call in message.get("tool_calls", ()):
             console.print(_call(call))
-        node = made.get(turn.message.get("tool_call_id", ""))
-        if node:
+        if node := nodes_by_call.get(message.get("tool_call_id", "")):
             console.print(plain(_node(node, trajectory), "bold"))
+
+
+def _rule(console: Console, title: str) -> None:
+    console.print(Rule(plain(title, "bold"), align="left", style="dim"))
+
+
+def _cut_text(console: Console, text: str, limit: int, style: str = "") -> None:
+    if text.strip():
+        console.print(cut(text.strip(), limit), style=style)
 
 
 def _header(trajectory: Trajectory) -> list[str]:
@@ -77,13 +84,19 @@ def _title(turn: Turn) -> str:
     return "reply" + (f" ({', '.join(counted)})" if counted else "") + stop
 
 
-def _call(call: dict[str, str]) -> Text:
-    """A call's name and arguments, long ones below it as they are."""
+def arguments_of(call: dict[str, str]) -> dict[str, Any] | None:
+    """Return the arguments of a tool call; None where they are no JSON object."""
     try:
         arguments = json.loads(call["arguments"] or "{}")
     except (ValueError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict):
+        return None
+    return arguments if isinstance(arguments, dict) else None
+
+
+def _call(call: dict[str, str]) -> Text:
+    """Write a call's name and arguments, long ones below it as they are."""
+    arguments = arguments_of(call)
+    if arguments is None:
         return plain(f"-> {call['name']}: {call['arguments'][:400]}")
     short = {key: value for key, value in arguments.items() if "\n" not in str(value)}
     text = plain(f"-> {call['name']} " + " ".join(f"{key}={_value(value)}" for key, value in short.items()))
@@ -124,7 +137,7 @@ _TEXTS = ("content", "value", "message")
 
 
 def summary_text(out: str, summary: Summary) -> str:
-    """What an export wrote."""
+    """Sum up what an export wrote."""
     files = ", ".join(f"{name} ({rows})" for name, rows in sorted(summary.files.items()))
     lines = [
         f"{out}: {counted(summary.examples, 'example')}, {counted(summary.rows, 'row')} of "
@@ -146,8 +159,8 @@ def summary_text(out: str, summary: Summary) -> str:
 
 
 def stats_text(directory: str, manifest: dict[str, Any], rows: Iterable[dict[str, Any]]) -> str:
-    """What an export holds: by model, and by task."""
-    known = {row["id"]: row for row in rows}
+    """Sum up what an export holds: by model, and by task."""
+    records = {row["id"]: row for row in rows}
     lines = [
         f"{directory}: {counted(manifest['examples'], 'example')}, {counted(manifest['rows'], 'row')}, "
         f"format {manifest['format']}",
@@ -156,14 +169,16 @@ def stats_text(directory: str, manifest: dict[str, Any], rows: Iterable[dict[str
     ]
     for name in ("model", "task"):
         groups = dict[str, list[dict[str, Any]]]()
-        for row in known.values():
+        for row in records.values():
             groups.setdefault(row[name], []).append(row)
-        shown = [[key, *_figures(group)] for key, group in sorted(groups.items())]
+        model_rows = [[key, *_figures(group)] for key, group in sorted(groups.items())]
         lines += [
-            table([name, ">examples", ">best AS", ">median AS", ">median steps", ">median tokens"], shown),
+            table(
+                [name, ">examples", ">best AS", ">median AS", ">median steps", ">median tokens"], model_rows
+            ),
             "",
         ]
-    ends = Counter(row["status"] or "without a candidate" for row in known.values())
+    ends = Counter(row["status"] or "without a candidate" for row in records.values())
     lines.append("status: " + ", ".join(f"{count} {name}" for name, count in ends.most_common()))
     return "\n".join(lines)
 
@@ -188,22 +203,15 @@ def print_row(origin: dict[str, Any], row: dict[str, Any], console: Console) -> 
     )
     console.print(plain(f"{origin['file']}:{origin['line']}, {origin['tokens']} tokens"))
     for name in _LISTS:
-        found = row.get(name)
-        for place, message in enumerate(found if isinstance(found, list) else [], 1):
-            _print_message(
-                name, place, message.get("message", message) if name == "messages" else message, console
-            )
-
-
-def _print_message(name: str, place: int, message: dict[str, Any], console: Console) -> None:
-    role = next((str(message[key]) for key in _ROLES if key in message), "?")
-    is_trained = message.get("weight", message.get("train", 1))
-    trained = "" if is_trained else ", not trained"
-    console.print(Rule(plain(f"{name} {place}: {role}{trained}", "bold"), align="left", style="dim"))
-    text = next((message[key] for key in _TEXTS if isinstance(message.get(key), str)), "")
-    if thought := message.get("reasoning_content"):
-        console.print(cut(f"(thinks) {thought}", MAX_LINES), style="dim")
-    if text.strip():
-        console.print(cut(printable(text), HEAD if role in ("system", "user") else MAX_LINES))
-    for call in message.get("tool_calls") or []:
-        console.print(plain("-> " + json.dumps(call, ensure_ascii=False)))
+        messages = row.get(name)
+        for place, entry in enumerate(messages if isinstance(messages, list) else [], 1):
+            message = entry.get("message", entry) if name == "messages" else entry
+            role = next((str(message[key]) for key in _ROLES if key in message), "?")
+            trained = "" if message.get("weight", message.get("train", 1)) else ", not trained"
+            _rule(console, f"{name} {place}: {role}{trained}")
+            if thought := message.get("reasoning_content"):
+                _cut_text(console, f"(thinks) {thought}", MAX_LINES, "dim")
+            text = next((message[key] for key in _TEXTS if isinstance(message.get(key), str)), "")
+            _cut_text(console, text, HEAD if role in ("system", "user") else MAX_LINES)
+            for call in message.get("tool_calls") or []:
+                console.print(plain("-> " + json.dumps(call, ensure_ascii=False)))

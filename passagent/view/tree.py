@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from passagent.agent.prompt import plain_note, short_note
-from passagent.store.nodes import Node
+from passagent.store import Store, confirmations
+from passagent.store.nodes import Node, of_run
 from passagent.store.runs import SEEDS
 from passagent.view.charts import Made
 from passagent.view.text import number, shortened, width
@@ -32,15 +33,22 @@ def node_row(node: Node) -> dict[str, Any]:
     }
 
 
+def run_tree(store: Store, run_id: str) -> str:
+    """Write the tree of a stored run; see `tree_text`."""
+    best = confirmations.winner(store, run_id)
+    again = confirmations.scores(confirmations.last_series(store, run_id))
+    return tree_text(of_run(store, run_id), best.id if best else None, again)
+
+
 def tree_text(nodes: list[Node], best: int | None, again: Mapping[int, float | None]) -> str:
     """Parents above their children, which are indented; `*` marks the best node.
 
     `again`: the AS of those that were measured again.
     """
-    shown = nodes[:MAX_NODES]
+    listed_nodes = nodes[:MAX_NODES]
     children: dict[int | None, list[Node]] = {}
-    ids = {node.id for node in shown}
-    for node in shown:
+    ids = {node.id for node in listed_nodes}
+    for node in listed_nodes:
         children.setdefault(node.parent_id if node.parent_id in ids else None, []).append(node)
     lines = ["task"]
     stack = [(node, 1) for node in reversed(children.get(None, []))]
@@ -48,8 +56,8 @@ def tree_text(nodes: list[Node], best: int | None, again: Mapping[int, float | N
         node, depth = stack.pop()
         lines.append(_line(node, depth, node.id == best, again.get(node.id)))
         stack += [(child, depth + 1) for child in reversed(children.get(node.id, []))]
-    if len(nodes) > len(shown):
-        lines.append(f"... and {len(nodes) - len(shown)} more nodes")
+    if len(nodes) > len(listed_nodes):
+        lines.append(f"... and {len(nodes) - len(listed_nodes)} more nodes")
     return "\n".join(lines)
 
 
@@ -84,7 +92,7 @@ class Placed:
     is_lineage: bool
     """It is the best node or an ancestor of it."""
     hidden: int = 0
-    """Descendants that are not drawn, its own children's aside."""
+    """Descendants that are not drawn, but for those of drawn children."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +104,7 @@ class Layout:
     depth: int
     """Levels."""
     nodes: int
-    """Of the whole tree."""
+    """Nodes of the whole tree."""
 
 
 def layout(nodes: Sequence[Made], best: int | None) -> Layout:
@@ -124,11 +132,11 @@ def layout(nodes: Sequence[Made], best: int | None) -> Layout:
         for parent, node in ranked[LEVEL:]:
             if parent:
                 parent.hidden += size[node.id]
-        shown = [(parent, node) for parent, node in pairs if node.id in drawn]
-        places = _spread([parent for parent, _ in shown])
+        placed_pairs = [(parent, node) for parent, node in pairs if node.id in drawn]
+        places = _spread([parent for parent, _ in placed_pairs])
         next_level = [
             Placed(node, depth, x, parent, node.id in lineage)
-            for x, (parent, node) in zip(places, shown, strict=True)
+            for x, (parent, node) in zip(places, placed_pairs, strict=True)
         ]
         placed += next_level
         level = list(next_level)

@@ -4,49 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Self, Unpack
 
-from passagent.config import load_config
 from passagent.errors import UsageError
 from passagent.evaluator.candidate import MANIFEST, PLAN, Candidate
-from passagent.options import EvalOptions, settings_of
+from passagent.options import EvaluatorOptions, config_of
+from passagent.system.option_groups import checked
 from passagent.system.threads import LoopThread
 from passagent.tasks import Task, load_task
 from passagent.view.handles import Plan, Result
-
-Settings = Mapping[str, Any]
-"""Any setting by its key, such as `{"search.elites": 5}`: `--set` of the commands."""
 
 
 class Evaluator:
     """Judges candidates on one warm pool of processes: a context manager, also an asynchronous one."""
 
-    def __init__(
-        self,
-        device: str | None = None,
-        *,
-        pool: str | None = None,
-        token_file: str | None = None,
-        dispatch: Literal["direct", "dynamo", "graph", "python"] | None = None,
-        validator: str | None = None,
-        runs_dir: str | Path | None = None,
-        config: str | None = None,
-        settings: Settings | None = None,
-    ) -> None:
-        """Raises UsageError for a device that is not here, and for a wrong setting.
+    def __init__(self, *, runs_dir: str | Path | None = None, **options: Unpack[EvaluatorOptions]) -> None:
+        """Raises UsageError for a device that is not here, and for a wrong option.
 
-        device: `cpu` (the default), `cuda`, `cuda:N`, `cuda:all`. pool, token_file, dispatch, validator: as
-        `passagent eval` has them. runs_dir: where evaluations are kept and found again; None: nowhere.
-        config: a preset's name or a YAML file.
+        runs_dir: where evaluations are kept and found again; None: nowhere. options: those of
+        `passagent eval`, such as device: `cpu` (the default), `cuda`, `cuda:N`, `cuda:all`.
         """
         from passagent.agent.validator import open_validator
         from passagent.evaluator.fleet.opening import open_pool
 
-        options = {"device": device, "pool": pool, "token_file": token_file, "dispatch": dispatch}
-        self._config = load_config(
-            config, settings_of(EvalOptions, options | {"validator": validator}, settings)
-        )
+        self._config = config_of(EvaluatorOptions, checked(EvaluatorOptions, options))
         self._runs_dir = runs_dir
         self._model = open_validator(self._config)
         self._pool = open_pool(self._config.evaluator)
@@ -64,21 +47,17 @@ class Evaluator:
     async def evaluate_async(
         self, task: Task | str | Path, candidate: CandidateLike, *, fresh: bool = False
     ) -> Result:
-        """See `evaluate`; several at a time are queued, and run side by side on several devices."""
+        """Judge as `evaluate` does; several at a time are queued, and run side by side on several devices."""
         return await asyncio.wrap_future(self._thread.start(self._evaluate(task, candidate, fresh)))
 
     async def _evaluate(self, task: Task | str | Path, candidate: CandidateLike, fresh: bool) -> Result:
         from passagent.agent.validator import Judges, judged
         from passagent.store import Store
 
-        loaded, given = as_task(task), _candidate(candidate)
         judges = Judges(self._pool.evaluate, self._model)
-        if self._runs_dir is None:
-            found = await judged(judges, None, loaded, given, self._config, fresh)
-        else:
-            with Store.open(self._runs_dir) as store:
-                found = await judged(judges, store, loaded, given, self._config, fresh)
-        return Result(found.evaluation, found.measured_at, found.from_store)
+        with Store.open(self._runs_dir) if self._runs_dir is not None else nullcontext() as store:
+            result = await judged(judges, store, as_task(task), _candidate(candidate), self._config, fresh)
+        return Result(result.evaluation, result.measured_at, result.from_store)
 
     def close(self) -> None:
         """End its processes; an evaluation that is under way raises InfrastructureError."""
@@ -107,16 +86,16 @@ CandidateLike = str | Path | Mapping[str, str] | Plan | Candidate
 """A pass directory (or a recorded plan's), files by name, a plan, or `Node.files`."""
 
 
-def _candidate(given: CandidateLike) -> Candidate:
-    if isinstance(given, Candidate):
-        return given
-    if isinstance(given, Plan):
-        return Candidate(given.files)
-    if isinstance(given, str | Path):
-        return Candidate.from_dir(given)
+def _candidate(source: CandidateLike) -> Candidate:
+    if isinstance(source, Candidate):
+        return source
+    if isinstance(source, Plan):
+        return Candidate(source.files)
+    if isinstance(source, str | Path):
+        return Candidate.from_dir(source)
     import json
 
-    files = dict(given)
+    files = dict(source)
     if not any(name.endswith(".py") for name in files) and PLAN not in files:
         raise UsageError("the candidate: holds no .py file; give {'name.py': source}")
     if MANIFEST not in files and PLAN not in files:
@@ -125,5 +104,5 @@ def _candidate(given: CandidateLike) -> Candidate:
 
 
 def as_task(task: Task | str | Path) -> Task:
-    """A task, loaded if it is a path or a name. Raises UsageError, TaskError."""
+    """Return a task, loaded if it is a path or a name. Raises UsageError, TaskError."""
     return task if isinstance(task, Task) else load_task(task)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.text import Text
 
@@ -17,8 +17,10 @@ from passagent.store.nodes import Node, ancestors
 from passagent.store.runs import SEEDS, Run
 from passagent.store.sessions import runs_dir_flag
 from passagent.view.run_summary import score_data
-from passagent.view.text import counted, interval, number, percent, printable
+from passagent.view.text import are_separate, counted, interval, number, percent, printable
 
+_LONGEST = 100_000
+"""Ancestors of a node at most."""
 _COLOURS = {"ok": "green", "wrong_result": "yellow", "mismatch": "yellow", "refused": "red"}
 
 
@@ -35,10 +37,20 @@ def why_data(store: Store, node: Node) -> dict[str, Any]:
         "best_node": best.id if best else None,
         "chain": _chain(store, run, node),
         "profiles": [
-            {"deep": one.deep, "text": one.text, "record": json.loads(one.record), "at": one.created_at}
-            for one in nodes.profiles_of(store, node)
+            {
+                "deep": profile.deep,
+                "text": profile.text,
+                "record": json.loads(profile.record),
+                "at": profile.created_at,
+            }
+            for profile in nodes.profiles_of(store, node)
         ],
     }
+
+
+def lineage(store: Store, node: Node) -> list[Node]:
+    """Return the node and all its ancestors, the eldest first."""
+    return [*reversed(ancestors(store, node.id, _LONGEST)), node]
 
 
 def _chain(store: Store, run: Run, node: Node) -> list[dict[str, Any]]:
@@ -49,13 +61,15 @@ def _chain(store: Store, run: Run, node: Node) -> list[dict[str, Any]]:
     if origin is not None:
         chain = _chain(store, runs.get_run(store, origin.run_id), origin)
         before = nodes.get_files(store, origin)
-    told: dict[int, dict[str, Any]] = {}
+    episode_facts: dict[int, dict[str, Any]] = {}
     for step in steps:
         files = nodes.get_files(store, step)
-        if step.episode_id not in told:
-            told[step.episode_id] = _episode_data(store, run, episodes.get_episode(store, step.episode_id))
+        if step.episode_id not in episode_facts:
+            episode_facts[step.episode_id] = _episode_data(
+                store, run, episodes.get_episode(store, step.episode_id)
+            )
         chain.append(_step_data(store, step, files, changes(before, files)))
-        chain[-1]["episode"] = told[step.episode_id]
+        chain[-1]["episode"] = episode_facts[step.episode_id]
         before = files
     return chain
 
@@ -83,6 +97,7 @@ def _step_data(store: Store, node: Node, files: dict[str, str], changed: list[Ch
 def _episode_data(store: Store, run: Run, episode: Episode) -> dict[str, Any]:
     """The episode that a node was made in, and why it began where it did."""
     parent = None if episode.parent_id is None else nodes.get_node(store, episode.parent_id)
+    is_copy = episode.island == SEEDS and run.forked_node is not None
     return {
         "run": run.id,
         "episode": episode.number,
@@ -92,7 +107,7 @@ def _episode_data(store: Store, run: Run, episode: Episode) -> dict[str, Any]:
         "parent": episode.parent_id,
         "parent_status": parent.status if parent else None,
         "chosen": _chosen(store, run, episode, parent),
-        "forked_from": _forked_from(run, episode),
+        "forked_from": {"run": run.forked_run, "node": run.forked_node} if is_copy else None,
         "migrated": bool(episode.migrated),
         "hints": hint_uses.shown_in(store, episode.id),
         "state": episode.state,
@@ -106,18 +121,11 @@ def _episode_data(store: Store, run: Run, episode: Episode) -> dict[str, Any]:
     }
 
 
-def _forked_from(run: Run, episode: Episode) -> dict[str, Any] | None:
-    """Run and node that the episode's node is a copy of; None: of none."""
-    if episode.island != SEEDS or run.forked_node is None:
-        return None
-    return {"run": run.forked_run, "node": run.forked_node}
-
-
 def _chosen(store: Store, run: Run, episode: Episode, parent: Node | None) -> str:
     """Why the episode began where it did, in words."""
-    reason = migration_reason(store, episode.id)
-    if reason is not None:
-        return f"migration: {reason}"
+    moved = store.row("SELECT reason FROM elite_migrations WHERE episode_id = :id", {"id": episode.id})
+    if moved is not None:
+        return f"migration: {moved['reason']}"
     if episode.island == SEEDS and run.forked_node is not None:
         return "fork: a copy of that node, measured under this run's conditions"
     if episode.island == SEEDS:
@@ -134,10 +142,10 @@ def _chosen(store: Store, run: Run, episode: Episode, parent: Node | None) -> st
         return "seed: the island's first episode starts from the run's best seed"
     if parent.status != "ok":
         return f"{policy} policy: to be mended, nothing was correct there"
-    rank = rank_then(store, episode, parent)
+    correct, better = _rank_then(store, episode, parent)
     origin = {episode.island: "", SEEDS: ", a seed"}.get(parent.island, f", of island {parent.island}")
-    place = f"the {_ordinal(rank.better + 1)} best" if rank.better else "the best"
-    among = f"of {counted(rank.correct, 'correct node')} then"
+    place = f"the {_ordinal(better + 1)} best" if better else "the best"
+    among = f"of {counted(correct, 'correct node')} then"
     return f"{policy} policy: {place} {among}{origin}"
 
 
@@ -151,10 +159,10 @@ def why_text(store: Store, data: dict[str, Any]) -> Text:
     text.append(f": {_score(last)}{best if data['best_node'] else ''}\n")
     text.append(f"{counted(len(data['chain']), 'step')} in {counted(count, 'episode')} from the task\n\n")
     text.append(f"task {data['task']} on {data['device']}, eager: AS 1\n", "bold")
-    shown, before = None, None
+    last_episode, before = None, None
     for step in data["chain"]:
-        if step["episode"] is not shown:
-            shown = step["episode"]
+        if step["episode"] is not last_episode:
+            last_episode = step["episode"]
             _append_episode(text, step, data["run"])
         _append_step(text, step, before)
         before = step
@@ -201,7 +209,8 @@ def _append_step(text: Text, step: dict[str, Any], before: dict[str, Any] | None
     text.append(_score(step), _COLOURS.get(step["status"], ""))
     if before and step["as_score"] and before["as_score"] and step["status"] == before["status"] == "ok":
         share = step["as_score"] / before["as_score"] - 1
-        noise = "" if _separate(step, before) else " (intervals overlap)"
+        is_sure = are_separate(*((side["as_low"], side["as_high"]) for side in (step, before)))
+        noise = "" if is_sure else " (intervals overlap)"
         text.append(f", {share:+.1%} against node {before['node']}{noise}")
     if step["repeat_of"]:
         text.append(f", equal to node {step['repeat_of']}")
@@ -231,26 +240,19 @@ def _score(step: dict[str, Any]) -> str:
     return f"{step['status']}, AS {interval(step['as_score'], step['as_low'], step['as_high'])}{again}"
 
 
-def _diagnosis(found: dict[str, Any]) -> str:
-    """What limits a candidate, by its figures where it was timed; else the beginning of what was said."""
-    graphs = found.get("graphs", ())
+def _diagnosis(diagnosis: dict[str, Any]) -> str:
+    """Say what limits a candidate, by its figures where it was timed; else the beginning of what was said."""
+    graphs = diagnosis.get("graphs", ())
     if not graphs:
-        return short_note(found["text"], 200)
-    limited = sum(graph["limiter"] == found["label"] for graph in graphs)
+        return short_note(diagnosis["text"], 200)
+    limited = sum(graph["limiter"] == diagnosis["label"] for graph in graphs)
     shares = [
         f"{name} {min(of_graphs):.0%} to {max(of_graphs):.0%}"
         for name in ("memory", "latency")
         if (of_graphs := [min(1.0, graph[f"{name}_share"]) for graph in graphs])  # caches are faster
     ]
-    label = found["label"].replace("_", " ")
+    label = diagnosis["label"].replace("_", " ")
     return f"{label} on {limited} of {counted(len(graphs), 'subgraph')}; of the time: {', '.join(shares)}"
-
-
-def _separate(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether both intervals are known and do not overlap."""
-    if None in (one["as_low"], one["as_high"], other["as_low"], other["as_high"]):
-        return False
-    return bool(one["as_low"] > other["as_high"] or one["as_high"] < other["as_low"])
 
 
 def _ordinal(number: int) -> str:
@@ -259,30 +261,11 @@ def _ordinal(number: int) -> str:
     return f"{number}{ending}"
 
 
-_LONGEST = 100_000
+def _rank_then(store: Store, episode: Episode, parent: Node) -> tuple[int, int]:
+    """Count the correct candidates that the episode could begin from, and those better than `parent`.
 
-
-class Rank(NamedTuple):
-    """Where a node stood among the correct candidates that could be chosen when an episode began."""
-
-    better: int
-    """With a higher AS."""
-    correct: int
-
-
-def lineage(store: Store, node: Node) -> list[Node]:
-    """The node and all its ancestors, the eldest first."""
-    return [*reversed(ancestors(store, node.id, _LONGEST)), node]
-
-
-def migration_reason(store: Store, episode_id: int) -> str | None:
-    """Why the episode's parent came from another island; None if it did not."""
-    row = store.row("SELECT reason FROM elite_migrations WHERE episode_id = :id", {"id": episode_id})
-    return str(row["reason"]) if row else None
-
-
-def rank_then(store: Store, episode: Episode, parent: Node) -> Rank:
-    """Where `parent` stood among what the island's episodes before this one had made, and the seeds."""
+    They are those of the island's episodes before this one, and the seeds.
+    """
     row = store.row(
         "SELECT count(*) AS correct, coalesce(sum(as_score > :score), 0) AS better FROM nodes "
         "WHERE run_id = :run AND island IN (:island, :seeds, :origin) AND status = 'ok' "
@@ -299,4 +282,4 @@ def rank_then(store: Store, episode: Episode, parent: Node) -> Rank:
         },
     )
     assert row is not None
-    return Rank(row["better"], row["correct"])
+    return row["correct"], row["better"]

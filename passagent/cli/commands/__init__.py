@@ -1,4 +1,4 @@
-"""What the commands do. A module is imported when a command of it is called."""
+"""The commands' work. A module is imported when a command of it is called."""
 
 from __future__ import annotations
 

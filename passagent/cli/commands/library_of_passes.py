@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from passagent.errors import PassagentError
 from passagent.store.pass_library import KeptPass, PassLibrary
-from passagent.view.text import table
+from passagent.view.text import print_answer, table
 
 if TYPE_CHECKING:
     from passagent.view.warm_evaluator import Evaluator
@@ -23,36 +23,33 @@ _SHOWN = 12
 def list_passes(path: str | None, as_json: bool) -> None:
     """Print the passes of the library at `path`. Raises UsageError where there is none."""
     with PassLibrary.open(path, create=False) as library:
-        kept = library.all()
-    if as_json:
-        print(json.dumps({"library": str(library.path), "passes": [one.data() for one in kept]}))
-        return
+        passes = library.all()
     rows = [
         [
-            _short(one),
-            one.operators,
-            one.device,
-            one.torch,
-            f"{one.speedup:.2f}x of {one.reference}",
-            one.status if one.verified_at is None else f"{one.status}, verified {one.verified_at[:10]}",
+            _short(record),
+            record.operators,
+            record.device,
+            record.torch,
+            f"{record.speedup:.2f}x of {record.reference}",
+            record.status
+            if record.verified_at is None
+            else f"{record.status}, verified {record.verified_at[:10]}",
         ]
-        for one in kept
+        for record in passes
     ]
-    print(table(["region", "operators", "device", "torch", ">speedup", "status"], rows))
+    data = {"library": str(library.path), "passes": [record.data() for record in passes]}
+    header = ["region", "operators", "device", "torch", ">speedup", "status"]
+    print_answer(as_json, data, lambda: table(header, rows))
 
 
 def show(word: str, path: str | None, as_json: bool) -> None:
     """Print all that is known of a pass. Raises UsageError."""
     with PassLibrary.open(path, create=False) as library:
-        one = library.named(word)
-    if as_json:
-        print(json.dumps(one.data()))
-        return
-    for name, value in one.data().items():
-        if name != "files" and value is not None:
-            print(f"{name + ':':<13}{value}")
-    for name, text in one.sources.items():
-        print(f"\n--- {name}\n{text.rstrip()}")
+        record = library.named(word)
+    data = record.data()
+    lines = [f"{f'{key}:':<13}{value}" for key, value in data.items() if key != "files" and value is not None]
+    lines += [f"\n--- {name}\n{text.rstrip()}" for name, text in record.sources.items()]
+    print_answer(as_json, data, lambda: "\n".join(lines))
 
 
 def verify(words: Sequence[str], path: str | None, device: str, as_json: bool) -> None:
@@ -64,40 +61,41 @@ def verify(words: Sequence[str], path: str | None, device: str, as_json: bool) -
     from passagent.view.warm_evaluator import Evaluator
 
     name, torch = find_devices(device)[0].model, version("torch")
-    results: list[dict[str, object]] = []
+    results: list[dict[str, str]] = []
     with PassLibrary.open(path, create=False) as library:
-        kept = [library.named(word) for word in words] or library.all()
-        for dispatch, reference in sorted({(one.dispatch, one.reference) for one in kept}):
+        passes = [library.named(word) for word in words] or library.all()
+        for dispatch, reference in sorted({(record.dispatch, record.reference) for record in passes}):
             settings = {"evaluator.dispatch": dispatch, "evaluator.reference": reference}
             with Evaluator(device=device, settings=settings) as evaluator:
-                for one in kept:
-                    if (one.dispatch, one.reference) != (dispatch, reference):
+                for record in passes:
+                    if (record.dispatch, record.reference) != (dispatch, reference):
                         continue
-                    told = {"instance": one.instance, "operators": one.operators}
-                    if (one.device, one.torch.partition("+")[0]) != (name, torch.partition("+")[0]):
-                        status, why = "elsewhere", f"of {one.device} with torch {one.torch}"
+                    if (record.device, record.torch.partition("+")[0]) != (name, torch.partition("+")[0]):
+                        status, why = "elsewhere", f"of {record.device} with torch {record.torch}"
                     else:
-                        status, why = _evaluated(one, evaluator)
-                        library.note(one, status)
-                    results.append({**told, "status": status, "why": why})
+                        status, why = _evaluated(record, evaluator)
+                        library.note(record, status)
+                    result = {"instance": record.instance, "operators": record.operators}
+                    results.append(result | {"status": status, "why": why})
                     if not as_json:
-                        print(f"{_short(one)} {one.operators}: {status}{f', {why}' if why else ''}")
+                        print(f"{_short(record)} {record.operators}: {status}{f', {why}' if why else ''}")
     if as_json:
         print(json.dumps({"library": str(library.path), "passes": results}))
-    wrong = [one for one in results if one["status"] not in ("ok", "elsewhere")]
-    if wrong:
-        raise PassagentError(f"{wrong[0]['operators']}: does not hold any more: {wrong[0]['why']}")
+    failed = [result for result in results if result["status"] not in ("ok", "elsewhere")]
+    if failed:
+        raise PassagentError(f"{failed[0]['operators']}: does not hold any more: {failed[0]['why']}")
 
 
-def _evaluated(one: KeptPass, evaluator: Evaluator) -> tuple[str, str]:
+def _evaluated(record: KeptPass, evaluator: Evaluator) -> tuple[str, str]:
+    """Return the status of a pass that is evaluated again, and why it is wrong or how fast it is."""
     with tempfile.TemporaryDirectory() as place:
-        result = evaluator.evaluate(one.write_task(Path(place)), one.sources, fresh=True)
+        result = evaluator.evaluate(record.write_task(Path(place)), record.sources, fresh=True).evaluation
     if result.status != "ok":
-        found = result.evaluation
-        return result.status, next((g.error for g in found.graphs if g.error), found.error) or result.status
-    beside = result.evaluation.gmean_vs_reference
-    return "ok", "" if beside is None else f"{beside:.2f}x of {one.reference} now"
+        error = next((graph.error for graph in result.graphs if graph.error), result.error)
+        return result.status, error or result.status
+    speedup = result.gmean_vs_reference
+    return "ok", "" if speedup is None else f"{speedup:.2f}x of {record.reference} now"
 
 
-def _short(one: KeptPass) -> str:
-    return one.instance.rpartition(":")[2][:_SHOWN]
+def _short(record: KeptPass) -> str:
+    return record.instance.rpartition(":")[2][:_SHOWN]

@@ -22,6 +22,7 @@ from passagent.options import EvalOptions, config_of, settings_of
 from passagent.plan.recorder_process import recording_process
 from passagent.store import Store
 from passagent.tasks import Task, load_task
+from passagent.view.text import number, print_answer
 
 if TYPE_CHECKING:
     from passagent.plan.messages import Recorded, Refusal
@@ -47,18 +48,16 @@ def evaluate(task_path: str, options: EvalOptions, as_json: bool) -> None:
     candidate = Candidate.from_dir(options["pass_dir"] or task.path / "pass_dir")
     model = validator.open_validator(config)  # a wrong one is an error before anything is measured
     with Store.open(options["runs_dir"]) as store:
-        known = asyncio.run(_evaluate(store, task, candidate, config, model, options["fresh"]))
-    evaluation = known.evaluation
-    if as_json:
-        # model_dump_json: it knows how to write nan and inf
-        shown = json.loads(evaluation.model_dump_json())
-        print(json.dumps(shown | {"measured_at": known.measured_at, "from_store": known.from_store}))
-    else:
-        print(evaluation_text(evaluation))
-        if evaluation.validator is not None:
-            print(validator.opinion_line(evaluation.validator))
-        if known.from_store:
-            print(f"measured {known.measured_at}, from the store; --fresh measures again")
+        result = asyncio.run(_evaluate(store, task, candidate, config, model, options["fresh"]))
+    evaluation = result.evaluation
+    data = json.loads(evaluation.model_dump_json())  # it knows how to write nan and inf
+    data |= {"measured_at": result.measured_at, "from_store": result.from_store}
+    lines = [evaluation_text(evaluation)]
+    if evaluation.validator is not None:
+        lines.append(validator.opinion_line(evaluation.validator))
+    if result.from_store:
+        lines.append(f"measured {result.measured_at}, from the store; --fresh measures again")
+    print_answer(as_json, data, lambda: "\n".join(lines))
     if evaluation.status != "ok":
         raise PassagentError(f"{evaluation.task}: the pass is judged {evaluation.status}, not ok")
 
@@ -70,12 +69,9 @@ def _reward(task_path: str, options: EvalOptions, settings: dict[str, Any], as_j
     place = Path(str(options["reward"]))
     value, outcome = write_reward(task_path, options["pass_dir"], options["config"], settings, place)
     status, score = (None, None) if isinstance(outcome, str) else (outcome.status, outcome.as_score)
-    if as_json:
-        print(json.dumps({"reward": value, "status": status, "as_score": score}))
-    elif isinstance(outcome, str):
-        print(f"reward {value}: {outcome}")
-    else:
-        print(f"reward {value}: {status}, AS {'none' if score is None else f'{score:.4f}'}")
+    why = outcome if isinstance(outcome, str) else f"{status}, AS {number(score, 4)}"
+    data = {"reward": value, "status": status, "as_score": score}
+    print_answer(as_json, data, lambda: f"reward {value}: {why}")
 
 
 def profile(pass_dir: str, task_path: str, options: ProfileOptions, as_json: bool) -> None:
@@ -84,8 +80,8 @@ def profile(pass_dir: str, task_path: str, options: ProfileOptions, as_json: boo
     Raises PassagentError, also, once it is printed, for a pass that is not judged `ok`.
     """
     from passagent.evaluator.fleet.opening import LOCAL
+    from passagent.experience.profiling.profile_text import profile_text
     from passagent.experience.profiling.profiler import profile_evaluated
-    from passagent.view.profile_text import profile_text
 
     task, config = load_task(task_path), config_of(ProfileOptions, options)
     if config.evaluator.pool != LOCAL:
@@ -93,8 +89,8 @@ def profile(pass_dir: str, task_path: str, options: ProfileOptions, as_json: boo
     candidate = Candidate.from_dir(pass_dir)
     with Store.open(options["runs_dir"]) as store:
         evaluation = asyncio.run(_evaluate(store, task, candidate, config, None, False)).evaluation
-    made = profile_evaluated(task, candidate, evaluation, config.evaluator.device, options["deep"])
-    print(made.as_json() if as_json else profile_text(made))
+    profiled = profile_evaluated(task, candidate, evaluation, config.evaluator.device, options["deep"])
+    print(profiled.as_json() if as_json else profile_text(profiled))
     if evaluation.status != "ok":
         raise PassagentError(f"{evaluation.task}: the pass is judged {evaluation.status}, not ok")
 
@@ -150,11 +146,13 @@ def _device_of(candidate: Candidate) -> str:
 def _check_matches(candidate: Candidate, answer: Recorded) -> None:
     """Raise PassagentError for passes that match nowhere, and for subgraphs in which none does."""
     recording = answer.recording
-    problems = [f"{one.subgraph}: {_place(one.why)}{one.why.message}" for one in answer.failed]
-    for one in recording.passes:
-        if not one.plans and not answer.failed:
-            reason = next((m.words for m in answer.missed if m.name == one.name), "no reason was given")
-            place = f"{one.file}:{_pattern_line(candidate, one.file)}"
+    problems = [
+        f"{failure.subgraph}: {_place(failure.why)}{failure.why.message}" for failure in answer.failed
+    ]
+    for failure in recording.passes:
+        if not failure.plans and not answer.failed:
+            reason = next((m.words for m in answer.missed if m.name == failure.name), "no reason was given")
+            place = f"{failure.file}:{_pattern_line(candidate, failure.file)}"
             problems.append(f"{place}: matches nothing: {reason}")
     if not problems:
         bare = [subgraph.name for subgraph in recording.subgraphs if not subgraph.calls]

@@ -5,21 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import textwrap
 import time
 from pathlib import Path
 
 from passagent.errors import PassagentError, UsageError
 from passagent.store import Store, nodes, runs, sessions, timeline
-from passagent.store.runs import Run
 from passagent.store.sessions import resume_command, runs_dir_flag
 from passagent.view.difference import diff_data, diff_text
 from passagent.view.doctor import examine, findings_text
 from passagent.view.event_lines import event_text
-from passagent.view.hint_report import hint_data, uplift_text
+from passagent.view.hint_report import hint_data, hints_text
 from passagent.view.run_summary import run_row, shown_state
 from passagent.view.status import status_data, status_text
-from passagent.view.text import clock, console, number, printable, table, width
+from passagent.view.text import clock, number, print_answer, table
 
 POLL_S = 0.25
 """Time between two looks of `status --follow` at the database, s."""
@@ -29,9 +27,6 @@ def list_runs(runs_dir: str, as_json: bool) -> None:
     """Print all runs, the newest first."""
     with Store.open(runs_dir, create=False) as store:
         listed = [run_row(store, run) for run in runs.list_runs(store)]
-    if as_json:
-        print(json.dumps({"runs": listed}))
-        return
     rows = [
         [
             *(run["run"], run["created_at"][:16].replace("T", " "), run["task"], run["model"], run["device"]),
@@ -47,23 +42,18 @@ def list_runs(runs_dir: str, as_json: bool) -> None:
     ]
     header = ["run", "begun (UTC)", "task", "model", "device", "state", ">episodes", ">best AS", "seed"]
     header.append(">time")
-    print(table(header, rows, indent="", drop=["device", "begun (UTC)", "time", "model", "seed"]))
+    drop = ["device", "begun (UTC)", "time", "model", "seed"]
+    print_answer(as_json, {"runs": listed}, lambda: table(header, rows, indent="", drop=drop))
 
 
 def status(name: str | None, runs_dir: str, as_json: bool) -> None:
     """Print the state of a run; without a name that of all live ones, or of the newest. Raises UsageError."""
     with Store.open(runs_dir, create=False) as store:
-        shown = [runs.find_run(store, name)] if name is not None else _live_runs(store)
-        data = [status_data(store, run) for run in shown]
-        if as_json:
-            print(json.dumps(data[0] if name is not None else {"runs": data}))
-        else:
-            print("\n\n".join(status_text(store, of_run) for of_run in data))
-
-
-def _live_runs(store: Store) -> list[Run]:
-    live = [run for run in runs.list_runs(store) if sessions.is_driven(store, run.id)]
-    return live or [runs.find_run(store, "last")]
+        live = [run for run in runs.list_runs(store) if sessions.is_driven(store, run.id)]
+        listed = [runs.find_run(store, name or "last")] if name is not None or not live else live
+        data = [status_data(store, run) for run in listed]
+        one_or_all = data[0] if name is not None else {"runs": data}
+        print_answer(as_json, one_or_all, lambda: "\n\n".join(status_text(store, of) for of in data))
 
 
 def follow(name: str, count: int, runs_dir: str, as_json: bool) -> None:
@@ -71,7 +61,7 @@ def follow(name: str, count: int, runs_dir: str, as_json: bool) -> None:
     with Store.open(runs_dir, create=False) as store:
         run = runs.find_run(store, name)
         roles = {island.island: island.role for island in runs.islands(store, run.id)}
-        events, seen = timeline.newest(store, run.id, count)
+        events, position = timeline.newest(store, run.id, count)
         is_live = True
         while True:
             for event in events:
@@ -82,7 +72,7 @@ def follow(name: str, count: int, runs_dir: str, as_json: bool) -> None:
             is_live = sessions.is_driven(store, run.id)
             if is_live:
                 time.sleep(POLL_S)
-            events = timeline.since(store, run.id, seen)
+            events = timeline.since(store, run.id, position)
         if not as_json:
             run = runs.get_run(store, run.id)
             print(f"run {run.id} is {shown_state(store, run)}: {run.stop_reason or 'no process works on it'}")
@@ -93,25 +83,22 @@ def stop(name: str, after_episodes: bool, runs_dir: str, as_json: bool) -> None:
     with Store.open(runs_dir, create=False) as store:
         run = runs.find_run(store, name)
         driver = sessions.ask_to_stop(store, run, after_episodes)
-        if as_json:
-            shown = driver._asdict() if driver else None
-            wanted = runs.get_run(store, run.id).wanted
-            print(json.dumps({"run": run.id, "wanted": wanted, "was": run.wanted, "process": shown}))
-            return
+        process = driver._asdict() if driver else None
+        wanted = runs.get_run(store, run.id).wanted
+        data = {"run": run.id, "wanted": wanted, "was": run.wanted, "process": process}
         finished = "model calls under way are finished and stored, evaluations only if they end in time"
         if after_episodes:
             finished = "the episodes under way are finished first"
-        print(f"run {run.id}: asked to stop; {finished}; go on with {resume_command(store, run.id)}")
+        go_on = resume_command(store, run.id)
+        text = f"run {run.id}: asked to stop; {finished}; go on with {go_on}"
+        print_answer(as_json, data, lambda: text)
 
 
 def diff(first: int, second: int, runs_dir: str, as_json: bool) -> None:
     """Print what two nodes differ in. Raises UsageError if there is no such node."""
     with Store.open(runs_dir, create=False) as store:
         data = diff_data(store, nodes.get_node(store, first), nodes.get_node(store, second))
-    if as_json:
-        print(json.dumps(data))
-    else:
-        console(soft_wrap=True).print(diff_text(data))
+    print_answer(as_json, data, lambda: diff_text(data))
 
 
 def doctor(name: str, runs_dir: str, as_json: bool) -> None:
@@ -119,10 +106,8 @@ def doctor(name: str, runs_dir: str, as_json: bool) -> None:
     with Store.open(runs_dir, create=False) as store:
         run = runs.find_run(store, name)
         findings = examine(store, run)
-    if as_json:
-        print(json.dumps({"run": run.id, "findings": [finding._asdict() for finding in findings]}))
-    else:
-        print(findings_text(run, findings))
+    data = {"run": run.id, "findings": [finding._asdict() for finding in findings]}
+    print_answer(as_json, data, lambda: findings_text(run, findings))
     failed = [finding.check for finding in findings if finding.verdict == "fail"]
     if failed:
         raise PassagentError(
@@ -154,13 +139,9 @@ def report(name: str, html: str | None, pictures: str | None, runs_dir: str, as_
         if pictures is not None:
             written, left_out = draw_run(store, run, Path(pictures))
             sizes |= {str(path): path.stat().st_size for path in written}
-    if as_json:
-        print(json.dumps({"run": run.id, "files": sizes, "left_out": left_out}))
-        return
-    for path, count in sizes.items():
-        print(f"run {run.id}: {path} ({count / 1e3:.0f} kB)")
-    for reason in left_out:
-        print(f"not drawn: {reason}")
+    lines = [f"run {run.id}: {path} ({count / 1e3:.0f} kB)" for path, count in sizes.items()]
+    lines += [f"not drawn: {reason}" for reason in left_out]
+    print_answer(as_json, {"run": run.id, "files": sizes, "left_out": left_out}, lambda: "\n".join(lines))
 
 
 def remove_runs(names: list[str], yes: bool, runs_dir: str, as_json: bool) -> None:
@@ -181,34 +162,26 @@ def remove_runs(names: list[str], yes: bool, runs_dir: str, as_json: bool) -> No
                 removed[run.id] = runs.remove_run(store, run.id)
         for run in chosen:
             shutil.rmtree(store.runs_dir / run.id, ignore_errors=True)
-        if as_json:
-            print(json.dumps({"removed": {name: counts._asdict() for name, counts in removed.items()}}))
-            return
+        lines = []
         for name, counts in removed.items():
             hints = f", {counts.hints} hints distilled from it" if counts.hints else ""
-            told = f"{counts.nodes} nodes, {counts.evaluations} evaluations, {counts.messages} messages"
-            print(f"removed run {name}: {told}{hints}")
-        print(f"passagent gc{runs_dir_flag(store)} frees the space")
+            rows = f"{counts.nodes} nodes, {counts.evaluations} evaluations, {counts.messages} messages"
+            lines.append(f"removed run {name}: {rows}{hints}")
+        lines.append(f"passagent gc{runs_dir_flag(store)} frees the space")
+    data = {"removed": {name: counts._asdict() for name, counts in removed.items()}}
+    print_answer(as_json, data, lambda: "\n".join(lines))
 
 
-def _agrees(shown: list[str]) -> bool:
+def _agrees(descriptions: list[str]) -> bool:
     """Return whether the person at the terminal agrees. Raises UsageError where there is no terminal."""
     if not sys.stdin.isatty():
         raise UsageError("passagent runs rm asks before it removes; without a terminal say --yes")
-    print(f"remove {', '.join(shown)} for good? [y/N] ", end="", file=sys.stderr, flush=True)
+    print(f"remove {', '.join(descriptions)} for good? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def list_hints(runs_dir: str, as_json: bool) -> None:
     """Print the learned hints of a runs directory, the newest first, and the curated ones."""
     with Store.open(runs_dir, create=False) as store:
-        known = hint_data(store)
-    if as_json:
-        print(json.dumps(known))
-        return
-    print(f"uplift of learned hints: {uplift_text(known['uplift'])}")
-    for hint in known["hints"]:
-        line = f"{hint['id']}: {hint['origin']}; shown {hint['shown']}"
-        if hint["uplift"]:
-            line += f", held out {hint['uplift']['held_out']}, uplift {uplift_text(hint['uplift'])}"
-        print(f"\n{line}\n{textwrap.indent(textwrap.fill(printable(hint['advice']), width() - 2), '  ')}")
+        data = hint_data(store)
+    print_answer(as_json, data, lambda: hints_text(data))

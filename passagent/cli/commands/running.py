@@ -39,7 +39,7 @@ class Interrupted(PassagentError):
 
 
 class Progress(Protocol):
-    """What a person sees of work."""
+    """A display of work for a person."""
 
     def say(self, text: str) -> None:
         """Print a line."""
@@ -105,7 +105,7 @@ def fork(
 
 @contextmanager
 def _appended(path: str | None) -> Iterator[OnEvent | None]:
-    """What writes events to a file as they happen; None where none is asked for. Raises UsageError."""
+    """Yield what writes events to a file as they happen; None where none is asked for. Raises UsageError."""
     if path is None:
         yield None
         return
@@ -180,12 +180,12 @@ def stop_on_signals(work: Stoppable, progress: Progress, go_on: str) -> None:
     `go_on` says how to go on, to one who stops at once.
     """
     loop = asyncio.get_running_loop()
-    asked = -math.inf
+    last_signal_s = -math.inf
 
     def on_signal() -> None:
-        nonlocal asked
-        before, asked = asked, loop.time()
-        if asked - before < ECHO_S:
+        nonlocal last_signal_s
+        before, last_signal_s = last_signal_s, loop.time()
+        if last_signal_s - before < ECHO_S:
             return
         if work.is_interrupted:
             progress.close()

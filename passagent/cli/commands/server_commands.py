@@ -42,11 +42,11 @@ def offer(target: str | None, options: WorkerOptions, as_json: bool) -> None:
 
     token = _token(options["token_file"])
     facts = find_machine(options["device"])
-    names = [f"{one['name']} ({one['label']})" for one in facts["devices"]]
+    names = [f"{device['name']} ({device['label']})" for device in facts["devices"]]
 
     def ready(address: str) -> None:
-        found = {"address": address, "devices": names, "pid": os.getpid()}
-        print(json.dumps(found) if as_json else f"{address} offers {', '.join(names)}", flush=True)
+        facts_text = {"address": address, "devices": names, "pid": os.getpid()}
+        print(json.dumps(facts_text) if as_json else f"{address} offers {', '.join(names)}", flush=True)
 
     door = Door(options["listen"], token, certificate, key)
     serve(Host(facts), door, ready, until_stdin_ends=options["token_file"] == STDIN)
@@ -59,8 +59,8 @@ def _token(file: str) -> str:
     from passagent.evaluator.fleet.http_fleet import token_in
 
     try:
-        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as made:
-            made.write(secrets.token_urlsafe(32) + "\n")
+        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as token_file:
+            token_file.write(secrets.token_urlsafe(32) + "\n")
     except FileExistsError:
         pass
     except OSError as error:
@@ -111,16 +111,16 @@ def serve_mcp(options: McpOptions) -> None:
         import mcp  # noqa: F401
     except ImportError as error:
         raise UsageError("mcp is not installed; pip install 'passagent[mcp]'") from error
-    from passagent.view.mcp.client_service import Service
     from passagent.view.mcp.pass_server import build, serve_http, serve_stdio
+    from passagent.view.mcp.served_tools import PassTools
 
-    service = Service(
+    service = PassTools(
         options["tasks"] or [],
         config_of(McpOptions, options),
         str(options["runs_dir"]),
-        options["trust_files"],
-        max_wait_s=options["max_wait"],
+        trust_files=options["trust_files"],
     )
+    service.max_wait_s = options["max_wait"]
     server = build(service)
     http = options["http"]
     if http is not None:

@@ -23,9 +23,9 @@ from passagent.tasks.examples import PREFIX, locate
 from passagent.tasks.tasklist import is_task
 from passagent.view.evaluation import evaluation_text
 from passagent.view.run_summary import run_data, run_text
-from passagent.view.text import console, interval, printable
+from passagent.view.text import console, interval, print_answer, printable, table
 from passagent.view.trajectory import print_row, print_trajectory, stats_text
-from passagent.view.tree import node_row, tree_text
+from passagent.view.tree import node_row, run_tree
 from passagent.view.why import why_data, why_text
 
 Part = Literal["why", "prompt", "conversation"]
@@ -55,33 +55,38 @@ def show(what: str, number: int | None, part: Part | None, runs_dir: str, as_jso
             _show_task(what, as_json)
         return
     with Store.open(runs_dir, create=False) as store:
-        if what.isdecimal() and number is None and not _is_run(store, what):
+        node, episode = None, None
+        is_run = store.rows("SELECT 1 FROM runs WHERE id = :name", {"name": what})
+        if what.isdecimal() and number is None and not is_run:
             node = nodes.get_node(store, int(what))
-            _show_part(store, node, part, as_json) if part else _show_node(store, node, as_json)
-            return
-        run = runs.find_run(store, what)
-        if number is not None:
-            episode = find_episode(store, run, number)
-            if part in (None, "conversation"):
-                _show_episode(store, run, episode, as_json)
-            elif part == "prompt":
-                _show_prompt(store, run, episode, as_json)
-            else:
-                _show_part(store, _best_of_episode(store, run, episode), "why", as_json)
-        elif part is None:
-            _show_run(store, run, as_json)
+            run = runs.get_run(store, node.run_id)
         else:
-            best = confirmations.winner(store, run.id)
-            if best is None:
-                raise UsageError(f"run {run.id}: has no best node yet; give a node or an episode")
-            _show_part(store, best, part, as_json)
+            run = runs.find_run(store, what)
+            episode = None if number is None else find_episode(store, run, number)
+        if node is None and (part == "why" or (part and episode is None)):
+            node = _best(store, run, episode)
+        if node is not None and episode is None:
+            episode = episodes.get_episode(store, node.episode_id)
+        if part == "why" and node is not None:
+            data = why_data(store, node)
+            print_answer(as_json, data, lambda: why_text(store, data))
+        elif part == "prompt" and episode is not None:
+            _show_prompt(store, run, episode, as_json)
+        elif node is not None and part is None:
+            _show_node(store, node, as_json)
+        elif episode is not None:
+            _show_episode(store, run, episode, as_json)
+        else:
+            _show_run(store, run, as_json)
 
 
-def _is_run(store: Store, name: str) -> bool:
-    return bool(store.rows("SELECT 1 FROM runs WHERE id = :name", {"name": name}))
-
-
-def _best_of_episode(store: Store, run: Run, episode: Episode) -> Node:
+def _best(store: Store, run: Run, episode: Episode | None) -> Node:
+    """Return the best node of the episode, or of the run where it is None. Raises UsageError."""
+    if episode is None:
+        node = confirmations.winner(store, run.id)
+        if node is None:
+            raise UsageError(f"run {run.id}: has no best node yet; give a node or an episode")
+        return node
     if episode.best_node is None:
         raise UsageError(f"episode {episode.number} of run {run.id} has no correct node")
     return nodes.get_node(store, episode.best_node)
@@ -89,15 +94,12 @@ def _best_of_episode(store: Store, run: Run, episode: Episode) -> Node:
 
 def _show_run(store: Store, run: Run, as_json: bool) -> None:
     """Print the run's tree and summary."""
-    config, of_run = stored_config(run), nodes.of_run(store, run.id)
+    config = stored_config(run)
     if as_json:
-        print(json.dumps(run_data(store, run, config) | {"tree": [node_row(node) for node in of_run]}))
-        return
-    best = confirmations.winner(store, run.id)
-    again = confirmations.scores(confirmations.last_series(store, run.id))
-    print(tree_text(of_run, best.id if best else None, again))
-    print()
-    print(run_text(store, run, config))
+        tree = [node_row(node) for node in nodes.of_run(store, run.id)]
+        print(json.dumps(run_data(store, run, config) | {"tree": tree}))
+    else:
+        print(f"{run_tree(store, run.id)}\n\n{run_text(store, run, config)}")
 
 
 def _show_episode(store: Store, run: Run, episode: Episode, as_json: bool) -> None:
@@ -117,24 +119,10 @@ def _show_prompt(store: Store, run: Run, episode: Episode, as_json: bool) -> Non
         if run.forked_node is not None:
             source = f"node {run.forked_node} of run {run.forked_run}"
         raise UsageError(f"episode {episode.number} was not written in this run; it is {source}")
-    if as_json:
-        print(json.dumps({"run": run.id, "episode": episode.number, "messages": messages}))
-        return
-    for message in messages:
-        print(f"===== {message['role']} =====\n{message['content']}\n")
-    print("===== tools =====\n" + "\n".join(tool["name"] for tool in messages[0].get("tools", [])))
-
-
-def _show_part(store: Store, node: Node, part: Part, as_json: bool) -> None:
-    run, episode = runs.get_run(store, node.run_id), episodes.get_episode(store, node.episode_id)
-    if part == "prompt":
-        _show_prompt(store, run, episode, as_json)
-    elif part == "conversation":
-        _show_episode(store, run, episode, as_json)
-    elif as_json:
-        print(json.dumps(why_data(store, node)))
-    else:
-        console(soft_wrap=True).print(why_text(store, why_data(store, node)))
+    parts = [f"===== {message['role']} =====\n{message['content']}\n" for message in messages]
+    parts.append("===== tools =====\n" + "\n".join(tool["name"] for tool in messages[0].get("tools", [])))
+    data = {"run": run.id, "episode": episode.number, "messages": messages}
+    print_answer(as_json, data, lambda: "\n".join(parts))
 
 
 def _show_node(store: Store, node: Node, as_json: bool) -> None:
@@ -142,23 +130,20 @@ def _show_node(store: Store, node: Node, as_json: bool) -> None:
     episode = episodes.get_episode(store, node.episode_id)
     evaluation = confirmed_evaluation(store, node) if node.state == "done" else None
     files = nodes.get_files(store, node)
-    if as_json:
-        judged = json.loads(evaluation.model_dump_json()) if evaluation else None
-        data = node_row(node) | {"run": node.run_id, "episode": episode.number}
-        print(json.dumps(data | {"files": files, "evaluation": judged}))
-        return
+    judged = json.loads(evaluation.model_dump_json()) if evaluation else None
+    data = node_row(node) | {"run": node.run_id, "episode": episode.number}
     score = interval(evaluation.as_score, evaluation.as_low, evaluation.as_high, 4) if evaluation else "none"
     start = "the task" if node.parent_id is None else f"node {node.parent_id}"
-    print(f"node {node.id} of run {node.run_id}: {node.status or node.state}, AS {score}")
-    print(f"from {start}, in episode {episode.number} of island {node.island}")
-    if node.note:
-        print(printable(node.note))
-    if evaluation is not None:
-        print(evaluation_text(evaluation))
-    for name, text in files.items():
-        print(f"\n--- {name}\n{printable(text.rstrip())}")
-    flag = runs_dir_flag(store)
-    print(f"\nhow it came to be: passagent show {node.id} --why{flag} (or --prompt, --conversation)")
+    lines = [
+        f"node {node.id} of run {node.run_id}: {node.status or node.state}, AS {score}",
+        f"from {start}, in episode {episode.number} of island {node.island}",
+        *([printable(node.note)] if node.note else []),
+        *([evaluation_text(evaluation)] if evaluation else []),
+        *(f"\n--- {name}\n{printable(text.rstrip())}" for name, text in files.items()),
+        f"\nhow it came to be: passagent show {node.id} --why{runs_dir_flag(store)} "
+        "(or --prompt, --conversation)",
+    ]
+    print_answer(as_json, data | {"files": files, "evaluation": judged}, lambda: "\n".join(lines))
 
 
 def _show_task(name: str, as_json: bool) -> None:
@@ -166,28 +151,26 @@ def _show_task(name: str, as_json: bool) -> None:
     task = load_task(locate(name))
     graphs = list[dict[str, Any]]()
     for graph in task.subgraphs:
-        kept = graph.path / "graph_net.json"
-        facts = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
+        facts_file = graph.path / "graph_net.json"
+        facts = json.loads(facts_file.read_text(encoding="utf-8")) if facts_file.is_file() else {}
         inputs = [f"{meta.name} {meta.dtype}{list(meta.shape)}" for meta in graph.inputs]
         graphs.append({
             "name": graph.name, "inputs": inputs, "origin": facts.get("origin"), "sizes": facts.get("sizes")
         })  # fmt: skip
-    if as_json:
-        data = {"task": task.name, "path": str(task.path), "key": task.key, "operators": task.operators}
-        print(json.dumps(data | {"subgraphs": graphs}))
-        return
-    print(f"{task.name} ({task.path}): {', '.join(task.operators)}\n{task.subgraphs[0].source}")
-    for shown in graphs:
-        print(f"{shown['name']}: {', '.join(shown['inputs'])}")
-        if shown["origin"]:
-            print("  from " + ", ".join(f"{key} {value}" for key, value in shown["origin"].items()))
+    lines = [f"{task.name} ({task.path}): {', '.join(task.operators)}\n{task.subgraphs[0].source}"]
+    for row in graphs:
+        lines.append(f"{row['name']}: {', '.join(row['inputs'])}")
+        if row["origin"]:
+            lines.append("  from " + ", ".join(f"{key} {value}" for key, value in row["origin"].items()))
+    data = {"task": task.name, "path": str(task.path), "key": task.key, "operators": task.operators}
+    print_answer(as_json, data | {"subgraphs": graphs}, lambda: "\n".join(lines))
 
 
 def _show_export(path: Path, number: int | None, as_json: bool) -> None:
     """Print what an export holds, or one row of it (from 1)."""
     manifest, rows = read_manifest(path), provenance(path)
     if number is None:
-        print(json.dumps(manifest) if as_json else stats_text(str(path), manifest, rows))
+        print_answer(as_json, manifest, lambda: stats_text(str(path), manifest, rows))
         return
     row, text = next(islice(texts(path, rows), max(number, 1) - 1, None), (None, None))
     if row is None or text is None or number < 1:
@@ -202,17 +185,13 @@ def _show_built(path: Path, as_json: bool) -> None:
     """Print what `tasks build` wrote: what was lost at each step, and a line for each list of tasks."""
     from passagent.cli.commands.task_commands import funnel_text
     from passagent.data.pipeline.inspection import stats
-    from passagent.view.text import table
 
-    data = stats(path)
-    if as_json:
-        print(json.dumps({"directory": str(path), **data}))
-        return
-    rows = []
+    data, rows = stats(path), []
     for listed in data["lists"]:
         operators = listed["operators"]
         span = f"{operators[0]}-{operators[-1]}, median {operators[len(operators) // 2]}"
         dtypes = ", ".join(f"{count} {dtype}" for dtype, count in listed["dtypes"].items())
         rows.append([listed["list"], str(listed["tasks"]), str(listed["subgraphs"]), span, dtypes])
-    print(funnel_text(data["funnel"]))
-    print(table(["list", ">tasks", ">subgraphs", "operators", "dtypes"], rows, drop=["dtypes"]))
+    lists_table = table(["list", ">tasks", ">subgraphs", "operators", "dtypes"], rows, drop=["dtypes"])
+    text = f"{funnel_text(data['funnel'])}\n{lists_table}"
+    print_answer(as_json, {"directory": str(path), **data}, lambda: text)

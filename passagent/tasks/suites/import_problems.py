@@ -37,13 +37,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 def open_record(out: Path) -> RowFile[Row]:
     """The record of an import into `out`, by the problems' names. Raises UsageError."""
-    return RowFile(
-        out / RECORD,
-        lambda row: row.name,
-        Row.model_validate,
-        Row.model_dump,
-        "a row of passagent tasks import",
-    )
+    return RowFile(out / RECORD, Row, "a row of passagent tasks import")
 
 
 def import_problems(problems: Sequence[Problem], out: Path, how: How) -> Iterator[Row]:

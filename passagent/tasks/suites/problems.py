@@ -85,6 +85,11 @@ class Row(Outcome):
     tasks: list[str] = []
     seconds: float = 0.0
 
+    @property
+    def key(self) -> str:
+        """What tells rows apart (see RowFile)."""
+        return self.name
+
 
 PROBLEM = "problem.py"
 """In a task's directory: the text of the problem that it was made of (kernelbench, flashinfer)."""

@@ -35,6 +35,8 @@ from passagent.tasks import Task
 
 ENDLESS = 10**9
 """Episodes: as many as clients begin."""
+Call = tuple[str, dict[str, Any], str]
+"""Tool, arguments, answer."""
 
 
 class ClientModel:
@@ -47,7 +49,7 @@ class ClientModel:
         raise PassagentError("a client's model cannot be asked")
 
     async def close(self) -> None:
-        """See Model.close."""
+        """Do nothing: there is nothing to close."""
 
 
 def served_config(config: Config) -> Config:
@@ -65,7 +67,7 @@ class ClientRun:
     """Ends with the work on the run."""
     watching: asyncio.Task[None]
     episodes: dict[str, Episode] = field(default_factory=dict)
-    """Of each client."""
+    """One for each client."""
 
     @property
     def is_over(self) -> bool:
@@ -82,11 +84,12 @@ class ClientRun:
             self.episodes[client] = begun
         return self.episodes[client]
 
-    def record(self, episode: Episode, call_id: str, name: str, arguments: dict[str, Any], text: str) -> None:
+    def record(self, episode: Episode, call_id: str, call: Call) -> None:
         """Append a call and its answer to the conversation, both or none."""
-        call = {"id": call_id, "name": name, "arguments": json.dumps(arguments)}
+        name, arguments, text = call
+        request = {"id": call_id, "name": name, "arguments": json.dumps(arguments)}
         answer: Message = {"role": "tool", "tool_call_id": call_id, "name": name, "content": text}
-        _say(self.session.store, episode, [assistant("", [call]), answer])
+        _say(self.session.store, episode, [assistant("", [request]), answer])
 
     async def close(self, reason: str) -> None:
         """Leave the run. Episodes are concluded, but for those with a job that is not done."""
@@ -95,7 +98,9 @@ class ClientRun:
         await asyncio.wait({self.watching})
         with self.held, store.transaction():
             waiting = {
-                one.episode_id for one in nodes.unfinished(store, session.run.id) if one.status != CANCELLED
+                node.episode_id
+                for node in nodes.unfinished(store, session.run.id)
+                if node.status != CANCELLED
             }
             for episode in self.episodes.values():
                 if episode.id not in waiting:
@@ -105,8 +110,8 @@ class ClientRun:
 
 def _say(store: Store, episode: Episode, messages: list[Message]) -> None:
     """Append messages; what a client's model took of tokens is not known."""
-    said: list[tuple[Message, dict[str, int] | None]] = [(redacted(one), None) for one in messages]
-    episodes.add_messages(store, episode, said)
+    entries: list[tuple[Message, dict[str, int] | None]] = [(redacted(one), None) for one in messages]
+    episodes.add_messages(store, episode, entries)
 
 
 async def open_run(
@@ -127,15 +132,15 @@ async def open_run(
         return open_session(Prepared(store, run, task, config, ClientModel(), Parts()), on_event, evaluator)
 
     with store.transaction():
-        found = same_run(store, task, config)
-        if found is None or sessions.is_driven(store, found.id):
-            found = new_run(store, task, config)
-        session = session_on(found)
+        chosen_run = same_run(store, task, config)
+        if chosen_run is None or sessions.is_driven(store, chosen_run.id):
+            chosen_run = new_run(store, task, config)
+        session = session_on(chosen_run)
         if session.run.environment not in (None, environment_of(session)):
             session = session_on(new_run(store, task, config))
     held = ExitStack()
     held.enter_context(driving(session))
     if session.run.environment is None:
         runs.set_environment(store, session.run.id, environment_of(session))
-    left = {one.model or "": one for one in episodes.running(store, session.run.id)}
-    return ClientRun(session, held, asyncio.create_task(watch_run(session)), left)
+    open_episodes = {episode.model or "": episode for episode in episodes.running(store, session.run.id)}
+    return ClientRun(session, held, asyncio.create_task(watch_run(session)), open_episodes)

@@ -7,7 +7,6 @@ meanwhile, whether or not anybody waits.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
 import sys
@@ -35,10 +34,10 @@ MAX_WAIT_S = 45.0
 LOOK_S = 0.25
 """Between two looks at a job, s."""
 PROGRESS_S = 5.0
-"""Progress is told at least so often: a client's patience may begin anew with it, s."""
+"""Progress is reported at least so often: a client's patience may begin anew with it, s."""
 
 Report = Callable[[float, str], Awaitable[None]]
-"""`await report(seconds, line)`: tell a client how a job stands."""
+"""`await report(seconds, line)`: say to a client how a job stands."""
 
 
 @dataclass(eq=False)
@@ -53,14 +52,14 @@ class Job:
     """The tool's name and arguments, for the conversation."""
     work: asyncio.Task[None] | None = None
     told: str | None = None
-    """What was last said of what it waits for, and `told_at`: when, time.monotonic()."""
+    """The last line about what it waits for, and `told_at`: when, time.monotonic()."""
     told_at: float = 0.0
     error: str | None = None
     """Why it failed."""
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing of it is under way."""
+        """Return whether nothing of it is under way."""
         return self.work is None or self.work.done()
 
 
@@ -93,24 +92,23 @@ class Jobs:
         run: ClientRun,
         episode: Episode,
         node: Node,
-        files: dict[str, str],
         call: tuple[str, dict[str, Any]],
         first: bool,
     ) -> Job:
-        """Evaluate the node; `first`: its evaluation is this process's already (candidates.propose)."""
+        """Evaluate the node, whose files are in the `call`; `first`: see candidates.propose."""
         job = Job(node, run, time.monotonic(), call)
-        job.work = asyncio.create_task(self._work(job, episode, files, first))
+        job.work = asyncio.create_task(self._work(job, episode, first))
         self._jobs[node.id] = job
         return job
 
-    async def _work(self, job: Job, episode: Episode, files: dict[str, str], first: bool) -> None:
+    async def _work(self, job: Job, episode: Episode, first: bool) -> None:
         _current.set(job)
         session, (name, arguments) = job.run.session, job.call
+        files = arguments["files"]
         try:
             node, evaluation = await judge(session, job.node, Candidate(files), first)
-            job.run.record(
-                episode, node.call_id, name, arguments, tell(session.store, node, files, evaluation)
-            )
+            text = tell(session.store, node, files, evaluation)
+            job.run.record(episode, node.call_id, (name, arguments, text))
         except Stopping as stopping:
             job.error = f"run {session.run.id}: {stopping}"
         except PassagentError as error:
@@ -122,7 +120,7 @@ class Jobs:
     def line(self, job: Job) -> str:
         """How the job stands, in words."""
         seconds = f"{time.monotonic() - job.begun:.0f} s so far"
-        others = [one for one in self._jobs.values() if not one.is_done]
+        others = [other for other in self._jobs.values() if not other.is_done]
         ahead = others.index(job) - self.devices + 1 if job in others else 0
         if ahead > 0:
             return f"waiting: {ahead} before it in this server; {seconds}"
@@ -130,17 +128,9 @@ class Jobs:
         return f"{job.told}; {age}, {seconds}" if job.told else f"under way; {seconds}"
 
     async def wait(self, job: Job, seconds: float, report: Report) -> None:
-        """Return when the job is done, or after so many seconds; meanwhile progress is told."""
-        begun, told, line = time.monotonic(), float("-inf"), ""
-        while not job.is_done:
-            passed, place = time.monotonic() - begun, self.line(job).rpartition(";")[0]
-            if place != line or passed - told >= PROGRESS_S:
-                line, told = place, passed
-                await report(passed, self.line(job))
-            if passed >= seconds:
-                return
-            assert job.work is not None
-            await asyncio.wait({job.work}, timeout=min(LOOK_S, seconds - passed))
+        """Return when the job is done, or after so many seconds; report progress meanwhile."""
+        if job.work is not None:
+            await waited(job.work, seconds, report, lambda: self.line(job))
 
     async def cancel(self, job: Job) -> None:
         """Stop the job; its node is not evaluated any more, unless it is proposed again."""
@@ -162,7 +152,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}", re.A)
 
 
 def new_directory(place: Path, name: str) -> Path:
-    """The directory `name` in `place`, not there yet. Raises ToolError."""
+    """Return the directory `name` in `place`, which is not there yet. Raises ToolError."""
     if not _NAME.fullmatch(name):
         raise ToolError(f"name '{name[:80]}': write letters, digits, - and _")
     if (place / name).exists():
@@ -171,29 +161,26 @@ def new_directory(place: Path, name: str) -> Path:
     return place / name
 
 
-async def package_apart(run_ids: Sequence[str], out: Path, runs_dir: Path) -> dict[str, Any]:
-    """What `passagent package` says. Raises ToolError."""
-    words = ["package", *run_ids, "--out", str(out), "--runs-dir", str(runs_dir), "--json"]
-    told: dict[str, Any] = json.loads(await _run(words))
-    return told
+async def waited(work: asyncio.Task[Any], seconds: float, report: Report, line: Callable[[], str]) -> bool:
+    """Return whether `work` is done within so many seconds.
+
+    Progress is reported where `line()` changes, but for what follows its last semicolon, and now and then.
+    """
+    begun, reported_s, last = time.monotonic(), float("-inf"), ""
+    while not work.done():
+        passed, text = time.monotonic() - begun, line()
+        state = text.rpartition(";")[0]
+        if state != last or passed - reported_s >= PROGRESS_S:
+            last, reported_s = state, passed
+            await report(passed, text)
+        if passed >= seconds:
+            return False
+        await asyncio.wait({work}, timeout=min(LOOK_S, seconds - passed))
+    return True
 
 
-async def extract_apart(factory: str, out: Path, regions: bool) -> str:
-    """What `passagent extract` says. Raises ToolError."""
-    return await _run(["extract", factory, "--out", str(out), *(["--regions"] if regions else [])])
-
-
-async def waited(work: asyncio.Task[Any], seconds: float, report: Report, line: str) -> bool:
-    """Whether `work` is done within so many seconds; progress is told meanwhile."""
-    begun = time.monotonic()
-    while not work.done() and (passed := time.monotonic() - begun) < seconds:
-        await report(passed, line)
-        await asyncio.wait({work}, timeout=min(PROGRESS_S, seconds - passed))
-    return work.done()
-
-
-async def _run(words: Sequence[str]) -> str:
-    """What the command prints. Its process ends with this call. Raises ToolError with its error line."""
+async def run_command(words: Sequence[str]) -> str:
+    """Return what `passagent WORDS` prints; its process ends with this call. Raises ToolError."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import secrets
-import threading
-from collections import OrderedDict
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +24,7 @@ from starlette.staticfiles import StaticFiles
 from passagent import __version__
 from passagent.errors import PassagentError, UsageError
 from passagent.store import Store, nodes, runs, sessions
+from passagent.store.database import DATABASE
 from passagent.view.page import views
 from passagent.view.page.guard import Access, Guard
 from passagent.view.page.rendering import HERE, Relative, environment
@@ -53,7 +53,7 @@ class Site:
     ) -> Callable[..., Any]:
         """The endpoint that shows `view`, a function of the store and of what the address names.
 
-        of_files: it shows files beside the database, too, so that the database does not tell of a change.
+        of_files: it shows files beside the database, too, so that the database shows no change.
         of_library: it shows the library.
         is_part: of the page whose address is one level above: links are seen from there.
         """
@@ -61,21 +61,21 @@ class Site:
 
         async def endpoint(request: Request) -> Response:
             query = {key: value for key, value in request.query_params.items() if key in names}
-            address, asked = str(request.url), request.headers.get("if-none-match")
+            address, asked_tag = str(request.url), request.headers.get("if-none-match")
             library = self.library if of_library else None
             version = None if of_files else await run_in_threadpool(self.freshness.version, library)
             tag = self.freshness.known_tag(address, version)
-            if tag is not None and tag == asked:
+            if tag is not None and tag == asked_tag:
                 return Response(status_code=304, headers={"ETag": tag})
-            given = query | request.path_params
+            arguments = query | request.path_params
             path = request.url.path.removeprefix(request.scope.get("root_path", ""))
             here = path.rpartition("/")[2] + (f"?{request.url.query}" if request.url.query else "")
             base = {"go": Relative(path.rpartition("/")[0] if is_part else path), "here": here or "./"}
-            status, body = await run_in_threadpool(self._made, template, view, given, base)
+            status, body = await run_in_threadpool(self._made, template, view, arguments, base)
             if status != 200:
                 return HTMLResponse(body, status)
             tag = self.freshness.tag(address, version, body)
-            if tag == asked:
+            if tag == asked_tag:
                 return Response(status_code=304, headers={"ETag": tag})
             return HTMLResponse(body, headers={"ETag": tag})
 
@@ -93,7 +93,7 @@ class Site:
                 "collect": False,
                 "hints": False,
                 "bench": bool(views.benches(self.runs_dir)),
-                "library": views.has_library(self.library),
+                "library": self.library is not None and self.library.is_file(),
             },
             "is_file": False,
         }
@@ -198,6 +198,8 @@ def create_app(
 
 _REMEMBERED = 512
 """Addresses whose last answer is known."""
+LOOK_AGAIN_S = 5.0
+"""A page is made anew after this time at the latest: a process that dies changes no file."""
 
 
 class Freshness:
@@ -208,69 +210,29 @@ class Freshness:
     """
 
     def __init__(self, runs_dir: Path) -> None:
-        self.runs_dir = runs_dir
-        self._store: Store | None = None
-        self._opened = ""
-        self._lock = threading.Lock()
-        self._tags: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        self.database = runs_dir / DATABASE
+        self._tags: dict[str, tuple[str, str]] = {}
 
-    def version(self, library: Path | None = None) -> str | None:
-        """Changes with every commit, and when a process that works on a run ends; None: nothing is there.
-
-        `library`: with every commit to it, too.
-        """
-        with self._lock:
-            try:
-                return f"{self._version()} {_stamps(library) if library else ''}"
-            except PassagentError:
-                self._close()
-                return None
-
-    def _version(self) -> str:
-        if self._store is not None:
-            try:
-                self._store.check_in_place()
-            except UsageError:
-                self._close()
-        if self._store is None:
-            self._store = Store.open(self.runs_dir, create=False, to_look=True)
-            self._opened = secrets.token_hex(8)
-        rows = self._store.rows("SELECT id, run_id FROM sessions WHERE left_at IS NULL")
-        alive = [row["id"] for row in rows if sessions.is_driven(self._store, row["run_id"])]
-        [commits] = self._store.rows("PRAGMA data_version")  # those of other processes
-        return f"{self._opened} {commits['data_version']} {alive}"
+    def version(self, library: Path | None = None) -> str:
+        """Return what changes with every commit to the database, or to a library, and every LOOK_AGAIN_S."""
+        stamps = [time.time() // LOOK_AGAIN_S]
+        for database in (self.database, library) if library else (self.database,):
+            for path in (database, database.with_name(f"{database.name}-wal")):
+                with suppress(FileNotFoundError):  # the log goes when the last one who writes does
+                    state = path.stat()
+                    stamps += [state.st_ino, state.st_mtime_ns, state.st_size]
+        return str(stamps)
 
     def known_tag(self, address: str, version: str | None) -> str | None:
-        """The tag of the page at `address`, if it was made of this version."""
-        made = self._tags.get(address)
-        return made[1] if made and made[0] == version else None
+        """Return the tag of the page at `address`, if it was made of this version."""
+        last_version, tag = self._tags.get(address, (None, None))
+        return tag if version is not None and last_version == version else None
 
     def tag(self, address: str, version: str | None, body: bytes) -> str:
-        """The tag of a page that was just made."""
+        """Return the tag of a page that was just made of `version`; None: of files that may change."""
         tag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'
         if version is not None:
+            if len(self._tags) >= _REMEMBERED:
+                self._tags.clear()
             self._tags[address] = version, tag
-            self._tags.move_to_end(address)
-            while len(self._tags) > _REMEMBERED:
-                self._tags.popitem(last=False)
         return tag
-
-    def close(self) -> None:
-        """Release the database."""
-        with self._lock:
-            self._close()
-
-    def _close(self) -> None:
-        if self._store is not None:
-            self._store.close()
-            self._store = None
-
-
-def _stamps(database: Path) -> list[tuple[int, int]]:
-    """When a database and its log were written last, and their sizes."""
-    found = []
-    for path in (database, database.with_name(f"{database.name}-wal")):
-        with suppress(FileNotFoundError):  # the log goes when the last one who writes does
-            state = path.stat()
-            found.append((state.st_mtime_ns, state.st_size))
-    return found

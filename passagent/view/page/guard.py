@@ -1,4 +1,4 @@
-"""Who is answered: requests of this machine, or with the token, and never of another site's pages."""
+"""The page's guard answers requests of this machine, or with the token, and never of another site's pages."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ HEADERS = {
 
 @dataclass(frozen=True)
 class Access:
-    """Who may look."""
+    """The right to look at the page."""
 
     token: str | None = None
-    """What must be given; None: nothing, as on the loopback interface."""
+    """The token to give; None: nothing, as on the loopback interface."""
     hosts: frozenset[str] = frozenset()
     """Names that the page is reached by, beside addresses and this machine's own names."""
     csrf: str = field(default_factory=secrets.token_urlsafe)
-    """What a form must send back: another site's page cannot know it."""
+    """A form must send it back: another site's page cannot know it."""
 
     def is_known(self, host: str) -> bool:
-        """Whether a `Host` header names this machine: another site's name that was pointed here does not."""
+        """Return whether a `Host` header names this machine, which a name that was pointed here does not."""
         try:
             name = (urlsplit(f"//{host}").hostname or "").lower()
         except ValueError:
@@ -60,7 +60,7 @@ class Guard:
         self.access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
+        """Answer a request, or refuse it."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -81,10 +81,10 @@ class Guard:
         headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin")
         if not self.access.is_known(host):
-            said = (
+            refusal = (
                 f"{host!r:.200} is not a name of this machine; open it by its address, or give --allow-host"
             )
-            return PlainTextResponse(said, 421)
+            return PlainTextResponse(refusal, 421)
         if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
             return PlainTextResponse("a request of another site's page is refused", 403)
         is_own = origin is not None or headers.get("sec-fetch-site") == "same-origin"
@@ -98,8 +98,8 @@ class Guard:
         if token is None or secrets.compare_digest(_cookie(scope).encode(), token.encode()):
             return None
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        given = next((value for name, value in query if name == "token"), "")
-        if not secrets.compare_digest(given.encode(), token.encode()):
+        query_token = next((value for name, value in query if name == "token"), "")
+        if not secrets.compare_digest(query_token.encode(), token.encode()):
             return PlainTextResponse("open the address that passagent view printed: it has the token", 403)
         # on without it: it stays in no history and no bookmark
         rest = urlencode([pair for pair in query if pair[0] != "token"])

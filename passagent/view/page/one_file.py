@@ -29,7 +29,7 @@ class Anchors:
         self.held = held
 
     def __call__(self, *parts: object, **query: object) -> str | None:
-        """See rendering.Links."""
+        """Return the address inside of the file."""
         name = anchor(*parts)
         return f"#{name}" if name in self.held else None
 
@@ -41,16 +41,16 @@ def anchor(*parts: object) -> str:
 
 def one_file(store: Store, run: Run) -> str:
     """The run, its tree, the nodes that matter (see `chosen`) and the conversation that made the best."""
-    shown = chosen(store, run)
+    node_ids = chosen(store, run)
     best = confirmations.winner(store, run.id)
     pages: list[tuple[str, str, dict[str, Any]]] = [
         (anchor("run", run.id), "run.html", views.run(store, run.id) | views.figures(store, run.id)),
         (anchor("run", run.id, "tree"), "tree.html", views.tree(store, run.id)),
-        *((anchor("node", number), "node.html", views.node(store, number)) for number in shown),
+        *((anchor("node", number), "node.html", views.node(store, number)) for number in node_ids),
     ]
     if best is not None:
-        told = views.episode(store, run.id, str(best.number))
-        pages.append((anchor("run", run.id, "episode", best.number), "episode.html", told))
+        episode_data = views.episode(store, run.id, str(best.number))
+        pages.append((anchor("run", run.id, "episode", best.number), "episode.html", episode_data))
     templates = environment()
     base = {
         "go": Anchors({name for name, _, _ in pages}),
@@ -69,7 +69,7 @@ def one_file(store: Store, run: Run) -> str:
         | {
             "run": run,
             "best": best,
-            "shown": shown,
+            "shown": node_ids,
             "sections": Markup("\n").join(map(Markup, sections)),
             "style": Markup(style),
             "script": Markup(script),
@@ -81,16 +81,16 @@ def one_file(store: Store, run: Run) -> str:
 def chosen(store: Store, run: Run) -> list[int]:
     """The best node's lineage, the finalists, and the newest of each kind of failure, at most MOST_NODES."""
     best = confirmations.winner(store, run.id)
-    found = [node.id for node in reversed(lineage(store, best))] if best else []
-    found += [row["node_id"] for row in views.figures(store, run.id)["finalists"]]
+    node_ids = [node.id for node in reversed(lineage(store, best))] if best else []
+    node_ids += [row["node_id"] for row in views.figures(store, run.id)["finalists"]]
     rows = store.rows(
         "SELECT max(id) AS id FROM nodes WHERE run_id = :run AND state = 'done' AND status != 'ok' "
         "GROUP BY status",
         {"run": run.id},
     )
-    found += [row["id"] for row in rows]
-    own = [number for number in dict.fromkeys(found) if nodes.get_node(store, number).run_id == run.id]
-    return own[:MOST_NODES]
+    node_ids += [row["id"] for row in rows]
+    own_ids = [number for number in dict.fromkeys(node_ids) if nodes.get_node(store, number).run_id == run.id]
+    return own_ids[:MOST_NODES]
 
 
 def _asset(name: str) -> str:
@@ -100,7 +100,7 @@ def _asset(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """As a Content-Security-Policy names what it allows."""
+    """Return the hash by which a Content-Security-Policy allows the text."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 

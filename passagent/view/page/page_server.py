@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-import ipaddress
 import secrets
-import socket
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from passagent.errors import UsageError
+from passagent.store.pass_library import library_path
+from passagent.view.listening import is_loopback, listen, shown_host
 
 
-@dataclass(frozen=True)
-class Request:
-    """What was asked for."""
-
-    runs_dir: Path
-    host: str = "127.0.0.1"
-    port: int = 8640
-    token: str | None = None
-    """Asked for of whoever looks; None: one is made, unless only this machine can look."""
-    allowed: Sequence[str] = ()
-    """Other names by which the page is reached."""
-    control: bool = False
-    library: Path | None = None
-    """The file of a library to show; None: none."""
-
-
-def serve(request: Request) -> None:
+def serve(runs_dir: Path, options: Mapping[str, Any]) -> None:
     """Serve the page until a signal ends it; its address is printed once it answers.
 
-    Raises UsageError where what it needs is not installed, or the port is taken.
+    options: those of `passagent view` (PageOptions). Raises UsageError where what it needs is not installed,
+    or the port is taken.
     """
     missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
     if missing:
@@ -44,38 +29,15 @@ def serve(request: Request) -> None:
     from passagent.view.page.app import create_app
     from passagent.view.page.guard import Access
 
-    token = request.token or (None if _is_loopback(request.host) else secrets.token_urlsafe(24))
-    names = {name.lower() for name in (*request.allowed, request.host)}
-    access = Access(token, frozenset(names))
-    app = create_app(request.runs_dir.absolute(), access, request.control, request.library)
-    with _listening(request.host, request.port) as listener:
+    host, port = options["host"], options["port"]
+    token = options["token"] or (None if is_loopback(host) else secrets.token_urlsafe(24))
+    access = Access(token, frozenset(name.lower() for name in (*(options["allow_host"] or ()), host)))
+    library = library_path(options["library"], runs_dir)
+    app = create_app(runs_dir.absolute(), access, options["control"], library)
+    with listen(host, port, f"--host {host} --port {port}") as listener:
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2
         )
-        shown = f"[{request.host}]" if ":" in request.host else request.host
-        told = f"?token={token}" if token else ""
-        print(f"http://{shown}:{listener.getsockname()[1]}/{told}", flush=True)
+        query = f"?token={token}" if token else ""
+        print(f"http://{shown_host(host)}:{listener.getsockname()[1]}/{query}", flush=True)
         uvicorn.Server(config).run(sockets=[listener])
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(128)
-    except OSError as error:
-        raise UsageError(
-            f"--host {host} --port {port}: cannot listen there ({error.strerror}); --port 0 takes a free one"
-        ) from error
-    return listener

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -17,14 +17,7 @@ HERE = Path(__file__).parent
 MOST_SHOWN = 200_000
 """Characters of a text that a page shows."""
 _HIGHLIGHTED = 60_000
-"""Of a longer text no syntax is shown."""
-
-
-class Links(Protocol):
-    """Where a page's links lead."""
-
-    def __call__(self, *parts: object, **query: object) -> str | None:
-        """The address of `run/ID` and the like; None where it cannot be reached."""
+"""Characters up to which a text's syntax is shown."""
 
 
 class Relative:
@@ -34,14 +27,14 @@ class Relative:
         self.up = "../" * (path.count("/") - 1)
 
     def __call__(self, *parts: object, **query: object) -> str:
-        """See Links."""
+        """Return the relative address."""
         where = self.up + "/".join(quote(str(part), safe="") for part in parts)
         return (where or "./") + (f"?{urlencode(query)}" if query else "")
 
 
 def environment() -> Environment:
     """The templates: HTML is escaped, and no text can make itself look like another."""
-    made = Environment(
+    templates = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -49,7 +42,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {
+    templates.filters |= {
         "number": number,
         "interval": interval,
         "clock": clock,
@@ -63,7 +56,7 @@ def environment() -> Environment:
         "data": data,
         "size": size,
     }
-    return made
+    return templates
 
 
 def _shown(value: Any) -> Any:
@@ -81,7 +74,7 @@ def when(at: str | None) -> Markup:
 
 
 def data(value: Any) -> Markup:
-    """JSON for an attribute in single quotes; what JSON has no word for, NaN and inf, becomes null."""
+    """JSON for an attribute in single quotes; NaN and inf, which JSON does not have, become null."""
     return htmlsafe_json_dumps(_finite(value), separators=(",", ":"))
 
 
@@ -89,8 +82,8 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
-    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def size(text: str) -> str:
@@ -125,11 +118,11 @@ def code(text: str, name: str) -> Markup:
 def diff(text: str) -> Markup:
     """A unified diff, its lines marked."""
     names = {"+": "added", "-": "removed", "@": "hunk"}
-    shown = []
+    marked_lines = []
     for line in text[:MOST_SHOWN].split("\n"):
         name = "file" if line.startswith(("+++ ", "--- ")) else names.get(line[:1], "")
-        shown.append(Markup('<span class="{}">{}\n</span>').format(name, printable(line)))
-    return Markup("").join(shown) + _cut(text)
+        marked_lines.append(Markup('<span class="{}">{}\n</span>').format(name, printable(line)))
+    return Markup("").join(marked_lines) + _cut(text)
 
 
 def _cut(text: str) -> Markup:

@@ -1,4 +1,4 @@
-"""What each page shows, from the store as plain data: by the functions that the commands print."""
+"""Each page's data, from the store as plain data: by the functions that the commands print."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from passagent.agent.observe import failures
 from passagent.agent.prompt import plain_note, short_note
 from passagent.data.collect import trials
 from passagent.errors import TaskError, UsageError
@@ -21,7 +22,7 @@ from passagent.store.runs import SEEDS, Run
 from passagent.store.sessions import runs_dir_flag
 from passagent.store.trajectories import find_episode, trajectory
 from passagent.view import charts, collect_table, difference, status, why
-from passagent.view.evaluation import failure_lines, graph_table
+from passagent.view.evaluation import graph_table
 from passagent.view.hint_report import hint_data, uplift_text
 from passagent.view.run_summary import (
     finalists_data,
@@ -30,6 +31,7 @@ from passagent.view.run_summary import (
     run_row,
     spending_table,
 )
+from passagent.view.trajectory import arguments_of
 from passagent.view.tree import layout, node_row
 
 PAGE = 50
@@ -67,7 +69,7 @@ def now(store: Store, name: str) -> dict[str, Any]:
     return {
         "run": record,
         "now": data,
-        "doing": {one["island"]: one for one in data["under_way"]},
+        "doing": {episode_data["island"]: episode_data for episode_data in data["under_way"]},
         "used": [status.used_text(key, of) for key, of in data["budget"].items()],
         "newest": [node_row(node) | {"repeat_of": node.repeat_of} for node in newest],
         "is_live": data["is_driven"],
@@ -82,7 +84,7 @@ def figures(store: Store, name: str) -> dict[str, Any]:
     course = charts.course(charts.made(store, name))
     finalists = finalists_data(store, record)
     moved = bests.list_migrations(store, name)
-    roles = {one.island: f"{one.island} {one.role}" for one in runs.islands(store, name)}
+    roles = {island.island: f"{island.island} {island.role}" for island in runs.islands(store, name)}
     again = finalists[0]["as_score"] if finalists else None
     return {
         "run": record,
@@ -105,12 +107,12 @@ _OPEN = ("proposed", "evaluating")
 def _failure(store: Store, made: charts.Course, status_: str) -> dict[str, Any]:
     """How often candidates failed so, and what the newest one's diagnosis says."""
     node = nodes.get_node(store, made.newest[status_])
-    said = node.diagnosed
+    diagnosis = node.diagnosed
     return {
         "status": status_,
         "count": made.statuses[status_],
         "newest": node.id,
-        "said": short_note(said["text"], 200) if said else "",
+        "said": short_note(diagnosis["text"], 200) if diagnosis else "",
     }
 
 
@@ -141,7 +143,7 @@ def node(store: Store, number: int) -> dict[str, Any]:
     whole = why.why_data(store, record)
     chain = whole["chain"]
     evaluation = confirmed_evaluation(store, record) if record.state == "done" else None
-    beside = store.row(
+    neighbours = store.row(
         "SELECT (SELECT max(id) FROM nodes WHERE run_id = :run AND id < :id) AS previous, "
         "(SELECT min(id) FROM nodes WHERE run_id = :run AND id > :id) AS next",
         {"run": record.run_id, "id": number},
@@ -155,10 +157,10 @@ def node(store: Store, number: int) -> dict[str, Any]:
         "why": whole,
         "step": chain[-1],
         "chain": chain,
-        "beside": beside,
+        "beside": neighbours,
         "evaluation": evaluation,
         "graphs": graph_table(evaluation) if evaluation else None,
-        "failures": failure_lines(evaluation.graphs) if evaluation else [],
+        "failures": failures(evaluation.graphs, {}) if evaluation else [],
         "speedups": _speedups(evaluation) if evaluation else None,
         "files": files,
         "diff": "\n".join(unified(before, files, ("parent", f"node {number}"))) if before else "",
@@ -177,15 +179,15 @@ def _speedups(evaluation: Any) -> dict[str, Any] | None:
 
 
 def compared_nodes(store: Store, number: int, other: int) -> dict[str, Any]:
-    """What two candidates differ in: `other`, and `number` that came of it."""
-    one, two = nodes.get_node(store, other), nodes.get_node(store, number)
-    return {"one": one, "two": two, "run": runs.get_run(store, two.run_id)} | {
-        "data": difference.diff_data(store, one, two)
+    """Compare two candidates: `other`, and `number` that came of it."""
+    before, after = nodes.get_node(store, other), nodes.get_node(store, number)
+    return {"one": before, "two": after, "run": runs.get_run(store, after.run_id)} | {
+        "data": difference.diff_data(store, before, after)
     }
 
 
 def plan(store: Store, number: int) -> dict[str, Any]:
-    """What a candidate's host code decided, as it was recorded and measured. Imports torch."""
+    """Show a candidate's plan, as it was recorded and measured. Imports torch."""
     record = nodes.get_node(store, number)
     files = nodes.get_plans(store, record)
     if not files:
@@ -206,19 +208,16 @@ def episode(store: Store, name: str, number: str) -> dict[str, Any]:
     return {
         "run": record,
         "episode": conversation,
-        "made": {one.call_id: one for one in conversation.nodes},
+        "made": {node_data.call_id: node_data for node_data in conversation.nodes},
         "hints": hint_uses.shown_in(store, stored.id),
         "arguments": _arguments,
     }
 
 
 def _arguments(call: dict[str, str]) -> dict[str, str]:
-    """A tool call's arguments, name to text; as they are where they are no JSON object."""
-    try:
-        arguments = json.loads(call["arguments"] or "{}")
-    except (ValueError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict):
+    """Return a tool call's arguments, name to text; as they are where they are no JSON object."""
+    arguments = arguments_of(call)
+    if arguments is None:
         return {"arguments": call["arguments"]}
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in arguments.items()}
 
@@ -254,11 +253,11 @@ def compare(store: Store, a: str = "", b: str = "") -> dict[str, Any]:
     if not a or not b:
         raise UsageError("compare: give two runs, ?a=RUN&b=RUN")
     pair = [runs.find_run(store, name) for name in (a, b)]
-    sides = [status.status_data(store, one) for one in pair]
-    courses = [charts.course(charts.made(store, one.id)) for one in pair]
-    best = [confirmations.winner(store, one.id) for one in pair]
+    sides = [status.status_data(store, run) for run in pair]
+    courses = [charts.course(charts.made(store, run.id)) for run in pair]
+    best = [confirmations.winner(store, run.id) for run in pair]
     paired = difference.diff_data(store, best[0], best[1]) if best[0] and best[1] else None
-    names = [f"{one.id} {one.model}" for one in pair]
+    names = [f"{run.id} {run.model}" for run in pair]
     return {
         "runs": pair,
         "sides": sides,
@@ -266,7 +265,7 @@ def compare(store: Store, a: str = "", b: str = "") -> dict[str, Any]:
         "statuses": [course.statuses for course in courses],
         "chart_spec": charts.side_by_side(list(zip(names, courses, strict=True))),
         "paired": paired,
-        "notes": [plain_note(one.note) if one else "" for one in best],
+        "notes": [plain_note(node.note) if node else "" for node in best],
     }
 
 
@@ -281,7 +280,7 @@ BENCHES = "bench"
 
 
 def sections(store: Store) -> dict[str, bool]:
-    """Which of these pages have something to show."""
+    """Return which of these pages have something to show."""
     row = store.row(
         "SELECT EXISTS (SELECT 1 FROM runs WHERE trial IS NOT NULL) AS collect, "
         "EXISTS (SELECT 1 FROM episodes WHERE hints IS NOT NULL) AS hints"
@@ -307,23 +306,22 @@ def hints(store: Store) -> dict[str, Any]:
     return hint_data(store) | {"text": uplift_text}
 
 
-def has_library(path: Path | None) -> bool:
-    """Return whether there is a library to look at."""
-    return path is not None and path.is_file()
-
-
 def library(path: Path | None) -> dict[str, Any]:
     """The passes that are kept for later runs, the fastest first, and those that come with passagent."""
-    kept: list[KeptPass] = []
-    if has_library(path):
+    records: list[KeptPass] = []
+    if path is not None and path.is_file():
         with PassLibrary.open(path, to_look=True) as passes:
-            kept = passes.all()
-    return {"path": path, "kept": kept, "shipped": sorted(exemplars.shipped(), key=lambda one: one.task)}
+            records = passes.all()
+    return {
+        "path": path,
+        "kept": records,
+        "shipped": sorted(exemplars.shipped(), key=lambda exemplar: exemplar.task),
+    }
 
 
 def kept_pass(path: Path | None, word: str) -> dict[str, Any]:
     """A pass of the library, by the beginning of its region's hash."""
-    if not has_library(path):
+    if path is None or not path.is_file():
         raise UsageError("there is no library here")
     with PassLibrary.open(path, to_look=True) as passes:
         return {"kept": passes.named(word)}
