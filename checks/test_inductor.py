@@ -9,8 +9,8 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests")]
 
 import tiny  # noqa: E402
+from command import call  # noqa: E402, F401
 from test_bench import QUICK  # noqa: E402
-from test_cli import call  # noqa: E402, F401
 
 
 def test_compilers_side_by_side(

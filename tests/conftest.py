@@ -4,10 +4,8 @@ Hypothesis has no deadlines (a first call may compile) and draws the same exampl
 in a thousand finds is no reason to refuse another change. `--hypothesis-profile explore` draws others.
 """
 
-import os
-import sys
-
 import pytest
+from command import call  # noqa: F401
 from hypothesis import settings
 from tenacity import wait_none
 
@@ -27,27 +25,6 @@ def _own_locks(tmp_path_factory):
         patch.setenv("PASSAGENT_LIBRARY", "off")
         patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
         yield
-
-
-@pytest.fixture
-def call(monkeypatch, capsys, tmp_path):
-    """`call("bench", ...)` gives exit code, stdout, stderr of the command in an empty directory."""
-    from passagent import cli
-
-    monkeypatch.chdir(tmp_path)
-    for name in list(os.environ):
-        if name.startswith("PASSAGENT_") or name.endswith("_API_KEY"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("PASSAGENT_LIBRARY", "off")
-
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["passagent", *map(str, words)])
-        with pytest.raises(SystemExit) as exit_:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(exit_.value.code or 0), out, err
-
-    return run
 
 
 @pytest.fixture(scope="session")

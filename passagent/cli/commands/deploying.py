@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from passagent.view.text import clock, table
 
 
 def optimize(spec: str, options: OptimizeOptions, as_json: bool) -> None:
-    """Optimize the model of `FILE.py:factory`. Raises PassagentError; Interrupted after Ctrl-C."""
+    """Optimize the model of `FILE.py:factory`. Raises PassagentError; Interrupted after Ctrl-C or SIGTERM."""
     from passagent.deploy import optimizing
     from passagent.tasks.extract.factories import load_model
 
@@ -25,6 +26,7 @@ def optimize(spec: str, options: OptimizeOptions, as_json: bool) -> None:
     def say(text: str) -> None:
         print(f"[{clock(time.monotonic() - begun):>5}] {text}", file=stream, flush=True)
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what a batch system sends is as Ctrl-C
     try:
         optimized = optimizing.optimize(options, load_model(spec, options["inputs"]), say)
     except KeyboardInterrupt as error:
