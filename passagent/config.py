@@ -180,25 +180,6 @@ class RolesConfig(_Section):
     """Writes a hint of each episode that gained (Kernel Foundry 3.4)."""
 
 
-class ContextBudget(_Section):
-    """Estimated tokens that each part of the first message may take; what does not fit is cut, and said."""
-
-    task: int = Field(12_000, ge=200)
-    """The graphs' sources and shapes."""
-    parent: int = Field(8_000, ge=200)
-    """The parent's files; the whole of them is in the workspace."""
-    evaluation: int = Field(2_000, ge=200)
-    """The parent's evaluation."""
-    attempts: int = Field(1_000, ge=0)
-    """Earlier attempts; the newest are kept."""
-    hints: int = Field(1_500, ge=0)
-    """Hints; the best fitting are kept."""
-    knowledge: int = Field(1_500, ge=0)
-    """Passages of the knowledge documents; the best fitting are kept."""
-    past: int = Field(2_000, ge=0)
-    """Passes of similar tasks; short files are kept whole."""
-
-
 TOOLS = ("file_editor", "check", "pass_evaluator", "search_knowledge", "search_code", "profile")
 POLICIES = ("evolutionary", "greedy", "mcts", "random", "best_of_n")
 
@@ -232,8 +213,6 @@ class AgentConfig(_Section):
     """Earlier attempts shown to the model, relatives of the parent first, a line each."""
     knowledge: int = Field(2, ge=0)
     """Passages of the knowledge documents shown to the model."""
-    context_budget: ContextBudget = ContextBudget()
-    """Tokens for each part of the first message."""
 
 
 class SearchConfig(_Section):

@@ -15,10 +15,10 @@ from closeness import assert_as_exact_as_eager
 from tiny import MODEL, write_subgraph, write_task
 
 from passagent.agent.context import Attempt, EpisodeContext, HintView, ParentView
-from passagent.agent.prompt import compose, note_of, prompts_hash, roles, short_note, shown_files
+from passagent.agent.prompt import TOKENS, compose, note_of, prompts_hash, roles, short_note, shown_files
 from passagent.agent.taskview import figures, view_task
 from passagent.agent.tokens import tokens
-from passagent.config import AgentConfig, EvaluatorConfig, load_config
+from passagent.config import EvaluatorConfig, load_config
 from passagent.errors import UsageError
 from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.reference.eager import EagerGraph, Output
@@ -69,7 +69,6 @@ def test_all_that_a_model_is_shown_names_only_what_works_on_its_target(tmp_path:
         for hint in load_hints()
         if not hint.context.targets or target.name in hint.context.targets
     ]
-    budget = {"context_budget": {"hints": 100_000}}
     for role in roles():
         shown = context(
             write_task(tmp_path / role),
@@ -77,9 +76,8 @@ def test_all_that_a_model_is_shown_names_only_what_works_on_its_target(tmp_path:
             device_name=name,
             role=role,
             hints=hints,
-            limits=AgentConfig.model_validate(budget),
         )
-        system, user = compose(shown)
+        system, user = compose(shown, most=TOKENS | {"hints": 100_000})
         task = (
             user["content"].replace(str(tmp_path), "").replace(f"- {name}\n", "").rpartition("\nTarget: ")[0]
         )
@@ -334,20 +332,9 @@ def test_each_part_keeps_to_its_budget_and_says_what_it_leaves_out(tmp_path: Pat
         more_attempts=12,
         hints=[HintView(f"hint-{number}", "advice " * 40) for number in range(40)],
         knowledge=[Passage("a/b.md", f"Section {number}", "text " * 200) for number in range(9)],
-        limits=AgentConfig.model_validate(
-            {
-                "context_budget": {
-                    "task": 900,
-                    "parent": 500,
-                    "evaluation": 300,
-                    "attempts": 200,
-                    "hints": 200,
-                    "knowledge": 600,
-                }
-            }
-        ),
     )
-    _, user = compose(many)
+    few = {"task": 900, "parent": 500, "evaluation": 300, "attempts": 200, "hints": 200, "knowledge": 600}
+    _, user = compose(many, most=TOKENS | few)
     text = user["content"]
     assert tokens(text) < 900 + 500 + 300 + 200 + 200 + 600 + 900
     shown = re.findall(r"^- node (\d+) ", text, re.M)

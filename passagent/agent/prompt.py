@@ -6,7 +6,7 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,39 +23,47 @@ from passagent.evaluator.result import MANIFEST
 from passagent.models.types import Message, ToolSpec
 from passagent.system import resources
 
+TOKENS = {
+    "task": 12_000, "parent": 8_000, "evaluation": 2_000, "attempts": 1_000, "hints": 1_500,
+    "knowledge": 1_500, "past": 2_000,
+}  # fmt: skip
+"""Estimated tokens that each part of the first message may take; of `past` each file of a similar task."""
 
-def compose(context: EpisodeContext, served: Sequence[ToolSpec] = ()) -> list[Message]:
+
+def compose(
+    context: EpisodeContext, served: Sequence[ToolSpec] = (), most: Mapping[str, int] = TOKENS
+) -> list[Message]:
     """`[system message, user message]` of an episode; the system message names the `tools` offered.
 
     `served`: the tools of a client that keeps its files itself, in place of the episode's own.
 
     The user message ends with three lines that any model may read: `Task directory: `, `Target: ` and
-    `Episode seed: `. Each part keeps to its budget (`agent.context_budget`) and says what it leaves out.
+    `Episode seed: `. Each part takes at most so many tokens, and says what it leaves out.
     Raises UsageError for a role without a prompt.
     """
     if not resources.exists(f"prompts/roles/{context.role}.j2"):
         raise UsageError(f"search.roles: no prompt for role '{context.role}'{nearest(context.role, roles())}")
     environment = _environment(resources.roots())
-    budget, parent = context.limits.context_budget, context.parent
-    newest = fit(context.attempts[::-1], attempt_line, budget.attempts)
-    hints = context.hints[: fit(context.hints, lambda hint: hint.id + hint.text, budget.hints)]
-    passages = context.knowledge[: fit(context.knowledge, lambda passage: passage.text, budget.knowledge)]
+    parent = context.parent
+    newest = fit(context.attempts[::-1], attempt_line, most["attempts"])
+    hints = context.hints[: fit(context.hints, lambda hint: hint.id + hint.text, most["hints"])]
+    passages = context.knowledge[: fit(context.knowledge, lambda passage: passage.text, most["knowledge"])]
     specs = served or [spec_of(name) for name in context.limits.tools]
     values = {
-        **_task_values(context, bool(served)),
+        **_task_values(context, bool(served), most["task"]),
         "context": context,
         "target": context.target.name,
         "works": context.target,
         "tools": [spec.name for spec in specs],
-        "parent_files": shown_files(parent.files, budget.parent) if parent else {},
-        "parent_observation": cut_middle(parent.observation, budget.evaluation) if parent else "",
+        "parent_files": shown_files(parent.files, most["parent"]) if parent else {},
+        "parent_observation": cut_middle(parent.observation, most["evaluation"]) if parent else "",
         "attempts": [attempt_line(attempt) for attempt in context.attempts[len(context.attempts) - newest :]],
         "more_attempts": context.more_attempts + len(context.attempts) - newest,
         "hints": hints,
         "more_hints": len(context.hints) - len(hints),
         "passages": passages,
         "more_passages": len(context.knowledge) - len(passages),
-        "past": [(match, shown_files(match.exemplar.files, budget.past)) for match in context.past],
+        "past": [(match, shown_files(match.exemplar.files, most["past"])) for match in context.past],
         "manifest": MANIFEST,
     }
     system = environment.get_template("system.j2").render(values).strip()
@@ -96,16 +104,16 @@ def task_data(context: EpisodeContext) -> dict[str, Any]:
 def task_text(context: EpisodeContext) -> str:
     """The task alone, for a client that is served: hardware, graphs, shapes, eager's times."""
     template = _environment(resources.roots()).get_template("task_view.j2")
-    return template.render(_task_values(context, True)).strip()
+    return template.render(_task_values(context, True, TOKENS["task"])).strip()
 
 
-def _task_values(context: EpisodeContext, is_served: bool) -> dict[str, Any]:
+def _task_values(context: EpisodeContext, is_served: bool, most: int) -> dict[str, Any]:
     """Return what task_view.j2 shows."""
     is_known = bool(context.device_name)
     return {
         "is_served": is_served,
         "task": context.task,
-        "view": view_task(context.task, context.limits.context_budget.task, context.eager),
+        "view": view_task(context.task, most, context.eager),
         "hardware": figures(context.target.name, context.device_name, context.machine, context.threads)
         if is_known
         else (),
