@@ -41,7 +41,7 @@ def children() -> list[str]:
 def test_an_honest_design_is_accepted_and_the_result_names_the_isolation(referee, tmp_path):
     task = write_task(tmp_path / "t", DESIGN.task)
     first, second = (referee.evaluate(task, DESIGN.candidate) for _ in range(2))
-    assert [first.status, second.status] == ["ok", "ok"]
+    assert [first.status, second.status] == ["ok", "ok"], (first.error, second.error)
     assert second.as_score is not None and second.plans == first.plans
     assert (second.isolation, second.protections) == ("in-process", {})
     assert "(direct, in-process)" in evaluation_text(second)

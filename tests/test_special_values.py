@@ -181,8 +181,8 @@ def test_pass_for_random_values_only_is_a_wrong_result(name, referees, tmp_path)
 
 
 def test_result_says_that_no_special_values_were_drawn(referees, tmp_path):
-    graph = GRAPHS["padding"]
-    task = write_task(tmp_path / "padding", graph.task())
+    graph = GRAPHS["isfinite"]
+    task = write_task(tmp_path / "isfinite", graph.task())
     with referees_of(CONFIG.model_copy(update={"special_values": False})) as others:
         result = others("cpu").evaluate(task, graph.candidate(graph.wrong))
     assert result.status == "ok"
