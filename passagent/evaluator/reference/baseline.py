@@ -108,18 +108,13 @@ class Baseline:
         eager_us = counted(round(statistics.median(samples)), max(1, reference.repeats), host_ns) / 1e3
         return EagerGraph(subgraph.name, tuple(reference.outputs), tuple(names), eager_us)
 
-    def begin(self, subgraph: Subgraph) -> captures.KeptGraph | None:
-        """Start the worker, unless it runs, to take `subgraph` first; its graph, if Dynamo is not needed.
-
-        Raises InfrastructureError.
-        """
-        captured = captures.without_dynamo(subgraph, self._config.device)
+    def begin(self, subgraph: Subgraph) -> None:
+        """Start the worker, unless it runs, to take `subgraph` first. Raises InfrastructureError."""
         if not self._alive():
-            if captured is None:
+            if captures.without_dynamo(subgraph, self._config.device) is None:
                 self._zygote.load_dynamo()
             self._worker = self._start()
             self._outputs = Arena.create(_SPARSE)
-        return captured
 
     def turn_to(self, subgraphs: Sequence[Subgraph], dispatch: str) -> bool:
         """Forget what other tasks left, the oldest first, if all of it takes more than keeping.KEPT_BYTES.
@@ -186,12 +181,12 @@ class Baseline:
     def _draw(self, name: str, subgraph: Subgraph, dispatch: str) -> Reference:
         """Values as far beyond what was recorded as the graph allows; where eager fails there, less far."""
         captured = captures.without_dynamo(subgraph, self._config.device)
+        captured = captured or self._capture(name, subgraph, dispatch)
         values, narrowed = beyond.begin(subgraph, captured), list[str]()
         is_special = self._config.special_values
         while True:
-            graph = captured if is_special else None
             try:
-                reference = self._drawn(name, subgraph, values.subgraph, dispatch, graph)
+                reference = self._drawn(name, subgraph, values.subgraph, dispatch, captured, is_special)
             except SpecialError:
                 is_special, narrowed = False, ["no special values: eager fails on them"]
                 if self._worker is not None and self._config.device != "cpu":  # an assertion ends its context
@@ -204,27 +199,52 @@ class Baseline:
                 values = Wider(as_recorded(subgraph), ["every input: eager fails on other values"])
                 continue
             closer = beyond.closer(values, reference)
-            if captured is None:  # now it is known
-                captured = captures.KeptGraph(reference.nodes, reference.order)
-                closer = values if is_recorded(values.subgraph) else beyond.begin(subgraph, captured)
-            if closer.subgraph == values.subgraph and (graph is not None or not is_special):
+            if closer.subgraph == values.subgraph:
                 reference.narrowed = values.kept + narrowed
                 return reference
             values = closer
             reference.close()
             self.ask(worker_messages.Release(ids=[name]), self._config.timeout_s)
 
+    def _capture(self, name: str, subgraph: Subgraph, dispatch: str) -> captures.KeptGraph:
+        """Have the worker capture the graph with Dynamo on the recorded values. Raises TaskError."""
+        self.begin(subgraph)
+        assert self._outputs is not None
+        rotation = Rotation.of(subgraph)
+        with self._lease.host():
+            arena, sets = draw_sets(subgraph, subgraph, rotation, None, SET_KINDS[:1])
+        try:
+            reference = Reference(
+                name, subgraph, dispatch, arena, [*sets.values()], [*sets], rotation, [], []
+            )
+            request = reference.request(self._outputs)
+            reply = self._run(request, subgraph, (arena.fd, self._outputs.fd))
+            self.ask(worker_messages.Release(ids=[name]), self._config.timeout_s)
+        finally:
+            arena.close()
+        assert reply.nodes is not None
+        graph = captures.KeptGraph(reply.nodes, reply.order)
+        captures.keep(subgraph, self._config.device, graph)
+        return graph
+
     def _drawn(
-        self, name: str, subgraph: Subgraph, wider: Subgraph, dispatch: str, graph: captures.KeptGraph | None
+        self,
+        name: str,
+        subgraph: Subgraph,
+        wider: Subgraph,
+        dispatch: str,
+        graph: captures.KeptGraph,
+        is_special: bool,
     ) -> Reference:
-        """Draw the sets of a reference, as draw_sets does."""
+        """Draw the sets of a reference, as draw_sets does, and run eager on them."""
         rotation = Rotation.of(wider)
         with self._lease.host():
-            arena, sets = draw_sets(subgraph, wider, rotation, graph)
+            arena, sets = draw_sets(subgraph, wider, rotation, graph if is_special else None)
         drawn = (arena, [*sets.values()], [*sets])
         try:
             pace_ns = pace.kept_ns(subgraph, self._config.device, dispatch)
             reference = Reference(name, subgraph, dispatch, *drawn, rotation, [], [], pace_ns=pace_ns)
+            reference.nodes, reference.order = graph.nodes, graph.order
             self._prepare(reference)
         except BaseException:
             arena.close()
@@ -234,17 +254,11 @@ class Baseline:
     def _prepare(self, reference: Reference) -> None:
         """Have the worker take the subgraph, run it on every set, and see what refreshing inputs costs."""
         subgraph, device = reference.subgraph, self._config.device
-        captured = self.begin(subgraph)
+        self.begin(subgraph)
         assert self._outputs is not None
         begun = time.monotonic()
-        if captured is not None:
-            reference.nodes, reference.order = captured.nodes, captured.order
-        request = reference.request(self._outputs, nodes=captured is not None)
+        request = reference.request(self._outputs)
         reply = self._run(request, subgraph, (reference.arena.fd, self._outputs.fd))
-        if captured is None:
-            assert reply.nodes is not None
-            reference.nodes, reference.order = reply.nodes, reply.order
-            captures.keep(subgraph, device, captures.KeptGraph(reference.nodes, reference.order))
         reference.operators = reply.operators
         reference.dispatches, reference.operator_ns = reply.dispatches, reply.operator_ns
         reference.moved_bytes = input_bytes(subgraph)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -38,14 +39,19 @@ class SpecialError(TaskError):
 
 
 def draw_sets(
-    subgraph: Subgraph, wider: Subgraph, rotation: Rotation, graph: KeptGraph | None
+    subgraph: Subgraph,
+    wider: Subgraph,
+    rotation: Rotation,
+    graph: KeptGraph | None,
+    wanted: Sequence[str] = SET_KINDS,
 ) -> tuple[Arena, dict[str, list[Given]]]:
     """Draw the input sets: return the arena that holds them, and the sets by their kinds.
 
-    `wider`: the subgraph with what its inputs may be; `graph`: None where no special values are drawn.
+    `wider`: the subgraph with what its inputs may be; `graph`: None where no special values are
+    drawn; `wanted`: kinds of sets.
     """
     seed, more, is_small = secrets.randbits(62), secrets.randbits(62), keeping.is_small(subgraph)
-    kinds = [kind for kind in SET_KINDS if is_small or kind not in FOR_SMALL]
+    kinds = [kind for kind in wanted if is_small or kind not in FOR_SMALL]
     kinds = [kind for kind in kinds if kind in _VARIANTS or graph is not None]
 
     def drawn(kind: str) -> list[Any] | None:

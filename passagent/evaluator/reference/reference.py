@@ -79,7 +79,7 @@ class Reference:
             self.moved_bytes += tensor.nbytes if item.new else 0
             self.written_bytes += own_bytes(output) if item.new else 0
 
-    def request(self, outputs: Arena, nodes: bool = True) -> TakeGraph:
+    def request(self, outputs: Arena) -> TakeGraph:
         """The request to a worker to take it; the arenas' descriptors go with it."""
         rotation = self.rotation
         return TakeGraph(
@@ -87,7 +87,7 @@ class Reference:
             subgraph=asdict(self.subgraph) | {"path": str(self.subgraph.path)},
             dispatch=self.dispatch,
             sets=self.described,
-            nodes=self.nodes if nodes else None,
+            nodes=self.nodes or None,
             order=self.order,
             written=self.mutated,
             repeats=self.repeats,
