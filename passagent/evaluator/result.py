@@ -25,7 +25,7 @@ Status = Literal[
     "refused",
     "infrastructure",
 ]
-"""The status of a subgraph and of the whole (DESIGN 4). No fake score stands for a failure."""
+"""The status of a subgraph and of the whole. No fake score stands for a failure."""
 
 GRAVITY: list[Status] = [
     "ok",

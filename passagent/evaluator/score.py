@@ -1,7 +1,7 @@
 """From measurements to scores: tolerances, ES(t), AS, S(t) and the benchmark table's columns.
 
-The formulas are PassNet 3.5 and Appendices D-F (GraphNet 3.2 and Appendices A-C), in the form that
-DESIGN section 4 fixes where the papers' print is garbled.
+The formulas are PassNet 3.5 and Appendices D-F (GraphNet 3.2 and Appendices A-C), in one form where
+the papers' print is garbled: docs/evaluator.md states it.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def choose_model(session: Session, episode: Episode) -> str:
 
 
 def outcomes(rows: list[dict[str, Any]], prices: Mapping[str, Price | None]) -> list[Outcome]:
-    """Finished episodes, from their replies (calls.replies_before).
+    """Finished episodes, from their replies (ledger.replies_before).
 
     They cost what their replies did, in USD if every price is known, else in tokens. Failed tries are not
     counted: the choice must not depend on the weather.

@@ -1,4 +1,4 @@
-"""The clock audit (DESIGN 4): a candidate's own times must account for the time that another's clock saw.
+"""The clock audit: a candidate's own times must account for the time that another's clock saw.
 
 Eager's block beside a candidate's, timed by the same code with the same values, tells what the harness itself
 takes between the marks. What is beyond that, and beyond some slack, is hidden time, or a machine that had
