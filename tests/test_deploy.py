@@ -15,8 +15,8 @@ import packages
 import pytest
 import torch
 import torch._inductor.config as inductor_config
-from expert_cases import captured, write
 from command import call  # noqa: F401
+from expert_cases import captured, write
 from test_tasks_capture import write as write_task
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.utils import fresh_cache
