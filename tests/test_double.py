@@ -248,6 +248,13 @@ def test_a_sum_whose_terms_cancel_may_be_off_by_a_rounding_of_its_terms_whatever
         assert float(room(graph(SUMS[name]), x, y, seed=seed).min()) > 4 * torch.finfo(dtype).eps * 96**2
 
 
+def test_a_value_may_be_off_where_eager_overflows_and_float64_rests_on_last_places():
+    x = torch.tensor([[1e23, -1e23, 0.0, 0.0]])
+    scaled = graph(lambda x: x.sum(-1) * x.square().sum(-1).rsqrt() * 1e23)  # the squares overflow in float32
+    for seed in range(40):
+        assert float(room(scaled, x, seed=seed).min()) > 1e6
+
+
 @pytest.mark.parametrize("dtype", LOW)
 def test_a_sum_of_ordinary_values_is_held_to_its_tolerance(dtype):
     x, y = draw((16, 512), (512, 16), dtype=dtype)

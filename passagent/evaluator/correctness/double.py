@@ -64,6 +64,16 @@ def nudged(
     return ways
 
 
+def blurred(inputs: list[Any], seed: int) -> list[Any]:
+    """Return the inputs with narrow floats in float64, off by up to a unit in the last place they had."""
+    generator, values = torch.Generator().manual_seed(seed), copied(inputs)
+    for i, value in enumerate(inputs):
+        if isinstance(value, torch.Tensor) and value.dtype in LOW:
+            drawn = torch.rand(min(value.numel(), _DRAWN), generator=generator, dtype=torch.float64) * 2 - 1
+            values[i] = value.double() * (1 + torch.finfo(value.dtype).eps * _repeated(drawn, value))
+    return values
+
+
 def run_graph(
     graph_module: torch.fx.GraphModule, inputs: list[Any], written: Sequence[int]
 ) -> list[torch.Tensor]:
@@ -80,10 +90,14 @@ def copied(inputs: list[Any]) -> list[Any]:
 
 def _signs(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Return 1 or -1 for each element, int8, on the device: some thousands that are drawn, over and over."""
+    count = min(like.numel(), _DRAWN)
+    return _repeated(torch.randint(2, (count,), generator=generator, dtype=torch.int8) * 2 - 1, like)
+
+
+def _repeated(drawn: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return what was drawn, over and over, in the shape and on the device of `like`."""
     count = like.numel()
-    drawn = torch.randint(2, (min(count, _DRAWN),), generator=generator, dtype=torch.int8) * 2 - 1
-    drawn = drawn.to(like.device)
-    return drawn.repeat(-(-count // _DRAWN) or 1)[:count].reshape(like.shape)
+    return drawn.to(like.device).repeat(-(-count // _DRAWN) or 1)[:count].reshape(like.shape)
 
 
 class MovedSums(Mode):

@@ -1,7 +1,7 @@
 """Eager's values that are settled: on special values a difference counts only where eager would keep it.
 
 Eager is computed again on inputs that are moved by a unit in their last places, with sums that are moved by
-a rounding of their terms, and in float64, where the order of sums does not matter and nothing overflows.
+a rounding of their terms, and in float64, where nothing overflows, with and without such moves of inputs.
 Where it then gives a value of another class (NaN, an infinity, finite), or others all along a row, it judges
 nobody.
 """
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from passagent.evaluator.correctness.double import Classes, copied, in_float64, nudged, run_graph
+from passagent.evaluator.correctness.double import Classes, blurred, copied, in_float64, nudged, run_graph
 from passagent.evaluator.result import Worst
 from passagent.evaluator.score import STRICT_T, tolerance
 from passagent.sandbox.pieces import in_threads
@@ -52,9 +52,11 @@ def settle(
         exact = in_float64(graph_module, copied(inputs), written)
     is_steady = not (is_small and is_whole) or (exact is not None and rounded.counts == precise.counts)
     if exact is not None and [value.shape for value in exact] == [value.shape for value in eager]:
-        others.append(exact)
+        # what overflows in eager may rest on the last places of float64's values
+        again = in_float64(graph_module, blurred(inputs, seed), written)
+        others += [exact, exact if again is None else again]
     pairs = zip(eager, zip(*others, strict=True), strict=True)
-    return exact, [room_of(value, again, is_steady) for value, again in pairs]
+    return exact, [room_of(value, values, is_steady) for value, values in pairs]
 
 
 def room_of(eager: torch.Tensor, others: Sequence[torch.Tensor], is_steady: bool = True) -> torch.Tensor:
