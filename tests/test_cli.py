@@ -20,6 +20,7 @@ from passagent.cli.commands import delivering
 from passagent.evaluator.candidate import HELPER, HELPER_HEAD
 from passagent.evaluator.result import MANIFEST, Evaluation
 from passagent.search import setup
+from passagent.store import Store
 from passagent.view.evaluation import evaluation_text
 
 ROOT = Path(__file__).parents[1]
@@ -212,6 +213,15 @@ def test_json_is_one_object(tmp_path, task):
     assert (Path(data["best"]["path"]) / MANIFEST).is_file()
     assert bool(data["migrations"]) != bool(data["no_migration"])
     assert "island 0" in done.stderr
+
+
+def test_show_takes_digits_that_are_no_node_for_the_beginning_of_a_run(call, stored):
+    with Store.open(Path("runs")) as store:
+        row = store.rows("SELECT * FROM runs")[0] | {"id": "98765432"}
+        store.execute(f"INSERT INTO runs VALUES ({', '.join(f':{name}' for name in row)})", row)
+    assert json.loads(call("show", "987654", "--json")[1])["run"] == "98765432"
+    assert json.loads(call("show", "1", "--json")[1])["node"] == 1
+    assert call("show", "987655")[0] == 2
 
 
 def test_runs_show_and_best(call, stored, recorded, tmp_path):

@@ -56,7 +56,11 @@ def show(what: str, number: int | None, part: Part | None, runs_dir: str, as_jso
         return
     with Store.open(runs_dir, create=False) as store:
         node, episode = None, None
-        is_run = store.rows("SELECT 1 FROM runs WHERE id = :name", {"name": what})
+        is_run = store.rows(
+            "SELECT 1 FROM runs WHERE id = :name OR (substr(id, 1, length(:name)) = :name "
+            "AND NOT EXISTS (SELECT 1 FROM nodes WHERE CAST(nodes.id AS TEXT) = :name))",
+            {"name": what},
+        )
         if what.isdecimal() and number is None and not is_run:
             node = nodes.get_node(store, int(what))
             run = runs.get_run(store, node.run_id)
