@@ -186,7 +186,7 @@ class Baseline:
         is_special = self._config.special_values
         while True:
             try:
-                reference = self._drawn(name, subgraph, values.subgraph, dispatch, captured, is_special)
+                reference = self._drawn(subgraph, values.subgraph, dispatch, captured, is_special)
             except SpecialError:
                 is_special, narrowed = False, ["no special values: eager fails on them"]
                 if self._worker is not None and self._config.device != "cpu":  # an assertion ends its context
@@ -229,7 +229,6 @@ class Baseline:
 
     def _drawn(
         self,
-        name: str,
         subgraph: Subgraph,
         wider: Subgraph,
         dispatch: str,
@@ -237,7 +236,7 @@ class Baseline:
         is_special: bool,
     ) -> Reference:
         """Draw the sets of a reference, as draw_sets does, and run eager on them."""
-        rotation = Rotation.of(wider)
+        name, rotation = _key(subgraph, dispatch), Rotation.of(wider)
         with self._lease.host():
             arena, sets = draw_sets(subgraph, wider, rotation, graph if is_special else None)
         drawn = (arena, [*sets.values()], [*sets])
