@@ -32,7 +32,7 @@ class StubOwner:
 
     pid = None
 
-    def __init__(self, device: Device, config: EvaluatorConfig, cores: list[int], tell: Any = None) -> None:
+    def __init__(self, device: Device, config: EvaluatorConfig, cores: list[int], notify: Any = None) -> None:
         self.device = device
 
     async def ask(self, request: dict[str, Any]) -> Any:

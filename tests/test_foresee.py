@@ -12,6 +12,7 @@ from stub_worker import facts
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
+from passagent.evaluator import captures
 from passagent.evaluator.fleet import contents
 from passagent.evaluator.fleet.host import Host
 from passagent.evaluator.hardware.devices import Device
@@ -75,6 +76,8 @@ def counted(monkeypatch):
 
 def test_what_was_foreseen_is_recorded_once_and_judged_as_ever(task, counted, monkeypatch):
     loaded = load_task(task)
+    for subgraph in loaded.subgraphs:
+        captures.graph_of(subgraph, "cpu")  # what is not captured yet is not recorded ahead
     one, two, three = (tiny.candidate(NUMBERED.format(number=number)) for number in range(3))
     refused = tiny.candidate("    return a * torch.sigmoid(a) + b\n")
     with Referee(CONFIG) as judge:

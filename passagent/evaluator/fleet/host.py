@@ -156,7 +156,7 @@ class Host:
             owner = self._owners.get((session, device.name))
             if owner is None:
                 notify = partial(self._note, session, device.name)
-                owner = self._make_owner(device.device, config, self._cores[device.name], tell=notify)
+                owner = self._make_owner(device.device, config, self._cores[device.name], notify=notify)
                 self._owners[session, device.name] = owner
             try:
                 return self._fit(await owner.ask(request))

@@ -49,7 +49,7 @@ class RefereeProcess:
         ahead: StartedReferee | None = None,
         notify: Callable[[str], None] = log.warning,
     ) -> None:
-        """`tell` gets the lines for people that come before an answer."""
+        """`notify` gets the lines for people that come before an answer."""
         self.device, self._config, self._cores, self._ahead = device, config, cores, ahead
         self._tell = notify
         self._started: StartedReferee | None = None
