@@ -3,7 +3,6 @@
 The exit codes are those of the command line: 0 done, 1 failed, 2 usage, 130 interrupted.
 """
 
-EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
