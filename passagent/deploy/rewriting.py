@@ -179,7 +179,7 @@ def _copies(
     copies: Copies = {}
     outputs = outputs if len(examples) > 1 else [outputs]
     for number, (output, like) in enumerate(zip(outputs, examples, strict=True)):
-        if layout_of(output) == layout_of(like):
+        if not _is_symbolic(like.stride()) and layout_of(output) == layout_of(like):
             continue
         order = sorted(range(like.dim()), key=lambda dim: -int(like.stride(dim)))
         back = sorted(range(like.dim()), key=order.__getitem__)
@@ -209,8 +209,8 @@ def _call_method(node: fx.Node, behind: fx.Node, name: str, *args: int) -> fx.No
     return call
 
 
-def _is_symbolic(value: torch.Tensor) -> bool:
-    return any(isinstance(size, torch.SymInt) for size in (*value.shape, *value.stride()))
+def _is_symbolic(sizes: Sequence[Any]) -> bool:
+    return any(isinstance(size, torch.SymInt) for size in sizes)
 
 
 def _constants(skeleton: dict[str, Any]) -> str:
@@ -227,7 +227,8 @@ def _unfit(operator: PlannedOperator, values: Sequence[Any]) -> str:
     device = next((value.device.type for value in values if value.device.type != operator.device), None)
     if device is not None:
         return f"was measured on {operator.device}, a tensor is on {device}"
-    symbolic = next((n for n, value in enumerate(values) if _is_symbolic(value)), None)
+    sizes = [(*value.shape, *value.stride()) for value in values]
+    symbolic = next((number for number, these in enumerate(sizes) if _is_symbolic(these)), None)
     if symbolic is not None:
         return f"a size or stride of tensor {symbolic} is symbolic"
     key = operator.key_of(values)
@@ -237,12 +238,15 @@ def _unfit(operator: PlannedOperator, values: Sequence[Any]) -> str:
 
 
 def _strided(operator: PlannedOperator, values: Sequence[Any]) -> list[int]:
-    """The tensors of a call that was measured, but for these, which were contiguous."""
+    """The tensors of a call that was measured, but for these, which were contiguous.
+
+    Dynamo makes strides symbolic when it compiles a function again for others: a copy has known ones.
+    """
     if not all(isinstance(value, torch.Tensor) and value.device.type == operator.device for value in values):
         return []
-    if any(map(_is_symbolic, values)):
+    if any(_is_symbolic(value.shape) for value in values):
         return []
-    layouts = [layout_of(value) for value in values]
+    layouts = [None if _is_symbolic(value.stride()) else layout_of(value) for value in values]
     contiguous = [layout_of(value.new_empty(value.shape, device="meta")) for value in values]
     differing = [
         [n for n, layout in enumerate(key) if layout is not None and layout != layouts[n]]
