@@ -35,11 +35,9 @@ class EvaluatorConfig(_Section):
     """Whose devices: `local`, workers (`http://HOST:PORT,...`), or `ray[://ADDRESS]` (docs/cluster.md)."""
     token_file: str | None = None
     """The file with the token of HTTP workers."""
-    dispatch: Literal["direct", "dynamo", "graph", "python"] = "direct"
-    """How the rewritten graph is called: itself, behind torch.compile's guards, without the host's share, or
-    by the pass's own Python. All but `python` call a plan: what the host code decided once, in another
-    process. `graph` replays a CUDA graph on a GPU; on the CPU what dispatching takes is subtracted, an
-    estimate. `python` is for authors whom you trust: it does not defend itself against host code."""
+    dispatch: Literal["direct", "dynamo", "graph"] = "direct"
+    """How the rewritten graph is called: itself, behind torch.compile's guards, or without the host's share.
+    `graph` replays a CUDA graph on a GPU; on the CPU what dispatching takes is subtracted, an estimate."""
     reference: Literal["eager", "inductor"] = "eager"
     """`inductor`: a candidate is timed against torch.compile's default, too, and each subgraph has
     `vs_reference`. Correctness, speedup and AS are relative to eager in either case."""
@@ -57,9 +55,6 @@ class EvaluatorConfig(_Section):
     """Half the width of the speedup's 95% interval that is good enough, relative."""
     unstable: float = Field(0.05, gt=0)
     """A subgraph whose interval stays wider than this (half its width, relative) is marked unstable."""
-    protocol: Literal["paired", "passbench"] = "paired"
-    """`paired`: both sides in turn, fresh values for every call. `passbench`: the paper's, with one set of
-    values, the candidate's trials first and eager's after, behind torch.compile's guards."""
     threads: int | None = Field(None, ge=1)
     """OpenMP threads of both sides; None: all cores but the referee's. With fewer a CPU judges several."""
     timeout_s: float = Field(120.0, gt=0)
@@ -76,21 +71,6 @@ class EvaluatorConfig(_Section):
     """All passes of a candidate must share one `replacement_func` (PassBench)."""
     special_values: bool = True
     """Outputs must be right on special values, too (docs/evaluator.md). `false` is for the paper's table."""
-    host_extensions: bool = False
-    """Allow load_inline, ctypes and the like, for an author whom you trust: the candidate's worker then has
-    no sandbox, and every result says so. Implies `dispatch: python`."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _run_python(cls, data: Any) -> Any:
-        """Set `dispatch: python` where a pass's host code is needed in timed calls."""
-        if isinstance(data, dict) and (data.get("host_extensions") or data.get("protocol") == "passbench"):
-            data = data | {"dispatch": "python"}
-            if data.get("isolation", "sandboxed") != "sandboxed":
-                raise ValueError("isolation: in-process replays plans; dispatch: python has none")
-            if data.get("protocol") == "passbench" and data.get("reference", "eager") != "eager":
-                raise ValueError("protocol: passbench has reference: eager")
-        return data
 
     @model_validator(mode="after")
     def _can_capture(self) -> EvaluatorConfig:

@@ -323,9 +323,6 @@ class EvalOptions(EvaluatorOptions, StoreOptions, total=False):
 
     pass_dir: Annotated[str | None, Option("The candidate.", shown="TASK/pass_dir")]
     fresh: Annotated[bool, Option("Measure, whatever the store knows of it.")]
-    strict_passbench: Annotated[
-        bool, Option("Measure by the paper's protocol, for comparison with published tables.")
-    ]
     reward: Annotated[
         str | None, Option("Write the reward of PassEnv here: reward.txt and evaluation.json.", metavar="DIR")
     ]

@@ -149,8 +149,6 @@ def test_in_full_four_pairs_of_workers_time_a_candidate_on_a_gpu():
     for config, graphs, pairs in ((on_gpu, 2, [4, 2, 1]), (on_gpu, 3, [4, 1, 1]), (CONFIG, 3, [2, 2, 2])):
         assert [effort.pairs_of(config, "direct", bar, graphs) for bar in (None, 1.2, 0.0)] == pairs
     assert [effort.pairs_of(on_gpu, "dynamo", bar, 2) for bar in (None, 1.2)] == [4, 1]
-    strict = on_gpu.model_copy(update={"protocol": "passbench"})
-    assert effort.pairs_of(strict, "dynamo", None, 2) == 1
 
 
 def test_an_honest_candidate_that_is_suspected_of_hiding_time_is_cleared(referee, task, monkeypatch):
@@ -448,22 +446,6 @@ def test_wrong_subgraphs_are_timed_only_beside_a_right_one(referee, task):
     assert (some.status, some.timing) == ("wrong_result", "wall")
     assert [graph.status for graph in some.graphs] == ["ok", "ok", "wrong_result"]
     assert all(graph.not_timed is None and graph.speedup for graph in some.graphs)
-
-
-def test_the_strict_protocol_of_passbench(judging_by, task):
-    assert (EvaluatorConfig().warmups, EvaluatorConfig().trials) == (25, 100)
-    referee = judging_by(EvaluatorConfig(protocol="passbench", timeout_s=30, memory_gb=6))
-    kept = referee._baseline._kept
-    referee._baseline._forget(list(kept))
-    result = referee.evaluate(task, candidate())
-    assert {one.dispatch for one in kept.values()} == {"dynamo"}
-    assert (result.status, result.dispatch, result.protocol["kind"]) == ("ok", "python", "passbench")
-    assert (result.protocol["warmups"], result.protocol["trials"]) == (25, 100)
-    for graph in result.graphs:
-        assert graph.blocks == [100]
-        assert len(graph.eager_samples_ms) == len(graph.compiled_samples_ms) == 100
-        assert graph.speedup.e2e == pytest.approx(graph.eager_ms / graph.compiled_ms)
-        assert graph.speedup.low == graph.speedup.e2e == graph.speedup.high
 
 
 def test_eager_in_a_candidates_place(referee, task):

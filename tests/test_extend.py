@@ -130,10 +130,6 @@ def test_a_target_refuses_kernels(tmp_path, monkeypatch):
         ({"evaluator.target": f"{HERE}.target:Two"}, "examples.extend.target has no 'Two'"),
         ({"evaluator.target": f"{HERE}.stop:FirstCorrect"}, "has no 'prompt'; it needs prompt, admits, "),
         ({"evaluator.target": "passagent.evaluator.target:Cuda"}, "is for cuda, and the device is cpu"),
-        (
-            {"evaluator.target": f"{HERE}.target:OneThread", "evaluator.dispatch": "python"},
-            "looks at the kernels of plans; with dispatch: python there are none",
-        ),
     ],
 )
 def test_a_target_that_cannot_be_one_is_told_before_anything_begins(settings, said, monkeypatch, searched):

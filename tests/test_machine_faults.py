@@ -28,9 +28,8 @@ from passagent.config import EvaluatorConfig
 from passagent.data.bench import measure
 from passagent.errors import InfrastructureError, MachineFault, TaskError
 from passagent.evaluator.result import MANIFEST, Candidate
-from passagent.evaluator.runner import kernel_builds
-from passagent.evaluator.runner.build_requests import ModuleBuild
 from passagent.evaluator.service.pool import EvaluatorPool
+from passagent.kernels import launch
 from passagent.search import candidates
 from passagent.store import Store
 from passagent.system import faults, machine_memory
@@ -177,8 +176,9 @@ def test_a_cache_that_cannot_be_written_ends_a_run_and_charges_no_candidate(
 
 def test_a_read_only_cache_is_named(read_only_disk, monkeypatch):
     monkeypatch.setenv("PASSAGENT_CACHE", str(read_only_disk))
-    with pytest.raises(MachineFault, match=r"cannot be used \(read-only file system\).*PASSAGENT_CACHE"):
-        kernel_builds.answer(ModuleBuild(kind="launch"))
+    words = r"cannot be used \(read-only file system\).*PASSAGENT_CACHE"
+    with pytest.raises(MachineFault, match=words), faults.named("building a kernel"):
+        launch.build()
     with pytest.raises(MachineFault, match="read-only file system"):
         faults.check_places()
 

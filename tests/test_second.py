@@ -7,7 +7,7 @@ import signal
 import threading
 
 import pytest
-from tiny import HONEST, KERNEL, candidate, write_task
+from tiny import KERNEL, candidate, write_task
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
@@ -98,10 +98,15 @@ def test_a_rule_that_only_the_second_worker_saw_broken_counts(referee, task, mon
     assert [(one.rule, one.file) for one in result.violations] == [("delegated", "Fused.py")]
 
 
+def hanging(types=""):
+    """A kernel that never ends, for values of some types or all."""
+    endless = f"for (volatile int k = 0; {types}k < 2;) {{}}"
+    return candidate(setup=KERNEL.replace("const float x", f"{endless}\n    const float x"))
+
+
 def test_a_second_worker_that_hangs_ends_with_the_first(referee, task, monkeypatch):
-    loop = KERNEL.replace("const float x", "for (volatile int k = 0; k < 2;) {}\n    const float x")
-    monkeypatch.setattr(referee, "config", CONFIG.model_copy(update={"timeout_s": 4.0, "dispatch": "python"}))
-    assert referee.evaluate(task, candidate(HONEST, loop)).status == "timeout"
+    monkeypatch.setattr(referee, "config", CONFIG.model_copy(update={"timeout_s": 4.0}))
+    assert referee.evaluate(task, hanging()).status == "timeout"
     monkeypatch.setattr(referee, "config", CONFIG)
     assert referee.evaluate(task, candidate()).status == "ok"
 
@@ -124,11 +129,8 @@ def test_a_worker_lost_beside_another_is_nobodys_fault(op, referee, task, one_pa
 
 
 def test_of_two_workers_one_that_hangs_ends_the_evaluation(referee, task, one_pair, monkeypatch):
-    hangs = (
-        "    if a.dtype == torch.bfloat16:\n        n = 0\n        while True:\n            n += 1\n" + HONEST
-    )
-    monkeypatch.setattr(referee, "config", CONFIG.model_copy(update={"timeout_s": 4.0, "dispatch": "python"}))
-    assert referee.evaluate(task, candidate(hangs)).status == "timeout"
+    monkeypatch.setattr(referee, "config", CONFIG.model_copy(update={"timeout_s": 4.0}))
+    assert referee.evaluate(task, hanging("sizeof(T) == 4 && ")).status == "timeout"
     monkeypatch.setattr(referee, "config", CONFIG)
     assert referee.evaluate(task, candidate()).status == "ok"
 

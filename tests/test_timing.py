@@ -33,7 +33,6 @@ from passagent.evaluator.runner.samples import Samples, Timing
 from passagent.evaluator.timing import clocks, timing, turns
 from passagent.evaluator.timing.copying import charge
 from passagent.evaluator.timing.estimate import interval, line, log_ratios, ratio
-from passagent.evaluator.timing.passbench import measure_passbench
 from passagent.evaluator.timing.timing import (
     TimedCallError,
     TimedPair,
@@ -783,24 +782,6 @@ def test_a_side_does_not_wait_for_one_that_failed(candidate, eager, error):
             )
         )
     assert time.monotonic() - begun < lockstep._PATIENCE_S / 4
-
-
-def test_passbenchs_protocol():
-    log = []
-    config = CONFIG.model_copy(update={"protocol": "passbench", "warmups": 25, "trials": 100})
-    few = reference(mutated=[1])
-    measured = measure_passbench(
-        Scripted("candidate", log, per_call_ns=10_000), Scripted("eager", log), few, config
-    )
-    assert [(name, len(message.windows)) for name, message in log] == [
-        ("candidate", 25), ("candidate", 100), ("eager", 25), ("eager", 100),
-    ]  # fmt: skip
-    assert {tuple(windows) for _, message in log for windows in message.windows} == {(0, 0, 0)}
-    assert {tuple(message.often) for _, message in log} == {(1,)}  # what eager writes is written again
-    assert [len(block) for block in measured.compiled.blocks] == [100]
-    medians = [float(np.median(side.e2e)) for side in (measured.eager, measured.compiled)]
-    assert measured.speedup == pytest.approx(medians[0] / medians[1])
-    assert measured.low == measured.high == measured.speedup
 
 
 def test_one_file_descriptor_of_a_turn_per_side():

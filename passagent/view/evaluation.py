@@ -32,8 +32,6 @@ def evaluation_text(evaluation: Evaluation) -> str:
     parts.append(evaluation.stopped_early or "")
     if evaluation.edited:
         parts.append(f"edited, not as recorded: {', '.join(evaluation.edited)}")
-    if evaluation.dispatch == "python" and evaluation.timing == "wall":
-        parts.append("the pass's Python ran in every call: nothing defends these figures against it")
     parts += [violations_text(evaluation.violations, {})] if evaluation.violations else []
     parts += failures([graph for graph in evaluation.graphs if graph.status != "refused"], {})
     if evaluation.error and not any(evaluation.error in part for part in parts):

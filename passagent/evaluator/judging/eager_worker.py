@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from passagent.config import EvaluatorConfig
 from passagent.errors import TaskError
 from passagent.evaluator.reference.keeping import are_too_many
-from passagent.evaluator.reference.reference import Reference, load_request, run_request
+from passagent.evaluator.reference.reference import Reference, run_request
 from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, failed, lost
 from passagent.evaluator.runner.process import Answer, Worker
-from passagent.evaluator.runner.worker_messages import R, Release, Request
+from passagent.evaluator.runner.worker_messages import Load, R, Release, Request
 from passagent.sandbox.channel import Arena
 
 USES = 8
@@ -47,7 +47,7 @@ class EagerWorker:
         self.uses = 0
         self._task_key = ""
         self._held: dict[str, _HeldSubgraph] = {}
-        self.ask(load_request(None, config, compiler), self._timeout_s)
+        self.ask(Load(plans=None, compiler=compiler, device=config.device), self._timeout_s)
 
     def serve(self, task_key: str) -> None:
         """One more evaluation begins; the graphs of another task are forgotten."""

@@ -51,9 +51,7 @@ class Allowance:
 
 def dispatch_of(config: EvaluatorConfig, subject: Subject | None = None) -> str:
     """How graphs are called, eager's and a subject's: `direct`, `dynamo` or `graph`."""
-    if config.protocol == "passbench" or (is_compiled(subject) and config.dispatch != "graph"):
-        return "dynamo"
-    return "direct" if config.dispatch == "python" else config.dispatch
+    return "dynamo" if is_compiled(subject) and config.dispatch != "graph" else config.dispatch
 
 
 def pairs_of(config: EvaluatorConfig, dispatch: str, bar: float | None, graphs: int) -> int:
@@ -62,8 +60,6 @@ def pairs_of(config: EvaluatorConfig, dispatch: str, bar: float | None, graphs: 
     A search's best are measured again, so one pair tells it what it has while there is nothing to beat, or
     where many subgraphs average it out.
     """
-    if config.protocol == "passbench":
-        return 1
     if config.device != "cpu" and bar is None:
         return PAIRS_IN_FULL
     if dispatch == "dynamo":

@@ -46,7 +46,6 @@ from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, last_l
 from passagent.evaluator.target import uses_triton
 from passagent.evaluator.timing import clocks
 from passagent.evaluator.timing.estimate import typical_ns
-from passagent.evaluator.timing.passbench import measure_passbench
 from passagent.evaluator.timing.timing import PATIENCE, TimedCallError, TimedPair, Timing, measure, together
 from passagent.sandbox import tools
 from passagent.tasks.reader import Subgraph, Task
@@ -86,7 +85,6 @@ class Judging:
         self._is_candidate = isinstance(subject, Candidate)
         self.stopped_early: str | None = None
         self.interpreter = False
-        self.passbench = self.config.protocol == "passbench"
         self.dispatch = effort.dispatch_of(config, subject)
         self.graphs = [blank(subgraph, "ok") for subgraph in task.subgraphs]
         self.violations: list[Violation] = []
@@ -201,8 +199,7 @@ class Judging:
                 if result.passes_from_t is not None:
                     timings = self._timings[result.name]
                     pace_ns = self._paces.get(result.name)
-                    whole = timings[0] if self.passbench else together(timings, self.config, pace_ns)
-                    fill_times(result, whole)
+                    fill_times(result, together(timings, self.config, pace_ns))
             if pair >= effort.PAIRS:
                 self.workers.eager.end(pair)
             if pair + 1 < self.pairs:
@@ -342,7 +339,7 @@ class Judging:
             self._eager = self.workers.eager.replace(self._eager, self.task.key)
             self._time(self._ready(lane), subgraph, result, is_repeat=True)
             return
-        if not self.passbench and reference.pace_ns is None:
+        if reference.pace_ns is None:
             eager_ns = typical_ns(timing.eager.counted)
             reference.pace_ns = pace.keep(subgraph, self.config.device, self.dispatch, eager_ns)
         self._paces[result.name] = reference.pace_ns
@@ -381,24 +378,20 @@ class Judging:
         try:
             with self.workers.quiet, self._comparisons.finished():
                 with self._lease.exclusive() as share:
-                    if self.passbench:
-                        timing = measure_passbench(side, self._eager, reference, self.config, share)
-                    else:
-                        # Who stays under the bar is seen at a glance.
-                        is_first = self.bar is not None and result.name not in self._timings
-                        pair = TimedPair(
-                            side,
-                            self._eager,
-                            timed_reference,
-                            checks.verify,
-                            checks.surprise,
-                            effort.part_of(self.config, self.dispatch, self.bar, len(self.graphs)),
-                            1 if is_first else PATIENCE,
-                            share,
-                        )
-                        timing = measure(pair)
-                if not self.passbench:
-                    checks.finish(is_whole=not (timing.is_slow and result.name in self._timings))
+                    # Who stays under the bar is seen at a glance.
+                    is_first = self.bar is not None and result.name not in self._timings
+                    pair = TimedPair(
+                        side,
+                        self._eager,
+                        timed_reference,
+                        checks.verify,
+                        checks.surprise,
+                        effort.part_of(self.config, self.dispatch, self.bar, len(self.graphs)),
+                        1 if is_first else PATIENCE,
+                        share,
+                    )
+                    timing = measure(pair)
+                checks.finish(is_whole=not (timing.is_slow and result.name in self._timings))
         except TimedCallError as failure:
             raise_for(failure.error)
             raise

@@ -18,12 +18,12 @@ from passagent.evaluator.judging.effort import Allowance
 from passagent.evaluator.judging.recorder import Prepared
 from passagent.evaluator.judging.replies import checked, outputs_of, refuse_copies, refuse_kept
 from passagent.evaluator.judging.verdict import Failed, Refused, blank
-from passagent.evaluator.reference.reference import Reference, load_request, run_request
+from passagent.evaluator.reference.reference import Reference, run_request
 from passagent.evaluator.result import Candidate, GraphResult, Mismatch, Subject, Violation
 from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, last_line
 from passagent.evaluator.runner.fresh import Draw
 from passagent.evaluator.runner.process import Answer, Worker
-from passagent.evaluator.runner.worker_messages import Audit, R, Release, Request
+from passagent.evaluator.runner.worker_messages import Audit, Load, R, Release, Request
 from passagent.evaluator.worker_text import plain
 from passagent.sandbox.channel import Arena
 from passagent.tasks.graphio import load_graph
@@ -50,7 +50,7 @@ class LoadedWorker:
     def __init__(
         self, worker: Worker, subject: Subject, config: EvaluatorConfig, prepared: Prepared | None = None
     ) -> None:
-        """`prepared`: the plans of a candidate whose Python does not run in the worker."""
+        """`prepared`: a candidate's plans."""
         self.worker, self._subject, self._config = worker, subject, config
         self._prepared = prepared
         self._allowance = Allowance(math.inf) if prepared is None else prepared.allowance
@@ -59,11 +59,10 @@ class LoadedWorker:
 
     def load(self) -> None:
         """Have the worker load the subject."""
-        files = self._subject.files if isinstance(self._subject, Candidate) else None
         compiler = None if isinstance(self._subject, Candidate) else self._subject
         try:
             plans = self._prepared.plans.data() if self._prepared is not None else None
-            self.ask(load_request(None if plans else files, self._config, compiler, plans))
+            self.ask(Load(plans=plans, compiler=compiler, device=self._config.device))
         except WorkerDied as death:
             if death.killed_from_outside:
                 raise

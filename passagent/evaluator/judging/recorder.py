@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from passagent.config import EvaluatorConfig
-from passagent.errors import InfrastructureError, UsageError
+from passagent.errors import InfrastructureError, MachineFault, UsageError
 from passagent.evaluator import captures
 from passagent.evaluator.candidate import PLAN
 from passagent.evaluator.hardware.leases import DeviceLease
@@ -27,11 +27,11 @@ from passagent.evaluator.judging.library_operators import taken_from_the_library
 from passagent.evaluator.judging.verdict import Failed, Refused
 from passagent.evaluator.reference.baseline import Baseline
 from passagent.evaluator.result import Candidate, Mismatch, Violation
-from passagent.evaluator.runner import kernel_builds
 from passagent.evaluator.runner.planned import Plans
 from passagent.evaluator.target import target_of, uses_triton
 from passagent.evaluator.worker_text import plain
-from passagent.kernels.source_errors import KernelRefused
+from passagent.kernels import build
+from passagent.kernels.source_errors import KernelBuildError, KernelRefused
 from passagent.plan import artefact, record, recorder_process
 from passagent.plan.check import PlanError, Steps, check
 from passagent.plan.compile import Built, PlanBuildError, compile_plan, told
@@ -83,8 +83,7 @@ class Recorder:
     def __init__(self, config: EvaluatorConfig, lease: DeviceLease) -> None:
         self._config, self._lease = config, lease
         self._facts = device_facts(config.device)
-        records = config.dispatch != "python"
-        self._process = recorder_process.start() if records else None  # it imports torch while others do
+        self._process = recorder_process.start()  # it imports torch while others do
         self._recording = threading.Lock()
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="next")
         self._next: tuple[Candidate, list[Subgraph], Future[Prepared | None]] | None = None
@@ -92,12 +91,7 @@ class Recorder:
     def close(self) -> None:
         """End the process that recordings are forked from."""
         self._beside.shutdown(cancel_futures=True)
-        self._end_process()
-
-    def _end_process(self) -> None:
-        if self._process is not None:
-            fork_server.end(self._process)
-            self._process = None
+        fork_server.end(self._process)
 
     def begin(self, candidate: Candidate, subgraphs: Sequence[Subgraph]) -> None:
         """Begin to prepare a candidate, in place of another one that was begun and not asked for."""
@@ -200,7 +194,7 @@ class Recorder:
 
         with self._lease.host(), faults.named("building a kernel"):
             if any(kernel.kind == "cpp" for plan in plans.values() for kernel in plan.kernels.values()):
-                kernel_builds.prepare_cpp()
+                _prepare_headers()
             end = time.monotonic() + allowance.left_s
             with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="build") as pool:
                 outcomes = list(pool.map(build, plans.values()))
@@ -211,8 +205,8 @@ class Recorder:
         self, candidate: Candidate, subgraphs: list[RecordedSubgraph], device: str, allowance: Allowance
     ) -> Recorded:
         with self._recording, self._lease.host():
-            if self._process is None or self._process.process.poll() is not None:
-                self._end_process()
+            if self._process.process.poll() is not None:
+                fork_server.end(self._process)
                 self._process = recorder_process.start()
             begun, options = time.monotonic(), (self._facts, self._config.single_replacement_func)
             answer = record.record(self._process, candidate, subgraphs, device, *options)
@@ -231,6 +225,16 @@ class Recorder:
             reference = baseline.reference(subgraph, "direct")
             graph = captures.KeptGraph(reference.nodes, reference.order)
         return record.seen(subgraph, graph, device)
+
+
+def _prepare_headers() -> None:
+    """Make what every C++ kernel includes. Raises MachineFault: no text of a candidate's is in it."""
+    try:
+        build.prepare()
+    except KernelBuildError as error:
+        faults.check_places()
+        why = " ".join(str(error).split())[:300]
+        raise MachineFault(f"C++ kernels cannot be built on this machine: {why}") from error
 
 
 def _unmatched(answer: Recorded | Refusal, more: str = "") -> dict[str, Failed]:

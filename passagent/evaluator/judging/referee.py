@@ -76,7 +76,6 @@ class Referee:
         self._baseline.begin(first)  # while it works, Triton is imported for the other workers
         self._prepare_workers(dispatch)
         self._baseline.reference(first, dispatch)
-        self.workers.prepare_builds()
         elements = 0
         for subgraph in others:
             elements += sum(meta.numel for meta in subgraph.inputs)
@@ -88,7 +87,7 @@ class Referee:
         """Begin on what may be evaluated next, from another thread: where the host has cores to spare, it is
         recorded and built during the current measurement.
         """
-        if self.config.dispatch != "python" and has_room(self.config.device):
+        if has_room(self.config.device):
             self._recorder.begin(candidate, task.subgraphs)
 
     def describe(self, task: Task, seconds: float) -> list[EagerGraph]:
@@ -108,7 +107,7 @@ class Referee:
         is_inside = self.config.isolation == "in-process" and self.config.device == "cpu"
         if is_inside and isinstance(subject, Candidate) and uses_triton(subject):
             raise UsageError("Triton's interpreter takes a process of its own: use isolation: sandboxed")
-        if isinstance(subject, Candidate) and self.config.dispatch != "python":
+        if isinstance(subject, Candidate):
             recorded = self.record(task, subject)
             if isinstance(recorded, Evaluation):
                 return recorded
@@ -155,11 +154,9 @@ class Referee:
     def outline(self, task: Task, candidate: Candidate) -> Evaluation | list[str]:
         """The candidate's plans on `task`, each in a few lines; its evaluation if there are none.
 
-        With `dispatch: python` there are no plans: []. Raises as `evaluate` does.
+        Raises as `evaluate` does.
         """
         self._check_room(task)
-        if self.config.dispatch == "python":
-            return []
         prepared = self.record(task, candidate)
         return prepared if isinstance(prepared, Evaluation) else prepared.outline()
 

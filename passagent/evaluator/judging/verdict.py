@@ -27,7 +27,6 @@ from passagent.evaluator.runner import hostless
 from passagent.evaluator.runner.worker_messages import Error, ReportedViolation
 from passagent.evaluator.sizes import ERROR, MESSAGE
 from passagent.evaluator.timing import estimate
-from passagent.evaluator.timing.passbench import OF_PASSBENCH
 from passagent.evaluator.timing.timing import Timing
 from passagent.evaluator.worker_text import plain, shortened
 from passagent.sandbox.environment import describe, evaluator_version, worker_threads
@@ -76,11 +75,8 @@ class Failed(Exception):
 
 
 def raise_for(error: Error) -> None:
-    """Raise Refused or Failed for a worker's explanation of an exception."""
-    message = plain(error.message[:ERROR])
-    if error.violation is not None:
-        raise Refused([violation_of(error.violation)])
-    kind = error.kind
+    """Raise Failed for a worker's explanation of an exception."""
+    message, kind = plain(error.message[:ERROR]), error.kind
     is_status = kind in get_args(Status) and kind not in ("ok", "infrastructure")
     raise Failed(kind if is_status else "runtime_error", message)  # type: ignore[arg-type]
 
@@ -151,7 +147,6 @@ def conclude(task: Task, subject: Subject, config: EvaluatorConfig, findings: Fi
     correct = [graph.speedup.e2e if graph.status == "ok" and graph.speedup else None for graph in graphs]
     right = [s for s in correct if s is not None]
     vs_reference = [graph.vs_reference.e2e for graph in graphs if graph.status == "ok" and graph.vs_reference]
-    passbench = config.protocol == "passbench"
     return Evaluation(
         task=task.name,
         candidate=subject.key if isinstance(subject, Candidate) else subject,
@@ -173,18 +168,17 @@ def conclude(task: Task, subject: Subject, config: EvaluatorConfig, findings: Fi
         gmean_vs_reference=score.geometric_mean(vs_reference) if vs_reference else None,
         protections=findings.protections,
         protocol={
-            "kind": config.protocol,
             "warmups": config.warmups,
             "trials": config.trials,
             "max_trials": config.max_trials,
             "budget_s": config.budget_s,
-            "order": "candidate, then eager" if passbench else "both sides in turn",
+            "order": "both sides in turn",
             "pairs_of_workers": max((len(graph.pairs) for graph in graphs), default=0),
-            "values": "one set" if passbench else "fresh for every call",
+            "values": "fresh for every call",
             "host": hostless.protocol(config.dispatch, config.device),
             "reference": config.reference,
             "l2": "warm: inputs are written just before the call",
-            "estimator": OF_PASSBENCH if passbench else estimate.NAME,
+            "estimator": estimate.NAME,
             "interval": "bootstrap over pairs of blocks, 95%",
             "malloc": "freed memory is kept",
             "b": config.b,

@@ -12,8 +12,7 @@ from passagent.evaluator.compilers import is_compiled
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.judging.eager_worker import EagerWorkers
 from passagent.evaluator.judging.effort import spares_of
-from passagent.evaluator.result import Candidate, Subject
-from passagent.evaluator.runner import kernel_builds
+from passagent.evaluator.result import Subject
 from passagent.evaluator.runner.process import Worker, Zygote, answered
 from passagent.evaluator.runner.starting import Started
 from passagent.evaluator.runner.thread_worker import InsideZygote
@@ -44,7 +43,6 @@ class Workers:
         self.compiled = EagerWorkers(functools.partial(self.take, "inductor", False), config, "inductor")
         self._interpreter: Zygote | None = None
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="spare-worker")
-        self._building = ThreadPoolExecutor(1, thread_name_prefix="builds")
         if config.device == "cpu":
             # once for a compiler; a kernel's build reports what fails here
             self._ahead.submit(self._prepare_headers)
@@ -57,19 +55,12 @@ class Workers:
         if missing:
             self._ahead.submit(self._fork_in_quiet, missing)
 
-    def prepare_builds(self) -> None:
-        """Begin, on a GPU, what the first kernel's build takes once: beside all else, its host has cores."""
-        if self._config.device != "cpu":
-            self._building.submit(kernel_builds.prepare)
-
     def take(self, subject: Subject, interpreter: bool) -> Worker:
         """A worker for `subject`, a spare one if it is of the kind; `interpreter`: of Triton's kernels."""
         if is_compiled(subject):
             compiled = cache_dir() / "inductor"
             compiled.mkdir(parents=True, exist_ok=True)
             return self.zygote.fork(None, sandboxed=False, compiled=compiled)
-        if isinstance(subject, Candidate) and self._config.host_extensions:
-            return self.zygote.fork(None, sandboxed=False)  # it runs compilers itself
         if interpreter:
             if self._interpreter is None:
                 self._interpreter = Zygote(
@@ -90,7 +81,6 @@ class Workers:
     def close(self) -> None:
         """End every process."""
         self._ahead.shutdown(wait=True)
-        self._building.shutdown(wait=True)
         self.eager.close()
         self.compiled.close()
         self.zygote.close()

@@ -1,8 +1,7 @@
 """Load a candidate: write its files, import its passes, trace their patterns.
 
-This runs where a candidate is recorded, and in a worker with `dispatch: python`. The files become the package
-`pass_dir`; `import helper`, `from helper import f` and `from pass_dir.helper import f` name the same module
-object.
+This runs where a candidate is recorded. The files become the package `pass_dir`; `import helper`,
+`from helper import f` and `from pass_dir.helper import f` name the same module object.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from passagent.evaluator.reference import beyond, keeping, pace
 from passagent.evaluator.reference.drawing import FOR_FAST, FOR_SMALL, SET_KINDS, SpecialError, draw_sets
 from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.reference.flop_count import count_flops
-from passagent.evaluator.reference.reference import Reference, load_request, of_eager, run_request
+from passagent.evaluator.reference.reference import Reference, of_eager, run_request
 from passagent.evaluator.reference.unread import unread_bytes
 from passagent.evaluator.runner import endings, hostless, worker_messages
 from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, last_line
@@ -384,9 +384,9 @@ class Baseline:
 
     def _start(self) -> Worker:
         # In the same sandbox as a candidate's: what a layer of it costs, it costs both sides.
-        worker = self._zygote.fork(None, triton=False)
+        worker = self._zygote.fork(None)
         self._born = time.monotonic()
-        request = load_request(None, self._config)
+        request = worker_messages.Load(plans=None, compiler=None, device=self._config.device)
         return answered(worker, request, self._config.timeout_s, "the baseline's worker")
 
     def _forget(self, keys: list[str]) -> None:

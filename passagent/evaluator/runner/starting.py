@@ -21,6 +21,8 @@ from passagent.system.faults import named
 if TYPE_CHECKING:
     from passagent.config import EvaluatorConfig
 
+ZYGOTE = "passagent.evaluator.runner.zygote"
+"""The module that is the fork server."""
 _END_S = 10.0
 
 
@@ -115,7 +117,7 @@ def _start_zygote(device: str, threads: int, interpreter: bool) -> Started:
     os.set_inheritable(theirs.fileno(), True)
     with open(scratch / "zygote.log", "wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "passagent.evaluator.runner.zygote", str(theirs.fileno()), device],
+            [sys.executable, "-m", ZYGOTE, str(theirs.fileno()), device],
             pass_fds=[theirs.fileno()],
             env=zygote_environment(scratch, threads, device, interpreter) | import_path(),
             stdin=subprocess.DEVNULL,

@@ -20,7 +20,6 @@ from passagent.evaluator.integrity.zones import (
     ordinary_bytes,
     unpredictable,
 )
-from passagent.evaluator.matching.passes import LoadedPass
 from passagent.evaluator.matching.rewrite import Rewritten, apply_passes
 from passagent.evaluator.runner import calls, hostless
 from passagent.evaluator.runner.fresh import Rotation
@@ -35,10 +34,6 @@ from passagent.tasks.module import load_module
 from passagent.tasks.reader import Subgraph
 
 Nodes = list[dict[str, Any]]
-
-
-Loaded = list[LoadedPass]
-"""A candidate whose Python runs in its worker: `dispatch: python`."""
 Apply = Callable[[torch.fx.GraphModule, bool], Rewritten]
 """A candidate's passes applied to a graph, for timed calls or (True) for audited ones."""
 
@@ -54,7 +49,7 @@ def take(
     request: TakeGraph,
     fds: list[int],
     device: str,
-    loaded: Loaded | Planned | None,
+    loaded: Planned | None,
     compiler: str | None,
 ) -> tuple[calls.Graph, GraphReply]:
     """Make the subgraph of a `graph` request ready to be called, with the report on it.
@@ -81,7 +76,7 @@ def take(
         captured = capture(module, live)
         nodes, order = dump_graph(captured.graph_module), captured.order
     if loaded is not None:
-        apply = _planned(loaded, request.subgraph["name"]) if isinstance(loaded, Planned) else _run(loaded)
+        apply = _planned(loaded, request.subgraph["name"])
         built = _compiled(apply, module) if module is not None and by_dynamo else _rewritten(apply, nodes)
     else:
         call: Callable[..., Any] = load_graph(nodes).forward
@@ -93,7 +88,7 @@ def take(
     call_order = order
     if by_dynamo or is_compiled(compiler):
         call_order = list(range(len(live)))
-    is_planned = isinstance(loaded, Planned)
+    is_planned = loaded is not None
     is_warm = call_order is not order or (is_planned and (device != "cpu" or is_interpreting()))
     if is_warm:
         built.call(*[live[i] for i in call_order])  # compiles; finds out which alternatives are fastest
@@ -137,11 +132,6 @@ def _planned(planned: Planned, name: str) -> Apply:
     return lambda graph, is_audited: apply_passes(
         graph, planned.passes, check=is_audited, replacement=calls.again(is_audited).next
     )
-
-
-def _run(passes: Loaded) -> Apply:
-    """Matches become calls of the passes' own functions."""
-    return lambda graph, is_audited: apply_passes(graph, passes, check=is_audited)
 
 
 def _rewritten(apply: Apply, nodes: Nodes) -> _Built:
