@@ -38,6 +38,7 @@ import stub_worker  # noqa: E402
 import tiny_search  # noqa: E402
 
 from passagent.config import EvaluatorConfig  # noqa: E402
+from passagent.evaluator.fleet.http_fleet import TOKEN_FILE  # noqa: E402
 from passagent.evaluator.fleet.opening import open_pool  # noqa: E402
 from passagent.evaluator.hardware.devices import Device  # noqa: E402
 from passagent.evaluator.result import Candidate  # noqa: E402
@@ -61,9 +62,10 @@ def http(place: Path, seconds: float) -> Iterator[Callable[[], pool.EvaluatorPoo
     for one in places:
         one.mkdir()
     workers = [stub_worker.StubWorker(one, seconds=seconds) for one in places]
+    os.environ[TOKEN_FILE] = str(places[0] / "token")
     try:
         names = ",".join(one.address for one in workers)
-        yield lambda: open_pool(EvaluatorConfig(pool=names, token_file=workers[0].token_file))
+        yield lambda: open_pool(EvaluatorConfig(pool=names))
     finally:
         for one in workers:
             one.kill()

@@ -33,8 +33,6 @@ class EvaluatorConfig(_Section):
     """cpu, cuda, cuda:N, several of one model as cuda:N,cuda:M, or cuda:all."""
     pool: str = "local"
     """Whose devices: `local`, workers (`http://HOST:PORT,...`), or `ray[://ADDRESS]` (docs/cluster.md)."""
-    token_file: str | None = None
-    """The file with the token of HTTP workers."""
     dispatch: Literal["direct", "dynamo", "graph"] = "direct"
     """How the rewritten graph is called: itself, behind torch.compile's guards, or without the host's share.
     `graph` replays a CUDA graph on a GPU; on the CPU what dispatching takes is subtracted, an estimate."""

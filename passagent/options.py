@@ -170,7 +170,6 @@ class PoolOptions(TypedDict, total=False):
     """Whose devices are used."""
 
     pool: Annotated[str | None, Option(key="evaluator.pool", is_rare=True)]
-    token_file: Annotated[str | None, Option(key="evaluator.token_file", metavar="FILE", is_rare=True)]
 
 
 class LibraryOptions(TypedDict, total=False):
