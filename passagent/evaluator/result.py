@@ -237,13 +237,13 @@ class Evaluation(BaseModel):
     """The reference of the timing (EvaluatorConfig.reference)."""
     isolation: str = "sandboxed"
     """Where its kernels ran (EvaluatorConfig.isolation)."""
-    timing: Literal["wall", "interpreter", "none"]
-    """`interpreter`: a Triton pass on the CPU, checked and not timed; `none`: nothing got as far."""
+    timing: Literal["wall", "none"]
+    """`none`: nothing got as far."""
     status: Status
     unrecorded: bool = False
     """Its host code gave no plan, or kernels that do not build: nothing of it was run."""
     as_score: float | None
-    """None where nothing was timed though everything passed (interpreter), or on infrastructure faults."""
+    """None on infrastructure faults."""
     es: dict[str, float] | None
     graphs: list[GraphResult]
     violations: list[Violation] = Field(default_factory=list)

@@ -15,8 +15,6 @@ def evaluation_text(evaluation: Evaluation) -> str:
         f"{evaluation.task} on {evaluation.device} ({how}): {evaluation.status}, AS {score}",
         str(graph_table(evaluation)),
     ]
-    if evaluation.timing == "interpreter":
-        parts.append("Triton's interpreter: matching, results and integrity are judged, time is not.")
     if evaluation.es:
         scores_text = "  ".join(f"{t}: {value:.3f}" for t, value in evaluation.es.items() if int(t) >= -6)
         parts.append(f"ES(t)  {scores_text}")

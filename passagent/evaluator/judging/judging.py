@@ -43,7 +43,6 @@ from passagent.evaluator.reference.baseline import Baseline
 from passagent.evaluator.reference.reference import Reference
 from passagent.evaluator.result import Candidate, GraphResult, Subject, Violation
 from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, last_line
-from passagent.evaluator.target import uses_triton
 from passagent.evaluator.timing import clocks
 from passagent.evaluator.timing.estimate import typical_ns
 from passagent.evaluator.timing.timing import PATIENCE, TimedCallError, TimedPair, Timing, measure, together
@@ -84,7 +83,6 @@ class Judging:
         self.bar, self._prepared = bar, prepared
         self._is_candidate = isinstance(subject, Candidate)
         self.stopped_early: str | None = None
-        self.interpreter = False
         self.dispatch = effort.dispatch_of(config, subject)
         self.graphs = [blank(subgraph, "ok") for subgraph in task.subgraphs]
         self.violations: list[Violation] = []
@@ -107,8 +105,6 @@ class Judging:
 
     def run(self) -> None:
         """Check every subgraph, then time those whose values agree; a refusal is the whole candidate's."""
-        on_cpu = self.config.device == "cpu"
-        self.interpreter = on_cpu and isinstance(self.subject, Candidate) and uses_triton(self.subject)
         stay = self.baseline.turn_to(self.task.subgraphs, self.dispatch)
         fits = stay and self._has_room and self._is_candidate
         lanes = effort.lanes_of(self.config.device) if fits and self.pairs == 1 else 1
@@ -124,7 +120,7 @@ class Judging:
             ahead.finish()
             if self.violations:
                 refuse_all(self.graphs)
-            elif not self.interpreter:
+            else:
                 self._time_all()
         except Refused as refused:
             self._note(refused)
@@ -285,7 +281,7 @@ class Judging:
         return loaded
 
     def _new_worker(self) -> LoadedWorker:
-        worker = self.workers.take(self.subject, self.interpreter)
+        worker = self.workers.take(self.subject)
         return LoadedWorker(worker, self.subject, self.config, self._prepared)
 
     def _eager_of(self, pair: int) -> EagerWorker:

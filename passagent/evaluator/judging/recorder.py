@@ -6,7 +6,6 @@ does not build fails the subgraphs that launch it; what no plan comes of refuses
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import threading
@@ -28,7 +27,7 @@ from passagent.evaluator.judging.verdict import Failed, Refused
 from passagent.evaluator.reference.baseline import Baseline
 from passagent.evaluator.result import Candidate, Mismatch, Violation
 from passagent.evaluator.runner.planned import Plans
-from passagent.evaluator.target import target_of, uses_triton
+from passagent.evaluator.target import kind_of, target_of, uses_triton
 from passagent.evaluator.worker_text import plain
 from passagent.kernels import build
 from passagent.kernels.source_errors import KernelBuildError, KernelRefused
@@ -44,6 +43,10 @@ from passagent.system import faults
 from passagent.tasks.reader import Subgraph
 
 _PLACE = re.compile(r"^(\S+?(?::\d+:\d+|\(\d+\))): error:", re.MULTILINE)
+NO_TRITON = (
+    "Triton's kernels run on a GPU: write the kernel with passagent.kernels.cpp_kernel, or evaluate with "
+    "--device cuda"
+)
 _Outcome = dict[str, Built] | PlanError | PlanBuildError
 
 
@@ -123,12 +126,12 @@ class Recorder:
         violations = [] if candidate.is_plans else check_files(candidate.files)
         if violations:
             raise Refused(violations)
-        on_cpu = self._config.device == "cpu"
-        interpreted = on_cpu and uses_triton(candidate)
-        device = "cpu" if on_cpu and not interpreted else "cuda"
+        device = kind_of(self._config.device)
+        if device == "cpu" and uses_triton(candidate):
+            raise Failed("compile_error", NO_TRITON)
         graphs = [self._seen(subgraph, baseline, device) for subgraph in subgraphs]
         edited, whole_s = list[str](), CANDIDATE_S + record.MORE_S * (len(subgraphs) - 1)
-        allowance = Allowance(math.inf if interpreted else whole_s)
+        allowance = Allowance(whole_s)
         if candidate.is_plans:
             recorded, edited = artefact.read(candidate.files)
             try:
@@ -142,7 +145,7 @@ class Recorder:
         built, failed = dict[str, Built](), {f.subgraph: _failed(f.why) for f in answer.failed}
         refused = taken_from_the_library(subgraphs, recorded)
         unbuilt, texts = set[tuple[int, int]](), list[str]()
-        for (number, place), outcome in self._built(recorded, interpreted, allowance):
+        for (number, place), outcome in self._built(recorded, allowance):
             file = recorded.passes[number].file
             if isinstance(outcome, dict):
                 built |= outcome
@@ -170,7 +173,7 @@ class Recorder:
         return Prepared(Plans(recorded, built), failed, edited, list(answer.missed), allowance)
 
     def _built(
-        self, recording: Recording, interpreted: bool, allowance: Allowance
+        self, recording: Recording, allowance: Allowance
     ) -> Iterator[tuple[tuple[int, int], _Outcome]]:
         """For each plan, by the numbers of its pass and in it, its built kernels or why there are none."""
         arch = None if self._config.device == "cpu" else "sm_{major}{minor}".format(**self._facts)
@@ -184,7 +187,7 @@ class Recorder:
                 for kernel in plan.kernels.values():
                     if why := target.refuses(kernel):
                         raise PlanError(f"launches {kernel.entry}: {why}")
-                return compile_plan(plan, arch, interpreted)
+                return compile_plan(plan, arch)
             except PlanError as error:
                 return error
             except PlanBuildError as error:

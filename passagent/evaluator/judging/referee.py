@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 
 from passagent.config import EvaluatorConfig
-from passagent.errors import UsageError
 from passagent.evaluator.compilers import is_compiled
 from passagent.evaluator.hardware.devices import find_device
 from passagent.evaluator.hardware.health import device_state
@@ -29,7 +28,6 @@ from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.reference.keeping import SMALL
 from passagent.evaluator.result import Candidate, Evaluation, Subject
 from passagent.evaluator.runner.starting import Started
-from passagent.evaluator.target import uses_triton
 from passagent.plan import artefact
 from passagent.system.faults import named
 from passagent.system.machine_memory import available_bytes
@@ -104,9 +102,6 @@ class Referee:
         started, before = time.monotonic(), device_state(self.config.device)
         self._check_room(task)
         prepared = None
-        is_inside = self.config.isolation == "in-process" and self.config.device == "cpu"
-        if is_inside and isinstance(subject, Candidate) and uses_triton(subject):
-            raise UsageError("Triton's interpreter takes a process of its own: use isolation: sandboxed")
         if isinstance(subject, Candidate):
             recorded = self.record(task, subject)
             if isinstance(recorded, Evaluation):
@@ -117,7 +112,7 @@ class Referee:
         self._prepare_workers(judging.dispatch, subject)
         with named("the evaluator"):  # no descriptor, no memory for an arena: the machine's fault
             judging.run()
-        findings = Findings(judging.graphs, judging.violations, judging.protections, judging.interpreter)
+        findings = Findings(judging.graphs, judging.violations, judging.protections)
         evaluation = conclude(task, subject, self.config, findings)
         if prepared is not None:
             evaluation.edited = prepared.edited

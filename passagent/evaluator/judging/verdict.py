@@ -133,16 +133,13 @@ class Findings:
     graphs: list[GraphResult]
     violations: list[Violation]
     protections: dict[str, str] = field(default_factory=dict)
-    interpreter: bool = False
-    """Triton's interpreter ran the kernels."""
 
 
 def conclude(task: Task, subject: Subject, config: EvaluatorConfig, findings: Findings) -> Evaluation:
     """The Evaluation of a task from its subgraphs' results."""
-    graphs, interpreter = findings.graphs, findings.interpreter
+    graphs = findings.graphs
     status = max((graph.status for graph in graphs), key=GRAVITY.index)
-    # In the interpreter nothing is timed; what a refusal scores is known all the same.
-    es = None if interpreter and status != "refused" else _es(graphs, config, "e2e")
+    es = _es(graphs, config, "e2e")
     timed = any(graph.speedup for graph in graphs)
     correct = [graph.speedup.e2e if graph.status == "ok" and graph.speedup else None for graph in graphs]
     right = [s for s in correct if s is not None]
@@ -154,16 +151,16 @@ def conclude(task: Task, subject: Subject, config: EvaluatorConfig, findings: Fi
         dispatch="dynamo" if is_compiled(subject) and config.dispatch != "graph" else config.dispatch,
         reference=config.reference,
         isolation=config.isolation,
-        timing="interpreter" if interpreter else "wall" if timed else "none",
+        timing="wall" if timed else "none",
         status=status,
-        as_score=score.aggregate(es) if es else None,
-        as_low=as_end(graphs, config, "low") if es and timed else None,
-        as_high=as_end(graphs, config, "high") if es and timed else None,
-        es={str(t): value for t, value in es.items()} if es else None,
+        as_score=score.aggregate(es),
+        as_low=as_end(graphs, config, "low") if timed else None,
+        as_high=as_end(graphs, config, "high") if timed else None,
+        es={str(t): value for t, value in es.items()},
         graphs=graphs,
         violations=findings.violations,
         error=next((graph.error for graph in graphs if graph.status == status and graph.error), None),
-        fast_1=score.fast_1(correct) if es else None,
+        fast_1=score.fast_1(correct),
         gmean_speedup=score.geometric_mean(right) if right else None,
         gmean_vs_reference=score.geometric_mean(vs_reference) if vs_reference else None,
         protections=findings.protections,

@@ -40,8 +40,7 @@ class Workers:
         self.quiet = threading.Lock()
         self.spares: deque[Future[Worker]] = deque()
         self.eager = EagerWorkers(self._spare, config)
-        self.compiled = EagerWorkers(functools.partial(self.take, "inductor", False), config, "inductor")
-        self._interpreter: Zygote | None = None
+        self.compiled = EagerWorkers(functools.partial(self.take, "inductor"), config, "inductor")
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="spare-worker")
         if config.device == "cpu":
             # once for a compiler; a kernel's build reports what fails here
@@ -55,18 +54,12 @@ class Workers:
         if missing:
             self._ahead.submit(self._fork_in_quiet, missing)
 
-    def take(self, subject: Subject, interpreter: bool) -> Worker:
-        """A worker for `subject`, a spare one if it is of the kind; `interpreter`: of Triton's kernels."""
+    def take(self, subject: Subject) -> Worker:
+        """A worker for `subject`, a spare one unless it is a compiler."""
         if is_compiled(subject):
             compiled = cache_dir() / "inductor"
             compiled.mkdir(parents=True, exist_ok=True)
             return self.zygote.fork(None, sandboxed=False, compiled=compiled)
-        if interpreter:
-            if self._interpreter is None:
-                self._interpreter = Zygote(
-                    self._config.device, self._threads, interpreter=True, lease=self._lease
-                )
-            return self._interpreter.fork(self._config.memory_gb)
         return self._spare()
 
     def end(self, worker: Worker) -> None:
@@ -84,8 +77,6 @@ class Workers:
         self.eager.close()
         self.compiled.close()
         self.zygote.close()
-        if self._interpreter is not None:
-            self._interpreter.close()
 
     def _prepare_headers(self) -> None:
         with self._lease.host():

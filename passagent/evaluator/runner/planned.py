@@ -1,7 +1,4 @@
-"""A candidate in its worker as plans: matches are replaced by replays. None of its Python is here.
-
-Only in Triton's interpreter, where nothing is timed, the texts of its kernels run.
-"""
+"""A candidate in its worker as plans: matches are replaced by replays. None of its Python is here."""
 
 from __future__ import annotations
 
@@ -24,10 +21,9 @@ from passagent.plan.arguments import ValueArg, leaves
 from passagent.plan.choosing import fastest_choices
 from passagent.plan.compile import Built
 from passagent.plan.convert import bound_argument, flattened
-from passagent.plan.interpret import interpret, is_interpreting
 from passagent.plan.model import Call, Copy, Plan, Recording
 from passagent.plan.recorded_pattern import pattern_graph
-from passagent.plan.replay import Replay, choices_of
+from passagent.plan.replay import Replay
 from passagent.plan.show import brief, folded
 from passagent.plan.table import Mode, taken
 
@@ -101,7 +97,7 @@ class Planned:
     def replay(self, plan: Plan, choices: list[int], audited: bool = False) -> Replay:
         """A plan ready to run; `audited`: every allocation is a block."""
         empty = self._empty if audited else None
-        mode = Mode(choices, interpret if is_interpreting() else None, fresh=audited)
+        mode = Mode(choices, fresh=audited)
         return Replay(plan, self._built, self.device, mode, empty)
 
     def _empty(self, size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
@@ -158,8 +154,6 @@ class _PlannedCall:
 
     def _fastest(self, args: tuple[Any, ...]) -> list[int]:
         plan = self.planned.plan(self.call)
-        if is_interpreting():
-            return [0] * len(choices_of(plan))
         return fastest_choices(plan, args, lambda choices: self.planned.replay(plan, choices))
 
 

@@ -30,10 +30,10 @@ from passagent.evaluator.runner.endings import (
     waited_ns,
 )
 from passagent.evaluator.runner.marks import Marks
-from passagent.evaluator.runner.starting import Started, start_zygote, zygote_environment
+from passagent.evaluator.runner.starting import Started, start_zygote
 from passagent.evaluator.runner.worker_messages import Error, Failure, R, Request, Run
 from passagent.sandbox.channel import Channel, ChannelClosed, ChannelTimeout
-from passagent.sandbox.environment import worker_memory
+from passagent.sandbox.environment import worker_environment, worker_memory
 from passagent.sandbox.unseen import hidden
 from passagent.system.faults import named
 from passagent.system.machine_memory import memory_kills
@@ -67,24 +67,19 @@ class Answer(Generic[R]):
 
 
 class Zygote:
-    """A warm process that workers are forked from; started again when it is lost.
-
-    `interpreter`: its workers run Triton kernels in Triton's interpreter. That is settled when triton is
-    first imported, so it takes a process of its own.
-    """
+    """A warm process that workers are forked from; started again when it is lost."""
 
     def __init__(
         self,
         device: str,
         threads: int,
-        interpreter: bool = False,
         started: Started | None = None,
         lease: DeviceLease | None = None,
     ) -> None:
         """`lease`: its workers share the device for each step; None: nobody else uses it."""
-        self._device, self._threads, self._interpreter, self._lease = device, threads, interpreter, lease
+        self._device, self._threads, self._lease = device, threads, lease
         self._lock = threading.Lock()
-        self._take(started or start_zygote(device, threads, interpreter))
+        self._take(started or start_zygote(device, threads))
 
     def _take(self, started: Started) -> None:
         """Wait until it is ready. Raises InfrastructureError."""
@@ -129,13 +124,13 @@ class Zygote:
         with self._lock:
             if self._process.poll() is not None:
                 self.close()
-                self._take(start_zygote(self._device, self._threads, self._interpreter))
+                self._take(start_zygote(self._device, self._threads))
 
     def _fork(self, memory_gb: float | None, sandboxed: bool, compiled: Path | None) -> Worker:
         scratch = Path(tempfile.mkdtemp(dir=self._scratch))
         ours, theirs = socket.socketpair()
         limits = replace(endings.LIMITS, memory=worker_memory(memory_gb))
-        environment = zygote_environment(scratch, self._threads, self._device, self._interpreter)
+        environment = worker_environment(scratch, self._threads, self._device)
         if compiled is not None:
             environment |= {
                 "TORCHINDUCTOR_CACHE_DIR": str(compiled),

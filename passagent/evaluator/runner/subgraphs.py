@@ -26,7 +26,6 @@ from passagent.evaluator.runner.fresh import Rotation
 from passagent.evaluator.runner.planned import Planned
 from passagent.evaluator.runner.reservoirs import InputSets
 from passagent.evaluator.runner.worker_messages import GraphReply, ReportedMismatch, TakeGraph
-from passagent.plan.interpret import is_interpreting
 from passagent.sandbox.channel import Arena
 from passagent.tasks.graphio import dump_graph, load_graph, operator_name
 from passagent.tasks.meta import TensorMeta
@@ -89,7 +88,7 @@ def take(
     if by_dynamo or is_compiled(compiler):
         call_order = list(range(len(live)))
     is_planned = loaded is not None
-    is_warm = call_order is not order or (is_planned and (device != "cpu" or is_interpreting()))
+    is_warm = call_order is not order or (is_planned and device != "cpu")
     if is_warm:
         built.call(*[live[i] for i in call_order])  # compiles; finds out which alternatives are fastest
     graph = calls.Graph(

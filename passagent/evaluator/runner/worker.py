@@ -18,7 +18,6 @@ import torch
 from passagent.evaluator.correctness.double import in_float64
 from passagent.evaluator.correctness.eager_rounding import operators_that_show
 from passagent.evaluator.correctness.inplace import states_of
-from passagent.evaluator.correctness.rounding import round_as_hardware_does
 from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.correctness.settled import settle
 from passagent.evaluator.integrity.blocks import Blocks
@@ -30,7 +29,6 @@ from passagent.evaluator.runner.lockstep import Turn, TurnLost
 from passagent.evaluator.runner.marks import mark_by
 from passagent.evaluator.runner.planned import Planned, Plans
 from passagent.plan import extension
-from passagent.plan.interpret import is_interpreting
 from passagent.sandbox.channel import Channel, ChannelClosed
 from passagent.sandbox.environment import give_memory_back
 from passagent.sandbox.unseen import Unseen
@@ -132,8 +130,6 @@ def _prepare(state: _State, device: str) -> None:
 def _load(state: _State, request: messages.Load) -> None:
     state.device, state.compiler = request.device, request.compiler
     _prepare(state, request.device)
-    if is_interpreting():
-        round_as_hardware_does()
     if request.plans is not None:
         plans = Plans.read(request.plans, state.folder / "built", builds=not state.is_shut_in)
         state.loaded = Planned(plans, state.device, state.blocks)

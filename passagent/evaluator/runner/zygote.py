@@ -7,7 +7,6 @@ before it reads a byte from the referee; what it then tries and may not do is na
 
 from __future__ import annotations
 
-import functools
 import gc
 import importlib
 import os
@@ -70,8 +69,6 @@ def main() -> None:
         try:
             message, fds = channel.receive(max_fds=2)
             if message["op"] == "fork":
-                if "TRITON_INTERPRET" in os.environ:
-                    _load_triton()
                 reply, denials = _fork(message, fds, cuda)
                 if denials is not None:
                     watched[denials.listener] = denials
@@ -89,15 +86,6 @@ def main() -> None:
     for pid in children:
         _kill_group(pid)
     shutil.rmtree(os.environ["HOME"], ignore_errors=True)  # the private scratch directory
-
-
-@functools.cache
-def _load_triton() -> None:
-    """Import Triton, once for all workers that are forked from now on."""
-    importlib.import_module("triton")
-    sandbox.readable.cache_clear()
-    sandbox.readable()
-    gc.freeze()
 
 
 def _load_dynamo(cuda: bool, compiler: bool) -> None:
