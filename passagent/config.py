@@ -41,32 +41,16 @@ class EvaluatorConfig(_Section):
     `vs_reference`. Correctness, speedup and AS are relative to eager in either case."""
     isolation: Literal["sandboxed", "in-process"] = "sandboxed"
     """`in-process`: kernels of plans that you trust run, not shut in, in threads of this process."""
-    warmups: int = Field(25, ge=0)
-    """Calls before timing starts, each side."""
-    trials: int = Field(100, ge=2)
-    """Timed calls of each side, at least."""
     budget_s: float = Field(0.5, gt=0)
     """Time for measuring one subgraph, s: slower calls get fewer warm-ups and trials."""
-    max_trials: int = Field(2000, ge=2)
-    """Timed calls of each side, at most: measuring goes on until the interval is narrow enough."""
-    interval: float = Field(0.005, gt=0)
-    """Half the width of the speedup's 95% interval that is good enough, relative."""
-    unstable: float = Field(0.05, gt=0)
-    """A subgraph whose interval stays wider than this (half its width, relative) is marked unstable."""
     threads: int | None = Field(None, ge=1)
     """OpenMP threads of both sides; None: all cores but the referee's. With fewer a CPU judges several."""
     timeout_s: float = Field(120.0, gt=0)
     """Wall clock for one step of a candidate (load, one subgraph's checks, one block of timing), s."""
     memory_gb: float = Field(16.0, gt=0)
     """Address space of a candidate on the CPU target, GiB; no more than half of the machine's memory."""
-    b: float = Field(0.1, gt=0, lt=1)
-    """Score of a wrong subgraph."""
-    p: float = Field(0.0, ge=0, le=1)
-    """Exponent of the slow-down penalty: s^(p+1) for s < 1."""
     target: str | None = None
     """A target of your own, `pkg.mod:MyTarget` (extend.py); None: `cpu` or `cuda`, as the device says."""
-    single_replacement_func: bool = True
-    """All passes of a candidate must share one `replacement_func` (PassBench)."""
     special_values: bool = True
     """Outputs must be right on special values, too (docs/evaluator.md). `false` is for the paper's table."""
 
@@ -221,27 +205,18 @@ class SearchConfig(_Section):
     """Role prompts (prompts/roles/*.j2), given to the islands in turn."""
     elites: int = Field(3, ge=1)
     """evolutionary: elites an island keeps as parents (Kernel Foundry 3.3.1)."""
-    tournament: int = Field(2, ge=1)
     explore: float = Field(0.15, ge=0, le=1)
     """evolutionary: chance that an episode starts from the task itself and not from a parent."""
-    exploration: float = Field(0.5, ge=0)
-    """mcts: c of UCT, for values between 0 (a failure) and 1 (the best so far)."""
-    widening: float = Field(0.4, gt=0, le=1)
-    """mcts: a place visited N times has at most N^widening children."""
     stagnation: int = Field(2, ge=1)
     """Episodes of an island without a gain before an elite migrates to it."""
-    min_gain: float = Field(0.01, ge=0)
-    """Relative gain in AS that counts as progress."""
     reuse: bool = True
     """Answer an equal candidate on the same task and machine from the store instead of evaluating again."""
     finalists: int = Field(3, ge=0)
     """Best candidates measured again, side by side, before a run ends: that names the winner."""
-    confirm_rounds: int = Field(4, ge=2)
-    """How often each of them is measured, at most; two rounds can be enough to tell their order."""
     target_as: float | None = Field(None, gt=0)
     """Stop when a correct pass has this AS."""
     max_stagnation: int | None = Field(None, ge=1)
-    """Stop after so many episodes of the run without a gain (of `min_gain`)."""
+    """Stop after so many episodes of the run without a gain of 1%."""
     until: float | None = Field(None, gt=0)
     """Stop when an hour more is expected to gain less than this share of AS, such as 0.02."""
     until_sol: float | None = Field(None, ge=0)
@@ -278,8 +253,6 @@ class ValidatorConfig(_Section):
     """Ask this model, too, whether a right pass cheats: openai/NAME, anthropic/NAME or replay:FILE."""
     base_url: str | None = None
     """The validator's address. None: that of the models of its provider."""
-    threshold: float = Field(0.5, ge=0, le=1)
-    """A likelihood over it flags the candidate."""
     decisive: bool = False
     """A flagged candidate is refused; else the flag is shown and changes nothing."""
 

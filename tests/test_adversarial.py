@@ -22,8 +22,8 @@ from passagent.evaluator.target import uses_triton
 from passagent.plan.facts import H100
 from passagent.tasks.reader import Task
 
-CONFIG = EvaluatorConfig(warmups=3, trials=20, max_trials=40, timeout_s=120, memory_gb=6)
-MEASURED = CONFIG.model_copy(update={"warmups": 25, "trials": 100, "max_trials": 200})
+CONFIG = EvaluatorConfig(budget_s=1e-6, timeout_s=120, memory_gb=6)
+MEASURED = CONFIG.model_copy(update={"budget_s": 0.5})
 ATTACKS = suite("adversarial")
 DESIGNS = suite("honest")
 NO_PLAN_ON_A_GPU = {"tensor_descriptors": "descriptors that are made on the host are not launched"}

@@ -15,7 +15,7 @@ from passagent.evaluator.runner.worker_messages import Audit, Release
 from passagent.plan import record
 from passagent.tasks.reader import load_task
 
-CONFIG = EvaluatorConfig(warmups=3, trials=20, max_trials=40, memory_gb=6)
+CONFIG = EvaluatorConfig(budget_s=1e-6, memory_gb=6)
 ENDLESS_CODE = """
 template <int N, int M> struct Sum { static constexpr long of() { return Sum<N-1, 2*M>::of() + Sum<N-1, 2*M+1>::of(); } };
 template <int M> struct Sum<0, M> { static constexpr long of() { return M; } };

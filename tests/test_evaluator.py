@@ -31,7 +31,7 @@ from passagent.sandbox import tools
 from passagent.tasks.reader import load_task
 
 MACHINE = Machine(issue_s=1e-6, bandwidths=((2**20, 1e11), (2**27, 1e10)))
-CONFIG = EvaluatorConfig(warmups=3, trials=20, max_trials=40, timeout_s=120, memory_gb=6)
+CONFIG = EvaluatorConfig(budget_s=1e-6, timeout_s=120, memory_gb=6)
 
 
 @pytest.fixture(scope="module")

@@ -34,9 +34,7 @@ from passagent.tasks.reader import load_task
 
 pytestmark = pytest.mark.usefixtures("own_memory")
 
-CONFIG = EvaluatorConfig(
-    warmups=1, trials=4, max_trials=8, budget_s=0.1, timeout_s=120, memory_gb=4, threads=1
-)
+CONFIG = EvaluatorConfig(budget_s=0.1, timeout_s=120, memory_gb=4, threads=1)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from passagent.evaluator.runner.reservoirs import InputSets
 from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.view.evaluation import evaluation_text
 
-CONFIG = EvaluatorConfig(isolation="in-process", warmups=3, trials=20, max_trials=40)
+CONFIG = EvaluatorConfig(isolation="in-process", budget_s=1e-6)
 ATTACKS = cases_of("adversarial")
 HONEST = cases_of("honest")
 DESIGN = HONEST["arguments_made_of_one_number"]

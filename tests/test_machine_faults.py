@@ -34,7 +34,7 @@ from passagent.search import candidates
 from passagent.store import Store
 from passagent.system import faults, machine_memory
 
-QUICK = ["--set", "evaluator.warmups=1", "--set", "evaluator.trials=10", "--set", "evaluator.max_trials=10"]
+QUICK = ["--set", "evaluator.budget_s=1e-6"]
 SEARCH = ["--iters", 1, "--islands", 1, *QUICK, "--set", "evaluator.budget_s=0.1"]
 LARGE_OUTPUT = """import torch
 
@@ -273,9 +273,7 @@ def test_an_evaluator_that_is_killed_for_memory_ends_no_candidate(small, memory_
     task, told = write_task(tmp_path / "task", [1 << 11, 1 << 11]), []
 
     async def judge() -> None:
-        pool = EvaluatorPool(
-            EvaluatorConfig(warmups=1, trials=4, max_trials=8, budget_s=0.1), tell=told.append
-        )
+        pool = EvaluatorPool(EvaluatorConfig(budget_s=0.1), tell=told.append)
         try:
             assert (await pool.evaluate(small, tiny.candidate())).status == "ok"
             (memory_group / "memory.limit_in_bytes").write_text("100M")  # it holds more when it draws

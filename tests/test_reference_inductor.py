@@ -15,9 +15,7 @@ from passagent.evaluator.service.known import environment_key
 from passagent.tasks.reader import load_task
 from passagent.view.evaluation import evaluation_text
 
-CONFIG = EvaluatorConfig(
-    reference="inductor", warmups=3, trials=20, max_trials=40, timeout_s=600, memory_gb=6
-)
+CONFIG = EvaluatorConfig(reference="inductor", budget_s=1e-6, timeout_s=600, memory_gb=6)
 
 
 @pytest.fixture(scope="module")

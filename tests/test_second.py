@@ -22,7 +22,7 @@ from passagent.tasks.reader import load_task
 
 pytestmark = pytest.mark.usefixtures("own_memory")
 
-CONFIG = EvaluatorConfig(warmups=3, trials=20, max_trials=40, timeout_s=120, memory_gb=6)
+CONFIG = EvaluatorConfig(budget_s=1e-6, timeout_s=120, memory_gb=6)
 
 
 @pytest.fixture(scope="module")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from passagent.config import EvaluatorConfig
 from passagent.evaluator.compilers import is_compiled
 from passagent.evaluator.result import Subject
+from passagent.evaluator.timing.timing import Effort
 from passagent.sandbox.environment import device_memory_bytes, gpu_memory_bytes
 from passagent.tasks.reader import Task
 from passagent.tasks.room import check_room, check_room_on
@@ -114,22 +115,21 @@ def held_bytes(device: str) -> int:
     return _HELD_BYTES if device == "cpu" else max(_HELD_BYTES, device_memory_bytes(device) // _HELD_SHARE)
 
 
-def part_of(config: EvaluatorConfig, dispatch: str, bar: float | None, graphs: int) -> EvaluatorConfig:
-    """The settings of one pair of workers: its part of the calls; in full on a GPU all of them.
+def effort_of(config: EvaluatorConfig, dispatch: str, bar: float | None, graphs: int) -> Effort:
+    """The effort of one pair of workers: its part of the calls; in full on a GPU all of them.
 
     Under a bar half the time, and half the precision of the AS: each of n subgraphs is known less well by
     sqrt(n) than their mean. More than ENOUGH_GRAPHS share the time of so many.
     """
-    is_searched = bar is not None
+    is_searched, whole = bar is not None, Effort(config.device, config.timeout_s, config.budget_s)
     if not is_searched and config.device != "cpu":
-        return config
+        return whole
     pairs = PAIRS if is_searched and dispatch != "dynamo" else pairs_of(config, dispatch, bar, graphs)
     shared = 2 * max(1.0, graphs / ENOUGH_GRAPHS) if is_searched else 1.0
-    return config.model_copy(
-        update={
-            "interval": config.interval * (2 * math.sqrt(graphs) if is_searched else 1),
-            "budget_s": config.budget_s / pairs / shared,
-            "trials": max(1, config.trials // pairs),
-            "max_trials": max(1, config.max_trials // pairs),
-        }
+    return replace(
+        whole,
+        interval=whole.interval * (2 * math.sqrt(graphs) if is_searched else 1),
+        budget_s=whole.budget_s / pairs / shared,
+        trials=whole.trials // pairs,
+        most_trials=whole.most_trials // pairs,
     )

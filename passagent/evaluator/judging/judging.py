@@ -45,7 +45,7 @@ from passagent.evaluator.result import Candidate, GraphResult, Subject, Violatio
 from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, last_line
 from passagent.evaluator.timing import clocks
 from passagent.evaluator.timing.estimate import typical_ns
-from passagent.evaluator.timing.timing import PATIENCE, TimedCallError, TimedPair, Timing, measure, together
+from passagent.evaluator.timing.timing import TimedCallError, TimedPair, Timing, measure, together
 from passagent.sandbox import tools
 from passagent.tasks.reader import Subgraph, Task
 
@@ -195,11 +195,11 @@ class Judging:
                 if result.passes_from_t is not None:
                     timings = self._timings[result.name]
                     pace_ns = self._paces.get(result.name)
-                    fill_times(result, together(timings, self.config, pace_ns))
+                    fill_times(result, together(timings, pace_ns))
             if pair >= effort.PAIRS:
                 self.workers.eager.end(pair)
             if pair + 1 < self.pairs:
-                self.stopped_early = why_beaten(self.graphs, self.config, self.bar, self.pairs)
+                self.stopped_early = why_beaten(self.graphs, self.bar, self.pairs)
                 if self.stopped_early is not None:
                     break
         if self.config.reference != "eager" and self.stopped_early is None:
@@ -353,7 +353,7 @@ class Judging:
 
         Its clock was audited beside eager's.
         """
-        result.vs_reference = speedup_of(together([self._measured(loaded, subgraph, result)[1]], self.config))
+        result.vs_reference = speedup_of(together([self._measured(loaded, subgraph, result)[1]]))
 
     def _measured(
         self, loaded: LoadedWorker, subgraph: Subgraph, result: GraphResult
@@ -374,19 +374,11 @@ class Judging:
         try:
             with self.workers.quiet, self._comparisons.finished():
                 with self._lease.exclusive() as share:
-                    # Who stays under the bar is seen at a glance.
-                    is_first = self.bar is not None and result.name not in self._timings
-                    pair = TimedPair(
-                        side,
-                        self._eager,
-                        timed_reference,
-                        checks.verify,
-                        checks.surprise,
-                        effort.part_of(self.config, self.dispatch, self.bar, len(self.graphs)),
-                        1 if is_first else PATIENCE,
-                        share,
-                    )
-                    timing = measure(pair)
+                    part = effort.effort_of(self.config, self.dispatch, self.bar, len(self.graphs))
+                    if self.bar is not None and result.name not in self._timings:
+                        part = replace(part, patience=1)  # who stays under the bar is seen at a glance
+                    checked = checks.verify, checks.surprise
+                    timing = measure(TimedPair(side, self._eager, timed_reference, *checked, part, share))
                 checks.finish(is_whole=not (timing.is_slow and result.name in self._timings))
         except TimedCallError as failure:
             raise_for(failure.error)

@@ -211,8 +211,8 @@ class Recorder:
             if self._process.process.poll() is not None:
                 fork_server.end(self._process)
                 self._process = recorder_process.start()
-            begun, options = time.monotonic(), (self._facts, self._config.single_replacement_func)
-            answer = record.record(self._process, candidate, subgraphs, device, *options)
+            begun = time.monotonic()
+            answer = record.record(self._process, candidate, subgraphs, device, self._facts)
             allowance.left_s -= time.monotonic() - begun
         if isinstance(answer, Recorded):
             return answer

@@ -27,7 +27,7 @@ from passagent.evaluator.runner import hostless
 from passagent.evaluator.runner.worker_messages import Error, ReportedViolation
 from passagent.evaluator.sizes import ERROR, MESSAGE
 from passagent.evaluator.timing import estimate
-from passagent.evaluator.timing.timing import Timing
+from passagent.evaluator.timing.timing import MOST_TRIALS, TRIALS, WARMUPS, Timing
 from passagent.evaluator.worker_text import plain, shortened
 from passagent.sandbox.environment import describe, evaluator_version, worker_threads
 from passagent.tasks.reader import Subgraph, Task
@@ -121,9 +121,9 @@ def graph_score(graph: GraphResult, end: Literal["e2e", "low", "high"] = "e2e") 
     return score.GraphScore(speedup=speedup, passes_from_t=graph.passes_from_t, failure=failure)
 
 
-def as_end(graphs: list[GraphResult], config: EvaluatorConfig, end: Literal["low", "high"]) -> float:
+def as_end(graphs: list[GraphResult], end: Literal["low", "high"]) -> float:
     """AS with every speedup at that end of its interval."""
-    return score.aggregate(_es(graphs, config, end))
+    return score.aggregate(_es(graphs, end))
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def conclude(task: Task, subject: Subject, config: EvaluatorConfig, findings: Fi
     """The Evaluation of a task from its subgraphs' results."""
     graphs = findings.graphs
     status = max((graph.status for graph in graphs), key=GRAVITY.index)
-    es = _es(graphs, config, "e2e")
+    es = _es(graphs, "e2e")
     timed = any(graph.speedup for graph in graphs)
     correct = [graph.speedup.e2e if graph.status == "ok" and graph.speedup else None for graph in graphs]
     right = [s for s in correct if s is not None]
@@ -154,8 +154,8 @@ def conclude(task: Task, subject: Subject, config: EvaluatorConfig, findings: Fi
         timing="wall" if timed else "none",
         status=status,
         as_score=score.aggregate(es),
-        as_low=as_end(graphs, config, "low") if timed else None,
-        as_high=as_end(graphs, config, "high") if timed else None,
+        as_low=as_end(graphs, "low") if timed else None,
+        as_high=as_end(graphs, "high") if timed else None,
         es={str(t): value for t, value in es.items()},
         graphs=graphs,
         violations=findings.violations,
@@ -165,9 +165,9 @@ def conclude(task: Task, subject: Subject, config: EvaluatorConfig, findings: Fi
         gmean_vs_reference=score.geometric_mean(vs_reference) if vs_reference else None,
         protections=findings.protections,
         protocol={
-            "warmups": config.warmups,
-            "trials": config.trials,
-            "max_trials": config.max_trials,
+            "warmups": WARMUPS,
+            "trials": TRIALS,
+            "max_trials": MOST_TRIALS,
             "budget_s": config.budget_s,
             "order": "both sides in turn",
             "pairs_of_workers": max((len(graph.pairs) for graph in graphs), default=0),
@@ -178,8 +178,8 @@ def conclude(task: Task, subject: Subject, config: EvaluatorConfig, findings: Fi
             "estimator": estimate.NAME,
             "interval": "bootstrap over pairs of blocks, 95%",
             "malloc": "freed memory is kept",
-            "b": config.b,
-            "p": config.p,
+            "b": score.B,
+            "p": score.P,
             "input_sets": SETS,
             "special_values": config.special_values,
             "strict_t": score.STRICT_T,
@@ -189,18 +189,14 @@ def conclude(task: Task, subject: Subject, config: EvaluatorConfig, findings: Fi
     )
 
 
-def _es(
-    graphs: list[GraphResult], config: EvaluatorConfig, end: Literal["e2e", "low", "high"]
-) -> dict[int, float]:
+def _es(graphs: list[GraphResult], end: Literal["e2e", "low", "high"]) -> dict[int, float]:
     scores = [graph_score(graph, end) for graph in graphs]
-    return {t: score.es(scores, t, config.b, config.p) for t in score.T_RANGE}
+    return {t: score.es(scores, t) for t in score.T_RANGE}
 
 
-def why_beaten(
-    graphs: list[GraphResult], config: EvaluatorConfig, bar: float | None, pairs: int
-) -> str | None:
+def why_beaten(graphs: list[GraphResult], bar: float | None, pairs: int) -> str | None:
     """In words, if the AS stays under the bar with every speedup at the upper end of its interval."""
-    if bar is None or (most := as_end(graphs, config, "high")) >= bar:
+    if bar is None or (most := as_end(graphs, "high")) >= bar:
         return None
     limit = f"its AS, at most {most:.3f}, is under {bar:.3f}"
     return f"timed by one of {pairs} pairs of workers: {limit}"
