@@ -97,7 +97,7 @@ Against = Annotated[
     Option("Evaluation tasks, or a list of them, that nothing may be shared with.", metavar="TASKS"),
 ]
 Device = Annotated[str | None, Option(key="evaluator.device")]
-Dispatch = Annotated[Literal["direct", "dynamo", "graph", "python"] | None, Option(key="evaluator.dispatch")]
+Dispatch = Annotated[Literal["direct", "dynamo", "graph"] | None, Option(key="evaluator.dispatch")]
 BaseUrl = Annotated[str | None, Option(key="model.base_url", shown="the provider's", is_rare=True)]
 Price = Annotated[str | Several | None, Option(key="model.prices", metavar="MODEL=IN,OUT", is_rare=True)]
 Root = Annotated[

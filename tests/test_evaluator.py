@@ -18,9 +18,9 @@ from passagent.errors import TaskError
 from passagent.evaluator.correctness.sets import BEYOND_SET, SETS
 from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.judging import effort, unrecorded
+from passagent.evaluator.judging.loaded_worker import LoadedWorker
 from passagent.evaluator.judging.recorder import NO_TRITON
 from passagent.evaluator.judging.referee import Referee
-from passagent.evaluator.judging.replies import Watched
 from passagent.evaluator.reference import baseline, keeping
 from passagent.evaluator.reference.eager import Output
 from passagent.evaluator.result import MANIFEST, Candidate
@@ -191,9 +191,9 @@ def quiet(answer):
 def test_a_candidate_whose_clock_is_slow_is_refused(of_one_thread, tmp_path, monkeypatch):
     write_subgraph(tmp_path / "task" / "graphs" / "g", [128, 1024])
     (tmp_path / "task" / "graph_list.txt").write_text("graphs/g\n")
-    ask, watched = Worker.ask, Watched.ask
+    ask, watched = Worker.ask, LoadedWorker.ask
     monkeypatch.setattr(Worker, "ask", lambda *words, **more: quiet(ask(*words, **more)))
-    monkeypatch.setattr(Watched, "ask", lambda *words, **more: faster(watched(*words, **more)))
+    monkeypatch.setattr(LoadedWorker, "ask", lambda *words, **more: faster(watched(*words, **more)))
     found = of_one_thread.evaluate(load_task(tmp_path / "task"), candidate())
     assert (found.status, [one.rule for one in found.violations]) == ("refused", ["clock"])
     [violation] = found.violations
@@ -212,7 +212,7 @@ def test_a_refusal_by_the_clock_is_measured_again_by_new_workers_before_it_stand
     write_subgraph(tmp_path / "task" / "graphs" / "g", [128, 1024])
     (tmp_path / "task" / "graph_list.txt").write_text("graphs/g\n")
     disturbed, audited = [], []
-    ask = Watched.ask
+    ask = LoadedWorker.ask
 
     def first_is_disturbed(side, message, timeout_s, fds=()):
         answer = ask(side, message, timeout_s, fds)
@@ -223,7 +223,7 @@ def test_a_refusal_by_the_clock_is_measured_again_by_new_workers_before_it_stand
             answer = faster(answer)
         return answer
 
-    monkeypatch.setattr(Watched, "ask", first_is_disturbed)
+    monkeypatch.setattr(LoadedWorker, "ask", first_is_disturbed)
     result = of_one_thread.evaluate(load_task(tmp_path / "task"), candidate())
     assert (result.status, result.violations) == ("ok", [])
     if disturbed[0] in audited:  # else the machine was too busy to see what the first process hides
@@ -442,11 +442,11 @@ def test_wrong_subgraphs_are_timed_only_beside_a_right_one(referee, task):
     assert [graph.status for graph in none.graphs] == ["wrong_result"] * 3
     assert none.timing == "none"
     assert all(graph.speedup is None for graph in none.graphs)
-    assert all(graph.not_timed and graph.passes_from_t > -3 for graph in none.graphs)
+    assert all(graph.passes_from_t > -3 for graph in none.graphs)
     some = referee.evaluate(task, roughly("a.dtype == torch.bfloat16"))
     assert (some.status, some.timing) == ("wrong_result", "wall")
     assert [graph.status for graph in some.graphs] == ["ok", "ok", "wrong_result"]
-    assert all(graph.not_timed is None and graph.speedup for graph in some.graphs)
+    assert all(graph.speedup for graph in some.graphs)
 
 
 def test_eager_in_a_candidates_place(referee, task):

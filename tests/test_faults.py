@@ -163,8 +163,7 @@ def killing(monkeypatch, referee, op, whose, victim=lambda worker: worker.pid):
             os.kill(worker.pid, signal.SIGCONT)
 
     def asking(self, message, timeout_s, fds=()):
-        is_second = threading.current_thread().name.startswith("second")  # which is made again, if it is lost
-        if message.op == op and owner(self) == whose and not killed and not is_second:
+        if message.op == op and owner(self) == whose and not killed:
             killed.append(victim(self))
             os.kill(self.pid, signal.SIGSTOP)  # it is at it for as long as that takes
             threading.Timer(0.05, kill, [self]).start()
@@ -331,13 +330,13 @@ def test_a_killed_evaluator_leaves_nothing_behind(task, tmp_path):
     serve.stdin.write(json.dumps(request).encode() + b"\n")
     serve.stdin.flush()
     (zygote,) = _until(lambda: _zygotes(serve.pid))
-    # eager's, the candidate's, and three that are made ahead
-    workers = _until(lambda: len(_children(zygote)) == 5 and _children(zygote))
+    # the baseline's, the candidate's, and one that is made ahead
+    workers = _until(lambda: len(_children(zygote)) == 3 and _children(zygote))
     time.sleep(0.5)
     serve.kill()
     serve.wait()
     _until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in [zygote, *workers]))
-    assert list(tmp_path.iterdir()) == []
+    _until(lambda: not list(tmp_path.iterdir()))  # the recording process of its end a moment later
 
 
 def test_an_evaluator_killed_while_it_starts_leaves_nothing_behind(tmp_path):
@@ -432,9 +431,8 @@ def test_a_full_disk_is_nobodys_fault(task, tmp_path):
     lines = done.stdout.splitlines()
     assert len(lines) == 6, done.stderr
     assert [lines[0], lines[3], lines[4]] == ["ok", "ok", "[]"]
-    for line in (lines[2], lines[5]):
-        assert line.startswith("infrastructure: ")
-        assert "disk is full; free some space" in line
+    for line, words in ((lines[2], "No space left on device"), (lines[5], "disk is full; free some space")):
+        assert line.startswith("infrastructure: ") and words in line
 
 
 TRITON = """import torch, triton, triton.language as tl

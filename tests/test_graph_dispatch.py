@@ -76,8 +76,8 @@ def test_a_candidate_is_credited_with_no_more_than_eager_whatever_it_says(
     referee, task, monkeypatch, references
 ):
     seen = []
-    watched = judging.Watched
-    monkeypatch.setattr(judging, "Watched", lambda *args: seen.append(args[1]) or watched(*args))
+    pair = judging.TimedPair
+    monkeypatch.setattr(judging, "TimedPair", lambda *args: seen.append(args[0].overhead_ns) or pair(*args))
     referee.evaluate(task, candidate())
     honest, most = seen[:], {one.host_ns(one.dispatches) for one in references}
     assert all(0 < one < min(most) for one in honest)  # a replay for three operators

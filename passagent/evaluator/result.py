@@ -187,8 +187,6 @@ class GraphResult(BaseModel):
     eager_samples_ms: list[float] = Field(default_factory=list)
     """To four digits, as are those of the other side."""
     compiled_samples_ms: list[float] = Field(default_factory=list)
-    not_timed: str | None = None
-    """Why a subgraph whose values agree was not timed."""
     trials: int = 0
     blocks: list[int] = Field(default_factory=list)
     """Calls of each block: the two sides' samples are paired block by block."""

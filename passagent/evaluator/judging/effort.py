@@ -28,10 +28,6 @@ ENOUGH_GRAPHS = 6
 """Under a bar more subgraphs take no more time together than so many."""
 _MANY_CORES = 6
 """So many leave room beside two workers that take turns on a GPU."""
-_FEW_LANES, _LANES = 2, 4
-"""Workers that share a candidate's subgraphs; the more on twice _MANY_CORES and with _MUCH_BYTES."""
-_MUCH_BYTES = 32 << 30
-"""Memory that counts as much: each worker's context takes up to half a gigabyte of a GPU's."""
 _DRAWN, _AUDITED = 5, 3
 """Copies of a large subgraph's inputs in the machine's memory: a set for each variant that is drawn; those of
 an audit's call, of the call before and what is read of a set meanwhile."""
@@ -91,23 +87,8 @@ def check_gpu_room(task: Task, device: str) -> None:
 
 
 def has_room(device: str) -> bool:
-    """Tell whether the referee may compare while calls are timed, and have two workers checked at a time."""
+    """Tell whether the next candidate may be recorded and built while calls are timed."""
     return device != "cpu" and len(os.sched_getaffinity(0)) >= _MANY_CORES
-
-
-def lanes_of(device: str) -> int:
-    """Workers that share a candidate's subgraphs, where one pair times it; 1 where there is no room."""
-    if not has_room(device):
-        return 1
-    is_large = len(os.sched_getaffinity(0)) >= 2 * _MANY_CORES and device_memory_bytes(device) >= _MUCH_BYTES
-    return _LANES if is_large else _FEW_LANES
-
-
-def spares_of(device: str) -> int:
-    """Workers made ahead: for the candidate's pairs or lanes, and for eager's, which last for several
-    evaluations.
-    """
-    return max(2 * PAIRS, lanes_of(device) + 1)
 
 
 def held_bytes(device: str) -> int:

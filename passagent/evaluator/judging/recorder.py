@@ -212,7 +212,11 @@ class Recorder:
                 fork_server.end(self._process)
                 self._process = recorder_process.start()
             begun = time.monotonic()
-            answer = record.record(self._process, candidate, subgraphs, device, self._facts)
+            try:
+                answer = record.record(self._process, candidate, subgraphs, device, self._facts)
+            except InfrastructureError:
+                fork_server.end(self._process)  # another one records the next candidate
+                raise
             allowance.left_s -= time.monotonic() - begun
         if isinstance(answer, Recorded):
             return answer

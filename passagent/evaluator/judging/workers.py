@@ -11,7 +11,6 @@ from passagent.config import EvaluatorConfig
 from passagent.evaluator.compilers import is_compiled
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.judging.eager_worker import EagerWorkers
-from passagent.evaluator.judging.effort import spares_of
 from passagent.evaluator.result import Subject
 from passagent.evaluator.runner.process import Worker, Zygote, answered
 from passagent.evaluator.runner.starting import Started
@@ -20,6 +19,9 @@ from passagent.evaluator.runner.worker_messages import Prepare
 from passagent.kernels import build
 from passagent.sandbox.environment import worker_threads
 from passagent.system.cache import cache_dir
+
+SPARES = 2
+"""Workers made ahead: for a candidate and the next pair, or for eager, whose last for several evaluations."""
 
 
 class Workers:
@@ -48,8 +50,7 @@ class Workers:
 
     def prepare(self) -> None:
         """Begin to make the workers of the next evaluation: later it would disturb what is timed."""
-        count = spares_of(self._config.device) - len(self.spares)
-        missing: list[Future[Worker]] = [Future() for _ in range(count)]
+        missing: list[Future[Worker]] = [Future() for _ in range(SPARES - len(self.spares))]
         self.spares += missing
         if missing:
             self._ahead.submit(self._fork_in_quiet, missing)

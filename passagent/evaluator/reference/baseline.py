@@ -116,18 +116,13 @@ class Baseline:
             self._worker = self._start()
             self._outputs = Arena.create(_SPARSE)
 
-    def turn_to(self, subgraphs: Sequence[Subgraph], dispatch: str) -> bool:
-        """Forget what other tasks left, the oldest first, if all of it takes more than keeping.KEPT_BYTES.
-
-        Returns whether the references of all these stay while they are used: small ones, or those that are
-        here, and so have room side by side.
-        """
+    def turn_to(self, subgraphs: Sequence[Subgraph], dispatch: str) -> None:
+        """Forget what other tasks left, the oldest first, if all of it takes more than keeping.KEPT_BYTES."""
         self._see_whether_it_lives()
         keys = {_key(subgraph, dispatch) for subgraph in subgraphs}
         others = [key for key in self._kept if key not in keys]
         while others and sum(reference.size for reference in self._kept.values()) > keeping.KEPT_BYTES:
             self._forget([others.pop(0)])
-        return keys <= self._kept.keys() or keeping.are_small(subgraphs, len(SET_KINDS))
 
     def close(self) -> None:
         """Free the references; the worker ends with its fork server."""

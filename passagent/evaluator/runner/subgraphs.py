@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from passagent.evaluator.integrity.zones import (
     ordinary_bytes,
     unpredictable,
 )
-from passagent.evaluator.matching.rewrite import Rewritten, apply_passes
+from passagent.evaluator.matching.rewrite import Rewritten
 from passagent.evaluator.runner import calls, hostless
 from passagent.evaluator.runner.fresh import Rotation
 from passagent.evaluator.runner.planned import Planned
@@ -33,8 +32,6 @@ from passagent.tasks.module import load_module
 from passagent.tasks.reader import Subgraph
 
 Nodes = list[dict[str, Any]]
-Apply = Callable[[torch.fx.GraphModule, bool], Rewritten]
-"""A candidate's passes applied to a graph, for timed calls or (True) for audited ones."""
 
 
 @dataclass
@@ -75,8 +72,8 @@ def take(
         captured = capture(module, live)
         nodes, order = dump_graph(captured.graph_module), captured.order
     if loaded is not None:
-        apply = _planned(loaded, request.subgraph["name"])
-        built = _compiled(apply, module) if module is not None and by_dynamo else _rewritten(apply, nodes)
+        name = request.subgraph["name"]
+        built = _compiled(loaded, name, module) if module and by_dynamo else _rewritten(loaded, name, nodes)
     else:
         call: Callable[..., Any] = load_graph(nodes).forward
         if compiler is not None and is_compiled(compiler):
@@ -125,29 +122,20 @@ def _dispatches(graph: calls.Graph, report: dict[str, Any], compiler: str | None
     return hostless.dispatches(operators, report["matches"])
 
 
-def _planned(planned: Planned, name: str) -> Apply:
-    """Matches become replays of the plans of subgraph `name`."""
-    calls = planned.of(name)
-    return lambda graph, is_audited: apply_passes(
-        graph, planned.passes, check=is_audited, replacement=calls.again(is_audited).next
-    )
-
-
-def _rewritten(apply: Apply, nodes: Nodes) -> _Built:
+def _rewritten(planned: Planned, name: str, nodes: Nodes) -> _Built:
     """The candidate's passes applied to the captured graph, and once more for audits."""
-    plain = load_graph(nodes)
-    audited = apply(copy.deepcopy(plain), True).graph_module
-    rewritten = apply(plain, False)
-    return _Built(plain.forward, audited.forward, _report(rewritten))
+    calls = planned.calls(name)
+    timed, audited = (planned.apply(load_graph(nodes), calls, is_audited) for is_audited in (False, True))
+    return _Built(timed.graph_module.forward, audited.graph_module.forward, _report(timed))
 
 
-def _compiled(apply: Apply, module: torch.nn.Module) -> _Built:
+def _compiled(planned: Planned, name: str, module: torch.nn.Module) -> _Built:
     """Build the graph behind torch.compile's guards: Dynamo captures, the backend applies the passes."""
-    built = _Built(module, None, {})
+    built, calls = _Built(module, None, {}), planned.calls(name)
 
     def compiled(is_audited: bool) -> Callable[..., Any]:
         def backend(graph_module: torch.fx.GraphModule, _: list[Any]) -> Callable[..., Any]:
-            rewritten = apply(graph_module, is_audited)
+            rewritten = planned.apply(graph_module, calls, is_audited)
             built.report = _report(rewritten)
             return rewritten.graph_module.forward
 
@@ -157,7 +145,7 @@ def _compiled(apply: Apply, module: torch.nn.Module) -> _Built:
     return built
 
 
-def _report(rewritten: Any) -> dict[str, Any]:
+def _report(rewritten: Rewritten) -> dict[str, Any]:
     nodes = [n for n in rewritten.graph_module.graph.nodes if n.op not in ("placeholder", "output")]
     return {
         "matches": len(rewritten.applied),
