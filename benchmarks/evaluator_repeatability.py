@@ -2,9 +2,8 @@
 
     python benchmarks/evaluator_repeatability.py TASKS... --device cuda --subgraphs 60 --repeats 10
 
-Three parts, on subgraphs chosen by a fixed seed; PassBench's protocol (25 + 100 calls of the candidate, then
-the same of eager, medians) is measured beside passagent's. `direct`: in the same workers, right after
-passagent's own calls, which leave them warm; `as it is`: evaluations of their own with protocol `passbench`.
+Three parts, on subgraphs chosen by a fixed seed. Files of 2026-11-24 and before hold PassBench's protocol
+beside passagent's; passbench_process.py measures by it.
 
 - A/A: eager judged in a candidate's place. 1.00 is the truth.
 - Planted: the same, with calls in the candidate's place that really take 5% longer. The A/A measurement of
@@ -40,14 +39,11 @@ from planted_slowdown import PlantedGraph, PlantedReply, planting
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import PassagentError
-from passagent.evaluator import score
-from passagent.evaluator.judging import judging
 from passagent.evaluator.judging.judging import Subject
 from passagent.evaluator.judging.referee import Referee
-from passagent.evaluator.result import Candidate, Evaluation
+from passagent.evaluator.result import Candidate
 from passagent.evaluator.runner.process import Worker
 from passagent.evaluator.runner.worker_messages import Request, TakeGraph
-from passagent.evaluator.timing.passbench import measure_passbench
 from passagent.expert.author import author
 from passagent.expert.choices import default, neighbours
 from passagent.expert.reading import graph_of
@@ -63,11 +59,10 @@ GRAPHS = 3
 """Subgraphs of each, the first ones."""
 ELEMENTS = 1 << 24
 """Of a subgraph's inputs, in tasks that are repeated, at most: drawing more takes longer than measuring."""
-SHARES = {"pairs": 0.5, "as it is": 0.54, "repeats": 0.96, "repeats as it is": 1.0}
+SHARES = {"pairs": 0.5, "repeats": 1.0}
 """Of the budget: each part may start something until then."""
 LARGE = 5_000_000
 """Bytes of raw results from which on they are compressed."""
-OURS, DIRECT, AS_IT_IS = "passagent", "PassBench, direct", "PassBench, as it is"
 
 
 class Budget:
@@ -95,12 +90,9 @@ class Budget:
 
 
 @contextmanager
-def beside(share: float, measured: dict[str, Any], planted: set[float]) -> Iterator[None]:
-    """During an evaluation: plant `share`, and measure by PassBench's protocol in the same workers.
-
-    `measured`: of a subgraph's name the Timing by that protocol; `planted`: the shares that workers confirm.
-    """
-    ask, measure = Worker.ask, judging.measure
+def slowed(share: float, planted: set[float]) -> Iterator[None]:
+    """During an evaluation: plant `share`; `planted`: the shares that workers confirm."""
+    ask = Worker.ask
 
     def asking(self: Worker, request: Request[Any], *args: Any) -> Any:
         if isinstance(request, TakeGraph) and share:
@@ -110,64 +102,44 @@ def beside(share: float, measured: dict[str, Any], planted: set[float]) -> Itera
             planted.add(answer.said.planted)
         return answer
 
-    def both(pair: Any) -> Any:
-        timing = measure(pair)
-        name = pair.reference.subgraph.name
-        if name not in measured:  # in the first of the pairs of workers
-            measured[name] = measure_passbench(pair.candidate, pair.baseline, pair.reference, pair.config)
-        return timing
-
-    Worker.ask, judging.measure = asking, both  # type: ignore[method-assign]
+    Worker.ask = asking  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Worker.ask, judging.measure = ask, measure  # type: ignore[method-assign]
+        Worker.ask = ask  # type: ignore[method-assign]
 
 
 def judge(referee: Referee, task: Task, subject: Subject, planted: float = 0.0) -> dict[str, Any]:
     """One evaluation as plain data; its failure as `error`."""
-    measured: dict[str, Any] = {}
     confirmed: set[float] = set()
     referee.workers.eager.close()  # what is planted is planted as a worker takes a graph
     name = subject if isinstance(subject, str) else "expert"
     record: dict[str, Any] = {"task": task.name, "subject": name, "planted": planted}
     started = time.monotonic()
     try:
-        with beside(planted, measured, confirmed):
+        with slowed(planted, confirmed):
             evaluation = referee.evaluate(task, subject)
     except PassagentError as error:
         return record | {"error": str(error), "seconds": time.monotonic() - started}
     record |= {"status": evaluation.status, "error": evaluation.error, "as_score": evaluation.as_score}
     record |= {"seconds": time.monotonic() - started, "environment": evaluation.environment}
-    record["graphs"] = [_graph(graph, measured.get(graph.name)) for graph in evaluation.graphs]
+    record["graphs"] = [_graph(graph) for graph in evaluation.graphs]
     if planted and planted not in confirmed and any(graph["speedup"] for graph in record["graphs"]):
         raise SystemExit("nothing was planted: the zygote did not read sitecustomize.py")
-    record["passbench_as"] = _passbench_as(evaluation, measured)
     return record
 
 
-def _graph(graph: Any, passbench: Any) -> dict[str, Any]:
+def _graph(graph: Any) -> dict[str, Any]:
     found = {"name": graph.name, "status": graph.status, "speedup": None, "unstable": graph.unstable}
     if graph.speedup is not None:
         found |= {"speedup": graph.speedup.e2e, "low": graph.speedup.low, "high": graph.speedup.high}
         found |= {"eager_ns": _ns(graph.eager_samples_ms), "compiled_ns": _ns(graph.compiled_samples_ms)}
         found |= {"blocks": graph.blocks}
-    if passbench is not None:
-        found["passbench"] = {"speedup": passbench.speedup}
-        found["passbench"] |= {"eager_ns": passbench.eager.e2e, "compiled_ns": passbench.compiled.e2e}
     return found
 
 
 def _ns(samples_ms: list[float]) -> list[int]:
     return [round(sample * 1e6) for sample in samples_ms]
-
-
-def _passbench_as(evaluation: Evaluation, measured: dict[str, Any]) -> float | None:
-    """AS of the same evaluation with the speedups by PassBench's protocol."""
-    if evaluation.status != "ok" or len(measured) < len(evaluation.graphs):
-        return None
-    scores = [score.GraphScore(measured[g.name].speedup, g.passes_from_t) for g in evaluation.graphs]
-    return score.as_score(scores)
 
 
 def expert_candidates(task: Task, device: str, count: int) -> list[Candidate]:
@@ -201,17 +173,6 @@ def pairs(referee: Referee, tasks: list[Task], budget: Budget) -> list[dict[str,
     return records
 
 
-def as_it_is(referee: Referee, tasks: list[Task], budget: Budget) -> list[dict[str, Any]]:
-    """A/A of the same subgraphs with protocol `passbench`."""
-    records = []
-    for task in tasks:
-        if not budget.allows(SHARES["as it is"]):
-            break
-        with budget.step():
-            records.append(judge(referee, task, "eager"))
-    return records
-
-
 def right_candidates(
     referee: Referee, paths: list[Path], device: str, budget: Budget
 ) -> list[tuple[Task, Subject]]:
@@ -235,19 +196,19 @@ def right_candidates(
 
 
 def repeats(
-    referee: Referee, subjects: list[tuple[Task, Subject]], count: int, budget: Budget, share: float
+    referee: Referee, subjects: list[tuple[Task, Subject]], count: int, budget: Budget
 ) -> list[dict[str, Any]]:
     """`count` rounds over the candidates."""
     records = []
     for number, (task, subject) in itertools.product(range(count), subjects):
-        if not budget.allows(share):
+        if not budget.allows(SHARES["repeats"]):
             break
         with budget.step():
             records.append(judge(referee, task, subject) | {"repeat": number})
     return records
 
 
-def table_a_a(measured: list[dict[str, Any]], strict: list[dict[str, Any]]) -> list[str]:
+def table_a_a(measured: list[dict[str, Any]]) -> list[str]:
     """Rows of the A/A table."""
     lines = [
         f"{'A/A':20} {'n':>4} {'within 1%':>9} {'2%':>5} {'5%':>5} {'sd of log':>9} "
@@ -256,10 +217,8 @@ def table_a_a(measured: list[dict[str, Any]], strict: list[dict[str, Any]]) -> l
     graphs = timed(measured, 0.0)
     held = f"{share(g['low'] <= 1 <= g['high'] for g in graphs):>16}" if graphs else ""
     ours = f" {held} {sum(g['unstable'] for g in graphs):>8}"
-    lines.append(_spread(OURS, [g["speedup"] for g in graphs]) + ours)
-    lines.append(_spread(DIRECT, [g["passbench"]["speedup"] for g in graphs if "passbench" in g]))
-    lines.append(_spread(AS_IT_IS, [g["speedup"] for g in timed(strict, 0.0)]))
-    failed = [r for r in [*measured, *strict] if not any(g["speedup"] for g in r.get("graphs", []))]
+    lines.append(_spread("passagent", [g["speedup"] for g in graphs]) + ours)
+    failed = [r for r in measured if not any(g["speedup"] for g in r.get("graphs", []))]
     for record in failed:
         lines.append(f"not measured: {record['task']}: {record['error']}")
     return lines
@@ -281,41 +240,29 @@ def table_planted(measured: list[dict[str, Any]]) -> list[str]:
         graphs = timed(measured, planted)
         if not graphs:
             continue
-        for name, ratios in (
-            (OURS, [g["speedup"] for g in graphs]),
-            (DIRECT, [g["passbench"]["speedup"] for g in graphs if "passbench" in g]),
-        ):
-            below = share(g["high"] < 1 for g in graphs) if name == OURS else "-"
-            near = share(low <= r <= high for r in ratios)
-            label = f"{planted:4.0%}  {name}"
-            lines.append(
-                f"{label:26} {len(ratios):>4} {below:>16} {near:>12} {statistics.median(ratios):>12.4f}"
-            )
+        ratios = [g["speedup"] for g in graphs]
+        below, near = share(g["high"] < 1 for g in graphs), share(low <= r <= high for r in ratios)
+        middle = statistics.median(ratios)
+        lines.append(f"{planted:<26.0%} {len(ratios):>4} {below:>16} {near:>12} {middle:>12.4f}")
     return lines
 
 
-def table_repeats(measured: list[dict[str, Any]], strict: list[dict[str, Any]]) -> list[str]:
+def table_repeats(measured: list[dict[str, Any]]) -> list[str]:
     """Rows of the table of repeats: the standard deviation of log AS."""
-    columns = (OURS, DIRECT, AS_IT_IS)
-    lines = [f"{'sd of log AS':40} {'by':6} {'AS':>6} " + " ".join(f"{name:>24}" for name in columns)]
-    found: dict[str, list[float]] = {name: [] for name in columns}
+    lines = [f"{'repeats':40} {'by':6} {'AS':>6} {'sd of log AS':>24}"]
+    variances: list[float] = []
     for task in dict.fromkeys(record["task"] for record in measured):
         own = [r for r in measured if r["task"] == task]
-        scores = {
-            OURS: [r.get("as_score") for r in own],
-            DIRECT: [r.get("passbench_as") for r in own],
-            AS_IT_IS: [r.get("as_score") for r in strict if r["task"] == task],
-        }
-        cells = []
-        for name in columns:
-            logs = [math.log(value) for value in scores[name] if value]
-            if len(logs) > 1:
-                found[name].append(statistics.variance(logs))
-            cells.append(f"{f'{statistics.stdev(logs):.2%} ({len(logs)})' if len(logs) > 1 else '-':>24}")
-        middle = statistics.median([value for value in scores[OURS] if value] or [math.nan])
-        lines.append(f"{task[:40]:40} {own[0]['subject']:6} {middle:>6.3f} " + " ".join(cells))
-    pooled = [f"{f'{math.sqrt(statistics.mean(v)):.2%}' if v else '-':>24}" for v in found.values()]
-    lines.append(f"{'pooled over tasks':54} " + " ".join(pooled))
+        scores = [r["as_score"] for r in own if r.get("as_score")]
+        logs = [math.log(value) for value in scores]
+        cell = "-"
+        if len(logs) > 1:
+            variances.append(statistics.variance(logs))
+            cell = f"{statistics.stdev(logs):.2%} ({len(logs)})"
+        middle = statistics.median(scores or [math.nan])
+        lines.append(f"{task[:40]:40} {own[0]['subject']:6} {middle:>6.3f} {cell:>24}")
+    pooled = f"{math.sqrt(statistics.mean(variances)):.2%}" if variances else "-"
+    lines.append(f"{'pooled over tasks':54} {pooled:>24}")
     return lines
 
 
@@ -379,26 +326,16 @@ def main() -> None:
         print(f"{part}: {data['seconds'][part]} s ({path.name})", *lines, "", sep="\n", flush=True)
 
     config = EvaluatorConfig(device=args.device)
-    with planting(), Referee(config) as ours, Referee(passbench_config(config)) as theirs:
+    with planting(), Referee(config) as ours:
         done("start", 0.0, [])
         begun = budget.elapsed()
         data["pairs"] = pairs(ours, tasks, budget)
-        done("A/A and planted", begun, table_planted(data["pairs"]))
-        begun = budget.elapsed()
-        data["as_it_is"] = as_it_is(theirs, tasks, budget)
-        done("A/A as PassBench has it", begun, table_a_a(data["pairs"], data["as_it_is"]))
+        done("A/A and planted", begun, [*table_planted(data["pairs"]), *table_a_a(data["pairs"])])
         begun = budget.elapsed()
         subjects = right_candidates(ours, args.tasks, args.device, budget)
-        data["repeats"] = repeats(ours, subjects, args.repeats, budget, SHARES["repeats"])
-        last = SHARES["repeats as it is"]
-        data["repeats_as_it_is"] = repeats(theirs, subjects, args.repeats, budget, last)
-        done("repeats", begun, table_repeats(data["repeats"], data["repeats_as_it_is"]))
+        data["repeats"] = repeats(ours, subjects, args.repeats, budget)
+        done("repeats", begun, table_repeats(data["repeats"]))
     print(f"{budget.elapsed():.0f} s in all")
-
-
-def passbench_config(config: EvaluatorConfig) -> EvaluatorConfig:
-    """The same settings with PassBench's protocol."""
-    return EvaluatorConfig(**config.model_dump() | {"protocol": "passbench"})
 
 
 def _environment(data: dict[str, Any]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from passagent.tasks import load_task
 from passagent.tasks.reader import GRAPH_LIST
 
 TRIALS = 5
-QUICK = {"evaluator.warmups": 0, "evaluator.trials": 2, "evaluator.max_trials": 4, "evaluator.interval": 1.0}
+QUICK = {"evaluator.budget_s": 1e-6}
 """Verdicts are asked for, not speed."""
 NO_VERDICT = ("out_of_memory", "infrastructure", "timeout")
 """What a machine that is busy with other things does to an evaluation."""

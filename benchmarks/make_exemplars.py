@@ -27,7 +27,7 @@ from passagent.tasks.tasklist import find_tasks
 
 OUT = Path(__file__).resolve().parents[1] / "knowledge" / "exemplars" / "expert-cpu.jsonl.gz"
 ROLES = ("fusion", "launch")
-SETTINGS = {"evaluator.budget_s": 0.1, "evaluator.max_trials": 400}
+SETTINGS = {"evaluator.budget_s": 0.1}
 NAMES = (
     "task", "instances", "structures", "operators", "shapes", "files", "target", "device", "as_score",
     "as_low", "as_high", "author", "licence",

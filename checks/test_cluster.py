@@ -29,10 +29,11 @@ sys.path[:0] = [str(TESTS)]
 import tiny_search  # noqa: E402
 from pool_search import done, kept, tree  # noqa: E402
 from stub_worker import StubWorker  # noqa: E402
-from test_remote import candidates, config_of, judged, task, worker  # noqa: E402, F401
+from test_remote import candidates, config_of, judged, task, token, worker  # noqa: E402, F401
 
 from passagent.errors import InfrastructureError  # noqa: E402
 from passagent.evaluator.fleet import host  # noqa: E402
+from passagent.evaluator.fleet.http_fleet import TOKEN_FILE  # noqa: E402
 from passagent.evaluator.fleet.opening import open_pool  # noqa: E402
 from passagent.evaluator.service import pool  # noqa: E402
 
@@ -60,11 +61,11 @@ def local_tree(tmp_path_factory):
     return tree(place / "runs")
 
 
-def search(task_path: Path, runs: Path, name: str, token: str = "") -> subprocess.Popen[str]:
+def search(task_path: Path, runs: Path, name: str) -> subprocess.Popen[str]:
     """A process that searches."""
     program = [sys.executable, str(TESTS / "pool_search.py")]
     log = open(runs.with_suffix(".log"), "a")  # noqa: SIM115
-    command = [*program, str(task_path), str(runs), str(ITERS), "4", name, token]
+    command = [*program, str(task_path), str(runs), str(ITERS), "4", name]
     return subprocess.Popen(command, stdout=log, stderr=log, text=True)
 
 
@@ -168,7 +169,7 @@ def test_a_run_on_two_hosts_survives_a_lost_host_and_a_stalled_network(
     port = int(first.address.rpartition(":")[2])
     later = f"http://{namespaces[0].address}:{port + 1}"
     names = f"{first.address},{second.address},{later}"
-    process = search(task, tmp_path / "runs", names, first.token_file)
+    process = search(task, tmp_path / "runs", names)
     wait(lambda: done(tmp_path / "runs") >= 10, "nothing is judged")
     namespaces[1].stall(3.0)
     wait(lambda: done(tmp_path / "runs") >= 20, "20 are not judged")
@@ -358,7 +359,7 @@ def test_clocks_of_other_machines_do_not_matter(worker, task, tmp_path):
     assert figures[0]["evaluations"] and told == []
 
 
-def test_what_a_silent_program_left_on_a_worker_ends(tmp_path):
+def test_what_a_silent_program_left_on_a_worker_ends(tmp_path, monkeypatch):
     """Real throughout: `passagent worker`, a search of the expert, kill -9, and resume."""
     token, runs, example = tmp_path / "token", tmp_path / "runs", "example:quick_gelu"
     passagent = [sys.executable, "-m", "passagent"]
@@ -369,7 +370,8 @@ def test_what_a_silent_program_left_on_a_worker_ends(tmp_path):
     )
     try:
         address = json.loads(offered.stdout.readline())["address"]
-        words = ["--pool", address, "--token-file", str(token), "--runs-dir", str(runs)]
+        monkeypatch.setenv(TOKEN_FILE, str(token))
+        words = ["--pool", address, "--runs-dir", str(runs)]
         run = [*passagent, "run", example, "--iters", "3", "--islands", "1", *words]
         quick = ["--set", "evaluator.budget_s=0.05", "--set", "search.finalists=0"]
         first = subprocess.Popen([*run, *quick], stdout=subprocess.DEVNULL)

@@ -29,7 +29,6 @@ from passagent.view.mcp.served_tools import SERVED  # noqa: E402
 
 PASSAGENT = [sys.executable, "-m", "passagent"]
 QUICK = ("--set", "evaluator.budget_s=0.2")
-SLOW = ("--set", "evaluator.interval=1e-6", "--set", "evaluator.max_trials=100000000")
 FILES = tiny.candidate().files
 
 
@@ -173,7 +172,7 @@ def test_a_long_evaluation_never_meets_a_clients_limit(place):
     """In full size: LONG_EVALUATION=60,45,60."""
 
     async def work():
-        slow = (*SLOW, "--set", f"evaluator.budget_s={BUDGET_S}", "--max-wait", str(WAIT_S))
+        slow = ("--set", f"evaluator.budget_s={BUDGET_S}", "--max-wait", str(WAIT_S))
         async with Client(over_stdio(place, *slow)) as client:
             await call(client, "evaluate", task="tiny", files=FILES | {"other.py": "X = 1\n"})
             begun, calls = asyncio.get_running_loop().time(), 0

@@ -33,64 +33,26 @@ class EvaluatorConfig(_Section):
     """cpu, cuda, cuda:N, several of one model as cuda:N,cuda:M, or cuda:all."""
     pool: str = "local"
     """Whose devices: `local`, workers (`http://HOST:PORT,...`), or `ray[://ADDRESS]` (docs/cluster.md)."""
-    token_file: str | None = None
-    """The file with the token of HTTP workers."""
-    dispatch: Literal["direct", "dynamo", "graph", "python"] = "direct"
-    """How the rewritten graph is called: itself, behind torch.compile's guards, without the host's share, or
-    by the pass's own Python. All but `python` call a plan: what the host code decided once, in another
-    process. `graph` replays a CUDA graph on a GPU; on the CPU what dispatching takes is subtracted, an
-    estimate. `python` is for authors whom you trust: it does not defend itself against host code."""
+    dispatch: Literal["direct", "dynamo", "graph"] = "direct"
+    """How the rewritten graph is called: itself, behind torch.compile's guards, or without the host's share.
+    `graph` replays a CUDA graph on a GPU; on the CPU what dispatching takes is subtracted, an estimate."""
     reference: Literal["eager", "inductor"] = "eager"
     """`inductor`: a candidate is timed against torch.compile's default, too, and each subgraph has
     `vs_reference`. Correctness, speedup and AS are relative to eager in either case."""
     isolation: Literal["sandboxed", "in-process"] = "sandboxed"
     """`in-process`: kernels of plans that you trust run, not shut in, in threads of this process."""
-    warmups: int = Field(25, ge=0)
-    """Calls before timing starts, each side."""
-    trials: int = Field(100, ge=2)
-    """Timed calls of each side, at least."""
     budget_s: float = Field(0.5, gt=0)
     """Time for measuring one subgraph, s: slower calls get fewer warm-ups and trials."""
-    max_trials: int = Field(2000, ge=2)
-    """Timed calls of each side, at most: measuring goes on until the interval is narrow enough."""
-    interval: float = Field(0.005, gt=0)
-    """Half the width of the speedup's 95% interval that is good enough, relative."""
-    unstable: float = Field(0.05, gt=0)
-    """A subgraph whose interval stays wider than this (half its width, relative) is marked unstable."""
-    protocol: Literal["paired", "passbench"] = "paired"
-    """`paired`: both sides in turn, fresh values for every call. `passbench`: the paper's, with one set of
-    values, the candidate's trials first and eager's after, behind torch.compile's guards."""
     threads: int | None = Field(None, ge=1)
     """OpenMP threads of both sides; None: all cores but the referee's. With fewer a CPU judges several."""
     timeout_s: float = Field(120.0, gt=0)
     """Wall clock for one step of a candidate (load, one subgraph's checks, one block of timing), s."""
     memory_gb: float = Field(16.0, gt=0)
     """Address space of a candidate on the CPU target, GiB; no more than half of the machine's memory."""
-    b: float = Field(0.1, gt=0, lt=1)
-    """Score of a wrong subgraph."""
-    p: float = Field(0.0, ge=0, le=1)
-    """Exponent of the slow-down penalty: s^(p+1) for s < 1."""
     target: str | None = None
     """A target of your own, `pkg.mod:MyTarget` (extend.py); None: `cpu` or `cuda`, as the device says."""
-    single_replacement_func: bool = True
-    """All passes of a candidate must share one `replacement_func` (PassBench)."""
     special_values: bool = True
     """Outputs must be right on special values, too (docs/evaluator.md). `false` is for the paper's table."""
-    host_extensions: bool = False
-    """Allow load_inline, ctypes and the like, for an author whom you trust: the candidate's worker then has
-    no sandbox, and every result says so. Implies `dispatch: python`."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _run_python(cls, data: Any) -> Any:
-        """Set `dispatch: python` where a pass's host code is needed in timed calls."""
-        if isinstance(data, dict) and (data.get("host_extensions") or data.get("protocol") == "passbench"):
-            data = data | {"dispatch": "python"}
-            if data.get("isolation", "sandboxed") != "sandboxed":
-                raise ValueError("isolation: in-process replays plans; dispatch: python has none")
-            if data.get("protocol") == "passbench" and data.get("reference", "eager") != "eager":
-                raise ValueError("protocol: passbench has reference: eager")
-        return data
 
     @model_validator(mode="after")
     def _can_capture(self) -> EvaluatorConfig:
@@ -243,27 +205,18 @@ class SearchConfig(_Section):
     """Role prompts (prompts/roles/*.j2), given to the islands in turn."""
     elites: int = Field(3, ge=1)
     """evolutionary: elites an island keeps as parents (Kernel Foundry 3.3.1)."""
-    tournament: int = Field(2, ge=1)
     explore: float = Field(0.15, ge=0, le=1)
     """evolutionary: chance that an episode starts from the task itself and not from a parent."""
-    exploration: float = Field(0.5, ge=0)
-    """mcts: c of UCT, for values between 0 (a failure) and 1 (the best so far)."""
-    widening: float = Field(0.4, gt=0, le=1)
-    """mcts: a place visited N times has at most N^widening children."""
     stagnation: int = Field(2, ge=1)
     """Episodes of an island without a gain before an elite migrates to it."""
-    min_gain: float = Field(0.01, ge=0)
-    """Relative gain in AS that counts as progress."""
     reuse: bool = True
     """Answer an equal candidate on the same task and machine from the store instead of evaluating again."""
     finalists: int = Field(3, ge=0)
     """Best candidates measured again, side by side, before a run ends: that names the winner."""
-    confirm_rounds: int = Field(4, ge=2)
-    """How often each of them is measured, at most; two rounds can be enough to tell their order."""
     target_as: float | None = Field(None, gt=0)
     """Stop when a correct pass has this AS."""
     max_stagnation: int | None = Field(None, ge=1)
-    """Stop after so many episodes of the run without a gain (of `min_gain`)."""
+    """Stop after so many episodes of the run without a gain of 1%."""
     until: float | None = Field(None, gt=0)
     """Stop when an hour more is expected to gain less than this share of AS, such as 0.02."""
     until_sol: float | None = Field(None, ge=0)
@@ -300,8 +253,6 @@ class ValidatorConfig(_Section):
     """Ask this model, too, whether a right pass cheats: openai/NAME, anthropic/NAME or replay:FILE."""
     base_url: str | None = None
     """The validator's address. None: that of the models of its provider."""
-    threshold: float = Field(0.5, ge=0, le=1)
-    """A likelihood over it flags the candidate."""
     decisive: bool = False
     """A flagged candidate is refused; else the flag is shown and changes nothing."""
 

@@ -97,7 +97,7 @@ Against = Annotated[
     Option("Evaluation tasks, or a list of them, that nothing may be shared with.", metavar="TASKS"),
 ]
 Device = Annotated[str | None, Option(key="evaluator.device")]
-Dispatch = Annotated[Literal["direct", "dynamo", "graph", "python"] | None, Option(key="evaluator.dispatch")]
+Dispatch = Annotated[Literal["direct", "dynamo", "graph"] | None, Option(key="evaluator.dispatch")]
 BaseUrl = Annotated[str | None, Option(key="model.base_url", shown="the provider's", is_rare=True)]
 Price = Annotated[str | Several | None, Option(key="model.prices", metavar="MODEL=IN,OUT", is_rare=True)]
 Root = Annotated[
@@ -170,7 +170,6 @@ class PoolOptions(TypedDict, total=False):
     """Whose devices are used."""
 
     pool: Annotated[str | None, Option(key="evaluator.pool", is_rare=True)]
-    token_file: Annotated[str | None, Option(key="evaluator.token_file", metavar="FILE", is_rare=True)]
 
 
 class LibraryOptions(TypedDict, total=False):
@@ -323,9 +322,6 @@ class EvalOptions(EvaluatorOptions, StoreOptions, total=False):
 
     pass_dir: Annotated[str | None, Option("The candidate.", shown="TASK/pass_dir")]
     fresh: Annotated[bool, Option("Measure, whatever the store knows of it.")]
-    strict_passbench: Annotated[
-        bool, Option("Measure by the paper's protocol, for comparison with published tables.")
-    ]
     reward: Annotated[
         str | None, Option("Write the reward of PassEnv here: reward.txt and evaluation.json.", metavar="DIR")
     ]

@@ -28,7 +28,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
 from tiny import write_subgraph
 
 from passagent.config import EvaluatorConfig
@@ -296,9 +295,8 @@ class Case:
 
     @property
     def device(self) -> str:
-        """Where it is judged: Triton's on a GPU if there is one, else in the interpreter."""
-        triton = uses_triton(self.candidate) and torch.cuda.is_available()
-        return "cuda" if self.gpu or triton else "cpu"
+        """The device on which it is judged."""
+        return "cuda" if self.gpu or uses_triton(self.candidate) else "cpu"
 
     def here(self) -> set[tuple[str, int]]:
         """File and line of each marked line; empty without a mark."""
@@ -373,6 +371,6 @@ def cases_of(directory: str) -> dict[str, Case]:
 def suite(directory: str) -> list:
     """The cases of tests/adversarial or tests/honest as parameters of a test."""
     return [
-        pytest.param(case, id=name, marks=[pytest.mark.gpu] if case.gpu else [])
+        pytest.param(case, id=name, marks=[] if case.device == "cpu" else [pytest.mark.gpu])
         for name, case in cases_of(directory).items()
     ]

@@ -17,6 +17,7 @@ from pathlib import Path
 import cases
 import handmade as h
 import torch
+import triton_interpreter
 
 from passagent.evaluator.matching.passes import LoadedPass
 from passagent.evaluator.matching.rewrite import Token, apply_passes
@@ -24,7 +25,6 @@ from passagent.evaluator.target import uses_triton
 from passagent.plan import convert, facts, record
 from passagent.plan.arguments import ParameterArg, TupleArg
 from passagent.plan.compile import compile_plan
-from passagent.plan.interpret import interpret
 from passagent.plan.recorder_process import recording_process
 from passagent.plan.replay import Replay
 from passagent.plan.table import Mode
@@ -58,7 +58,7 @@ def replay_of(plan, choices=()):
     built = {}
     if native.kernels:
         built = compile_plan(plan_without_triton(plan))
-    replay = Replay(plan, built, mode=Mode(choices, interpret), empty=poisoned)
+    replay = Replay(plan, built, mode=Mode(choices), empty=poisoned)
 
     def call(*args):
         replay.arena.fill_(0xFF)
@@ -172,9 +172,8 @@ def outcome(process, case, task):
 
 def main(names):
     """Print the outcome of each honest case that is named, of all if none is."""
-    from passagent.evaluator.correctness.rounding import round_as_hardware_does
-
-    round_as_hardware_does()
+    triton_interpreter.round_as_hardware_does()
+    triton_interpreter.replay_by_interpreting()
     found = cases.cases_of("honest").values()
     with tempfile.TemporaryDirectory() as scratch, recording_process() as process:
         write = functools.cache(lambda name: cases.write_task(Path(scratch) / name, name))

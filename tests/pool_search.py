@@ -1,7 +1,7 @@
 """A search whose model is tiny_search's and whose evaluations go through a real pool to stub referees.
 
-A program: `python tests/pool_search.py TASK RUNS_DIR ITERS ISLANDS POOL TOKEN_FILE` begins such a run or goes
-on with it. POOL as `--pool` has it. What the run tells goes to stderr.
+A program: `python tests/pool_search.py TASK RUNS_DIR ITERS ISLANDS POOL` begins such a run or goes on with
+it. POOL as `--pool` has it. What the run tells goes to stderr.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ from passagent.store import Store
 
 def main() -> None:
     """The program."""
-    task, runs_dir, iters, islands, name, token = sys.argv[1:]
+    task, runs_dir, iters, islands, name = sys.argv[1:]
     settings = tiny_search.settings(int(iters), int(islands), 7)
     settings |= {"evaluator.pool": name, "search.deterministic": True, "experience.library": "off"}
     # no migration: which elite comes depends on which island is faster
     settings |= {"search.stagnation": 1000}
-    settings |= {"evaluator.token_file": token} if token else {}
     pool.PAUSES_S = (0.5, 2.0)
     evaluator: Any = None
     if name == "local":

@@ -27,7 +27,6 @@ def stages() -> list[Stage]:
     from passagent.config import EvaluatorConfig
     from passagent.evaluator.judging.effort import CANDIDATE_S
     from passagent.evaluator.runner.endings import LIMITS
-    from passagent.evaluator.runner.kernel_builds import MAX_OBJECT
     from passagent.evaluator.runner.process import START_TIMEOUT_S
     from passagent.kernels import lexer, objects
     from passagent.plan import check, messages, record
@@ -43,7 +42,7 @@ def stages() -> list[Stage]:
         "characters of an error": ERROR,
     }
     sizes = {
-        "compile": {"characters of a source": lexer.MAX_SOURCE, "bytes of an object": MAX_OBJECT},
+        "compile": {"characters of a source": lexer.MAX_SOURCE},
         "read an object": {
             "characters of a name": objects.LONGEST_NAME,
             "references in it": objects.REFERENCES,

@@ -24,6 +24,7 @@ from passagent.evaluator.hardware.devices import Device
 from passagent.evaluator.result import Candidate
 from passagent.evaluator.service.device_owner import Lost
 
+TOKEN = "a-token-for-tests-only\n"
 FIGURES = {"issue_s": 1e-6, "bandwidths": [[1 << 20, 1e10], [1 << 24, 1e10], [1 << 27, 1e10]]}
 
 
@@ -87,7 +88,7 @@ class StubWorker:
     ) -> None:
         """`prefix`: of its command, such as `ip netns exec NAME`."""
         self.log, token = place / "evaluated.log", place / "token"
-        token.write_text("a-token-for-tests-only\n")
+        token.write_text(TOKEN)
         self.log.touch()
         environment = os.environ | {"STUB_LOG": str(self.log), "STUB_SECONDS": str(options.pop("seconds", 0))}
         self.process = subprocess.Popen(
@@ -96,7 +97,7 @@ class StubWorker:
             text=True,
             env=environment | {"XDG_RUNTIME_DIR": str(place)},
         )
-        self.token_file, self._address = str(token), ""
+        self._address = ""
 
     @property
     def address(self) -> str:

@@ -11,13 +11,19 @@ import pytest
 from cases import TASKS, Case, cases_of, referees_of, suite, write_task
 
 from passagent.config import EvaluatorConfig
-from passagent.evaluator import score
+from passagent.evaluator import captures, score
+from passagent.evaluator.hardware.devices import Device
+from passagent.evaluator.hardware.leases import DeviceLease
+from passagent.evaluator.judging import recorder
 from passagent.evaluator.judging.referee import Referee
+from passagent.evaluator.judging.verdict import Failed, Refused
 from passagent.evaluator.result import Candidate, Evaluation
+from passagent.evaluator.target import uses_triton
+from passagent.plan.facts import H100
 from passagent.tasks.reader import Task
 
-CONFIG = EvaluatorConfig(warmups=3, trials=20, max_trials=40, timeout_s=120, memory_gb=6)
-MEASURED = CONFIG.model_copy(update={"warmups": 25, "trials": 100, "max_trials": 200})
+CONFIG = EvaluatorConfig(budget_s=1e-6, timeout_s=120, memory_gb=6)
+MEASURED = CONFIG.model_copy(update={"budget_s": 0.5})
 ATTACKS = suite("adversarial")
 DESIGNS = suite("honest")
 NO_PLAN_ON_A_GPU = {"tensor_descriptors": "descriptors that are made on the host are not launched"}
@@ -107,7 +113,7 @@ def check_charged(candidate: Candidate, task: Task, referee: Referee) -> None:
 def check_score(result: Evaluation) -> None:
     """A refusal is b at every t; nothing that failed counts as eager's equal where it is judged."""
     if result.as_score is None:
-        assert result.timing in ("interpreter", "none")
+        assert result.timing == "none"
         return
     assert result.es is not None
     if result.status == "refused":
@@ -181,5 +187,48 @@ def test_an_honest_design_is_accepted(case: Case, referees, tasks):
         return
     assert result.status == "ok", f"{result.error} {result.violations}"
     assert all(graph.matches for graph in result.graphs)
-    if result.timing == "wall":
-        assert result.as_score is not None
+    assert result.as_score is not None
+
+
+BEFORE_IT_RUNS = {"recording", "plan", "triton_ir", "triton_option"}
+"""Rules that need no GPU."""
+TRITON = [
+    pytest.param(case, id=name)
+    for directory in ("adversarial", "honest")
+    for name, case in cases_of(directory).items()
+    if uses_triton(case.candidate)
+]
+
+
+@pytest.fixture(scope="module")
+def gpu_recorder():
+    """A recorder that builds for an H100, which need not be here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recorder, "device_facts", lambda _: dict(H100))
+        one = recorder.Recorder(
+            CONFIG.model_copy(update={"device": "cuda"}), DeviceLease(Device("cuda", "GPU-none", "none"))
+        )
+        yield one
+        one.close()
+
+
+@pytest.mark.parametrize("case", TRITON)
+def test_triton_is_refused_or_built_without_a_gpu(case: Case, gpu_recorder, tasks):
+    """What a rule refuses before anything runs is refused; all else is recorded and built."""
+    for subgraph in tasks[case.task].subgraphs:
+        captures.keep(subgraph, "cuda", captures.graph_of(subgraph, "cpu"))
+    rules, failed = set(), set()
+    try:
+        prepared = gpu_recorder.prepare(case.candidate, tasks[case.task].subgraphs, None)
+        failed = {failure.status for failure in prepared.failed.values()}
+    except Refused as refused:
+        rules = {violation.rule for violation in refused.violations}
+    except Failed as failure:
+        failed = {failure.status}
+    if case.name in NO_PLAN_ON_A_GPU:
+        assert rules == {"triton_ir"}
+    elif rules or failed:
+        refusals = {rule for status, rule in case.expected if status == "refused"}
+        assert {None, *rules} & refusals or failed & {status for status, _ in case.expected}
+    else:
+        assert any(status != "refused" or rule not in BEFORE_IT_RUNS for status, rule in case.expected)

@@ -156,13 +156,6 @@ def test_many_graphs_and_long_errors_stay_short() -> None:
     assert "... 38 more kinds of failure ..." in text
 
 
-def test_a_triton_pass_on_the_cpu_is_not_called_slow() -> None:
-    text = observation(evaluation("ok", [graph("g", matches=1)], timing="interpreter"))
-    assert "time is not" in text
-    assert "Write kernels in C++ by passagent.kernels.cpp_kernel" in text
-    assert text.endswith("status: ok\nAS: none")
-
-
 def result(number: int, answer: Answer, name: str = "file_editor") -> Message:
     known = {"role": "tool", "tool_call_id": f"c{number}", "name": name}
     return known | {"content": answer.text, "data": answer.data}

@@ -15,7 +15,7 @@ from passagent.evaluator.runner.worker_messages import Audit, Release
 from passagent.plan import record
 from passagent.tasks.reader import load_task
 
-CONFIG = EvaluatorConfig(warmups=3, trials=20, max_trials=40, memory_gb=6)
+CONFIG = EvaluatorConfig(budget_s=1e-6, memory_gb=6)
 ENDLESS_CODE = """
 template <int N, int M> struct Sum { static constexpr long of() { return Sum<N-1, 2*M>::of() + Sum<N-1, 2*M+1>::of(); } };
 template <int M> struct Sum<0, M> { static constexpr long of() { return M; } };
@@ -84,13 +84,14 @@ def test_limit_of_a_request_is_beyond_what_eager_takes(request_, limit_s, messag
         raise WorkerTimeout(f"no answer in {timeout_s:.0f} s")
 
     with pytest.raises(WorkerTimeout, match=message):
-        limited(10.0, ask).answer(request_, 120.0)
+        limited(10.0, ask).ask(request_, 120.0)
     assert asked == [limit_s]
 
 
 @pytest.mark.parametrize(("took_s", "left_s"), [(500.0, 10.0), (606.0, 4.5)])
 def test_time_that_eager_takes_too_is_not_the_candidates(took_s, left_s, monkeypatch):
     monkeypatch.setattr(loaded_worker.time, "monotonic", lambda: took_s)
-    loaded = limited(10.0, lambda request, timeout_s, fds: None)
-    loaded.answer(Audit(id="g", sets=[0], before=1), 1000.0)
+    answer = SimpleNamespace(said=SimpleNamespace(violations=[]))
+    loaded = limited(10.0, lambda request, timeout_s, fds: answer)
+    loaded.ask(Audit(id="g", sets=[0], before=1), 1000.0)
     assert loaded._prepared.allowance.left_s == left_s

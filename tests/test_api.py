@@ -22,14 +22,14 @@ from test_resume_real import children_of
 import passagent as pa
 from passagent import api, cli
 from passagent.evaluator.result import MANIFEST
+from passagent.evaluator.timing import timing
 from passagent.system.option_groups import options_of
 
 pytestmark = pytest.mark.slow
 
 TASK = "example:add_layer_norm"
 QUICK = {
-    "evaluator.isolation": "in-process", "evaluator.warmups": 2, "evaluator.trials": 10,
-    "evaluator.max_trials": 10, "search.finalists": 0,
+    "evaluator.isolation": "in-process", "evaluator.budget_s": 1e-6, "search.finalists": 0,
 }  # fmt: skip
 QUICK_EVALUATOR = {key: value for key, value in QUICK.items() if key.startswith("evaluator.")}
 
@@ -201,9 +201,9 @@ def test_a_candidate_is_a_directory_files_or_a_plan(evaluator, small, tmp_path):
 
 
 @pytest.mark.long
-def test_what_is_kept_is_found_again_and_measured_when_asked(small, tmp_path):
+def test_what_is_kept_is_found_again_and_measured_when_asked(small, tmp_path, monkeypatch):
     settings = {key: value for key, value in QUICK.items() if key[0] == "e"}
-    settings["evaluator.unstable"] = 10.0  # what is unstable is never found again
+    monkeypatch.setattr(timing, "UNSTABLE", 10.0)  # what is unstable is never found again
     with pa.Evaluator(settings=settings, runs_dir=tmp_path) as evaluator:
         first = evaluator.evaluate(small, tiny.candidate())
         again = evaluator.evaluate(small, tiny.candidate())
@@ -216,7 +216,7 @@ def test_what_is_kept_is_found_again_and_measured_when_asked(small, tmp_path):
 @pytest.mark.long
 def test_an_asynchronous_program_evaluates(small):
     async def main():
-        async with pa.Evaluator(settings={"evaluator.trials": 10, "evaluator.max_trials": 10}) as evaluator:
+        async with pa.Evaluator(settings={"evaluator.budget_s": 1e-6}) as evaluator:
             one = evaluator.evaluate_async(small, tiny.candidate())
             two = evaluator.evaluate_async(small, tiny.candidate(tiny.HONEST + "  # the same"))
             return await asyncio.gather(one, two)
@@ -249,7 +249,7 @@ def test_a_script_needs_no_guard_and_nothing_is_printed(small, tmp_path):
     code = (
         "import passagent as pa\n"
         f"run = pa.run({str(small)!r}, iters=1, islands=1, settings={QUICK!r})\n"
-        f"with pa.Evaluator(settings={{'evaluator.trials': 10, 'evaluator.max_trials': 10}}) as evaluator:\n"
+        f"with pa.Evaluator(settings={{'evaluator.budget_s': 1e-6}}) as evaluator:\n"
         f"    assert evaluator.evaluate({str(small)!r}, run.best.files).status == 'ok'\n"
     )
     done = in_python(code, tmp_path)

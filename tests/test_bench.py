@@ -33,7 +33,7 @@ from passagent.system.option_groups import checked
 from passagent.tasks import load_task
 from passagent.view.bench_table import BenchProgress
 
-SETTINGS = ("isolation=in-process", "warmups=1", "trials=10", "max_trials=10")
+SETTINGS = ("isolation=in-process", "budget_s=1e-6")
 QUICK = [word for setting in SETTINGS for word in ("--set", f"evaluator.{setting}")]
 """Each command begins an evaluator: in this process that takes half the time."""
 
@@ -428,9 +428,9 @@ def test_changed_passes_are_measured_and_other_conditions_are_not_mixed(call, tm
     assert (first["results"][0]["status"], second["results"][0]["status"]) == ("ok", "refused")
     first_line, lines = (tmp_path / "kept/results.jsonl").read_text().splitlines()
     assert json.loads(first_line)["evaluation"]["status"] == "ok"
-    code, _, err = call(*words, "--set", "evaluator.trials=11")
+    code, _, err = call(*words, "--set", "evaluator.timeout_s=11")
     assert code == 2
-    assert "trials 10 (now 11); give another --out, or --fresh" in one_line(err)
+    assert "timeout_s 120.0 (now 11.0); give another --out, or --fresh" in one_line(err)
     row = json.loads(lines)
     for name, other in [("evaluator", "0.0.1+cafe"), ("host", "elsewhere"), ("torch", "1.0")]:
         changed = row | {"identity": row["identity"] | {name: other}}

@@ -16,7 +16,7 @@ from passagent.evaluator import captures
 from passagent.evaluator.judging.referee import Referee
 from passagent.tasks import load_task
 
-CONFIG = EvaluatorConfig(warmups=2, trials=10, max_trials=10, memory_gb=6)
+CONFIG = EvaluatorConfig(budget_s=1e-6, memory_gb=6)
 
 
 @pytest.fixture

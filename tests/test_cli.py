@@ -401,7 +401,7 @@ def test_ctrl_c_at_any_moment_is_told(call, stored, monkeypatch):
 def test_eval_tells_people_and_programs(call, tmp_path):
     task = tiny.write_task(tmp_path / "real")
     tiny.candidate().write(task / "pass_dir")
-    settings = ("isolation=in-process", "warmups=2", "trials=10", "max_trials=10")
+    settings = ("isolation=in-process", "budget_s=1e-6")
     few = [word for setting in settings for word in ("--set", f"evaluator.{setting}")]
     code, out, _ = call("eval", task, "--json", *few)
     assert code == 0

@@ -19,7 +19,7 @@ from passagent.plan import artefact
 from passagent.plan.facts import H100
 from passagent.tasks.reader import load_task
 
-CONFIG = EvaluatorConfig(warmups=3, trials=20, max_trials=40, timeout_s=120, memory_gb=6)
+CONFIG = EvaluatorConfig(budget_s=1e-6, timeout_s=120, memory_gb=6)
 
 
 @pytest.fixture(scope="module")
@@ -63,29 +63,14 @@ def test_a_constant_is_mapped_read_only(referee, task):
     assert "SIGSEGV" in result.graphs[0].error
 
 
-@pytest.mark.parametrize("extra", [{"host_extensions": True}, {"protocol": "passbench"}])
-def test_what_needs_host_code_in_timed_calls_is_python(extra):
-    assert EvaluatorConfig(**extra).dispatch == "python"
-    assert EvaluatorConfig(dispatch="dynamo", **extra).dispatch == "python"
-
-
-@pytest.mark.parametrize("dispatch", ["dynamo", "python"])
-def test_the_other_ways_to_run_are_named(dispatch, referee, task, monkeypatch):
-    monkeypatch.setattr(referee, "config", CONFIG.model_copy(update={"dispatch": dispatch}))
+def test_dynamo_calls_plans_and_judges(referee, task, monkeypatch):
+    monkeypatch.setattr(referee, "config", CONFIG.model_copy(update={"dispatch": "dynamo"}))
     result = referee.evaluate(task, candidate())
     wrong = referee.evaluate(task, candidate(setup=KERNEL.replace("+ 1.0f", "+ 1.5f")))
-    assert (result.status, result.dispatch, result.timing) == ("ok", dispatch, "wall")
+    assert (result.status, result.dispatch, result.timing) == ("ok", "dynamo", "wall")
     assert all(graph.applied == ["Fused"] for graph in result.graphs)
-    assert bool(result.plans) == (dispatch == "dynamo")
+    assert result.plans
     assert {graph.status for graph in wrong.graphs} == {"wrong_result"}
-
-
-def test_python_is_run_in_every_call(referee, task, monkeypatch):
-    """Nothing defends itself there: torch computes, and it counts."""
-    body = "    return torch.nn.functional.silu(a) * b + 1.0"
-    monkeypatch.setattr(referee, "config", CONFIG.model_copy(update={"dispatch": "python"}))
-    result = referee.evaluate(task, candidate(body))
-    assert (result.status, result.unrecorded) == ("ok", False)
 
 
 def test_one_subgraph_that_fails_does_not_fail_the_others(referee, task):

@@ -23,7 +23,7 @@ from passagent.expert.cost import Launch, Work, launches
 def interpreted(program: str) -> None:
     """Run a program where Triton interprets."""
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.path.dirname(__file__)}
-    head = "from passagent.evaluator.correctness import rounding\nrounding.round_as_hardware_does()\n"
+    head = "import triton_interpreter\ntriton_interpreter.round_as_hardware_does()\n"
     command = [sys.executable, "-c", head + textwrap.dedent(program)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -1,6 +1,6 @@
 """Real faults, each of which may cost one candidate and nothing else: the next is judged right.
 
-Their Python runs where it is timed (`dispatch: python`), so that it meets the worker's sandbox.
+Some are Python in the candidate's worker (hostile_zygote.py), which meets the sandbox as native code does.
 """
 
 import json
@@ -15,17 +15,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import HONEST, KERNEL, candidate, write_subgraph
+from hostile_zygote import hidden_in_a_kernel, hostile  # noqa: F401
+from tiny import KERNEL, candidate, write_subgraph
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
 from passagent.evaluator.judging.eager_worker import EagerWorker
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.reference import baseline
-from passagent.evaluator.reference.reference import load_request
 from passagent.evaluator.runner import endings
 from passagent.evaluator.runner.endings import WorkerDied
-from passagent.evaluator.runner.process import Worker, Zygote
+from passagent.evaluator.runner.process import Worker
 from passagent.evaluator.runner.worker_messages import Prepare
 from passagent.evaluator.timing import timing
 from passagent.sandbox.environment import import_path, worker_environment
@@ -34,9 +34,7 @@ from passagent.tasks.reader import load_task
 
 pytestmark = pytest.mark.usefixtures("own_memory")
 
-CONFIG = EvaluatorConfig(
-    dispatch="python", warmups=1, trials=4, max_trials=8, budget_s=0.1, timeout_s=120, memory_gb=4, threads=1
-)
+CONFIG = EvaluatorConfig(budget_s=0.1, timeout_s=120, memory_gb=4, threads=1)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +46,7 @@ def task(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def referee(task):
+def referee(task, hostile):  # noqa: F811
     with Referee(CONFIG) as one:
         assert (
             one.evaluate(task, candidate()).status == "ok"
@@ -81,13 +79,10 @@ def _children(pid):
     return found
 
 
-def python(code, where="call"):
-    """A pass that runs `code` when it is called, or when it is loaded."""
-    imports = "import ctypes, io, os, signal, threading, time\nfrom passagent.kernels import cpp_kernel"
-    if where == "load":
-        return candidate(setup=f"{KERNEL}\n{code}", imports=imports)
-    lines = "".join(f"    {line}\n" for line in code.splitlines())
-    return candidate(lines + HONEST, imports=imports)
+def python(code):
+    """A pass whose worker runs `code` when it loads its plan."""
+    code = f"import signal, threading, time, torch\n{code}"
+    return candidate(setup=KERNEL.replace("template", f"{hidden_in_a_kernel(code)}template"))
 
 
 def cpp(code):
@@ -98,25 +93,18 @@ WILD = "*reinterpret_cast<volatile int*>(8) = 1;"
 BLOCK_ALL = "signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 64))\nwhile True: pass"
 PIECES = "x = []\nwhile True: x.append(torch.empty(1 << 24))"
 FILL = "f = io.open('filler', 'wb')\nwhile True: f.write(bytes(1 << 20))"
-DOUBLING = "def f():" + "".join(f"\n{' ' * n}try: f()\n{' ' * n}finally:" for n in range(1, 21)) + " f()\nf"
 FAULTS = {  # others, which a worker meets in the same way: test_sandbox.py
     "an infinite kernel": (cpp("for (volatile int k = 0; k < 2;) {}"), "timeout", "within 1 s"),
-    "an infinite loop at import": (python("while True: pass", "load"), "timeout", "within 1 s"),
-    "sleep": (python("time.sleep(10**6)"), "timeout", "within 1 s"),
     "a process that blocks all signals": (python(BLOCK_ALL), "timeout", "within 1 s"),
-    "too much host memory": (python("torch.empty(1 << 38)"), "out_of_memory", "allocate"),
     "too much memory, in pieces": (python(PIECES), "out_of_memory", ""),
     "a segfault in C++": (cpp(WILD), "runtime_error", "died with SIGSEGV"),
-    "a segfault at import": (python("ctypes.string_at(8)", "load"), "load_error", "died with SIGSEGV"),
-    "a file that compiling doubles": (python(DOUBLING, "load"), "timeout", "within 1 s"),
-    "exit at import": (python("os._exit(7)", "load"), "load_error", "exited with code 7"),
-    "sys.exit": (python("raise SystemExit(0)"), "runtime_error", "exited with code 1"),
+    "an exit": (python("os._exit(7)"), "load_error", "exited with code 7"),
     "a thread bomb": (
         python("while True: threading.Thread(target=time.sleep, args=(10**6,), daemon=True).start()"),
-        "runtime_error",
+        "load_error",
         "can't start new thread",
     ),
-    "a disk filler at import": (python(FILL, "load"), "load_error", "No space left on device"),
+    "a disk filler": (python(FILL), "load_error", "No space left on device"),
 }  # fmt: skip
 
 
@@ -175,8 +163,7 @@ def killing(monkeypatch, referee, op, whose, victim=lambda worker: worker.pid):
             os.kill(worker.pid, signal.SIGCONT)
 
     def asking(self, message, timeout_s, fds=()):
-        is_second = threading.current_thread().name.startswith("second")  # which is made again, if it is lost
-        if message.op == op and owner(self) == whose and not killed and not is_second:
+        if message.op == op and owner(self) == whose and not killed:
             killed.append(victim(self))
             os.kill(self.pid, signal.SIGSTOP)  # it is at it for as long as that takes
             threading.Timer(0.05, kill, [self]).start()
@@ -197,31 +184,17 @@ def _lose(referee, whose):
 
 
 def test_a_baseline_that_finds_no_device_is_nobodys_fault(task, monkeypatch):
-    def elsewhere(files, config):
-        return load_request(files, config).model_copy(update={"device": "cuda:0"})
+    def elsewhere(**given):
+        return load(**given | {"device": "cuda:0"})
 
+    load = baseline.worker_messages.Load
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with Referee(CONFIG) as referee:
-        monkeypatch.setattr(baseline, "load_request", elsewhere)
+        monkeypatch.setattr(baseline.worker_messages, "Load", elsewhere)
         with pytest.raises(InfrastructureError, match=r"the baseline's worker did not start: \w+Error: "):
             referee.evaluate(task, candidate())
         monkeypatch.undo()
         assert referee.evaluate(task, candidate()).status == "ok"
-
-
-def test_a_triton_that_cannot_be_imported_is_told_and_the_first_worker_does_not_wait_for_it(
-    tmp_path, monkeypatch
-):
-    (tmp_path / "triton").mkdir()
-    (tmp_path / "triton" / "__init__.py").write_text("raise ImportError('libtriton.so is missing')\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    zygote = Zygote("cpu", 1, interpreter=True)
-    try:
-        zygote.fork(None, triton=False).kill()
-        with pytest.raises(InfrastructureError, match=r"is gone: ImportError: libtriton\.so is missing"):
-            zygote.fork(None)
-    finally:
-        zygote.close()
 
 
 OPS = [(op, "candidate") for op in ("load", "graph", "audit", "run", "lockstep")]
@@ -268,6 +241,14 @@ def test_a_worker_that_takes_its_time_to_end_was_killed_all_the_same(referee, mo
     assert died.value.killed_from_outside
 
 
+IN_TURN = """
+from passagent.evaluator.runner import calls
+def lockstep(*_):
+    {code}
+calls.lockstep = lockstep
+"""
+
+
 @pytest.mark.parametrize(
     ("code", "status", "words"),
     [
@@ -280,7 +261,7 @@ def test_a_fault_in_a_call_in_turn_is_the_candidates(
     code, status, words, referee, task, monkeypatch, lockstep
 ):
     """Its eager, which waits for it then, is not lost with it."""
-    bad = python(f"if len(os.sched_getaffinity(0)) == 1:\n    {code}")
+    bad = python(IN_TURN.format(code=code))
     still_judges(referee, task)  # the eager is there, the kernel is built
     if status == "timeout":
         _drop_spares(referee)
@@ -349,13 +330,13 @@ def test_a_killed_evaluator_leaves_nothing_behind(task, tmp_path):
     serve.stdin.write(json.dumps(request).encode() + b"\n")
     serve.stdin.flush()
     (zygote,) = _until(lambda: _zygotes(serve.pid))
-    # eager's, the candidate's, and three that are made ahead
-    workers = _until(lambda: len(_children(zygote)) == 5 and _children(zygote))
+    # the baseline's, the candidate's, and one that is made ahead
+    workers = _until(lambda: len(_children(zygote)) == 3 and _children(zygote))
     time.sleep(0.5)
     serve.kill()
     serve.wait()
     _until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in [zygote, *workers]))
-    assert list(tmp_path.iterdir()) == []
+    _until(lambda: not list(tmp_path.iterdir()))  # the recording process of its end a moment later
 
 
 def test_an_evaluator_killed_while_it_starts_leaves_nothing_behind(tmp_path):
@@ -399,7 +380,6 @@ except OSError as error:
     sys.exit(f"no mount namespace: {error}")
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
-from passagent.evaluator.reference.reference import load_request
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.result import Candidate
 from passagent.tasks.reader import load_task
@@ -451,9 +431,8 @@ def test_a_full_disk_is_nobodys_fault(task, tmp_path):
     lines = done.stdout.splitlines()
     assert len(lines) == 6, done.stderr
     assert [lines[0], lines[3], lines[4]] == ["ok", "ok", "[]"]
-    for line in (lines[2], lines[5]):
-        assert line.startswith("infrastructure: ")
-        assert "disk is full; free some space" in line
+    for line, words in ((lines[2], "No space left on device"), (lines[5], "disk is full; free some space")):
+        assert line.startswith("infrastructure: ") and words in line
 
 
 TRITON = """import torch, triton, triton.language as tl
@@ -475,8 +454,7 @@ LAUNCH = """    out = torch.empty_like(a)
 
 def triton_pass(before="", offset="", extra=""):
     lines = f"    {before}\n" if before else ""
-    imports = "import ctypes" if "ctypes" in before else "import triton"
-    return candidate(lines + LAUNCH, TRITON.format(offset=offset, extra=extra), imports)
+    return candidate(lines + LAUNCH, TRITON.format(offset=offset, extra=extra), "import triton")
 
 
 ENDLESS = "    while tl.load(a) == tl.load(a): tl.atomic_add(out, 0.0)"
@@ -484,7 +462,6 @@ GPU_FAULTS = {  # others, which a worker meets in the same way: test_sandbox.py
     "an illegal access": (triton_pass(offset=" + (1 << 42)"), "runtime_error", "illegal memory access"),
     "an infinite kernel": (triton_pass(extra=ENDLESS), "timeout", "within"),
     "too much memory": (triton_pass("torch.empty(1 << 42, device='cuda')"), "out_of_memory", ""),
-    "a segfault": (triton_pass("ctypes.string_at(8)"), "runtime_error", "died with SIGSEGV"),
 }
 
 

@@ -23,7 +23,7 @@ from passagent.tasks import load_task
 
 pytestmark = pytest.mark.usefixtures("own_memory")
 
-CONFIG = EvaluatorConfig(warmups=2, trials=10, max_trials=10, timeout_s=120, memory_gb=6)
+CONFIG = EvaluatorConfig(budget_s=1e-6, timeout_s=120, memory_gb=6)
 NUMBERED = "    # {number}\n" + tiny.HONEST
 
 

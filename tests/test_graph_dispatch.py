@@ -27,7 +27,7 @@ from passagent.sandbox.channel import Arena
 from passagent.tasks import Subgraph, TensorMeta
 from passagent.tasks.reader import load_task
 
-CONFIG = EvaluatorConfig(dispatch="graph", warmups=3, trials=20, max_trials=40, timeout_s=120, memory_gb=6)
+CONFIG = EvaluatorConfig(dispatch="graph", budget_s=1e-6, timeout_s=120, memory_gb=6)
 GPU = CONFIG.model_copy(update={"device": "cuda"})
 
 
@@ -76,8 +76,8 @@ def test_a_candidate_is_credited_with_no_more_than_eager_whatever_it_says(
     referee, task, monkeypatch, references
 ):
     seen = []
-    watched = judging.Watched
-    monkeypatch.setattr(judging, "Watched", lambda *args: seen.append(args[1]) or watched(*args))
+    pair = judging.TimedPair
+    monkeypatch.setattr(judging, "TimedPair", lambda *args: seen.append(args[0].overhead_ns) or pair(*args))
     referee.evaluate(task, candidate())
     honest, most = seen[:], {one.host_ns(one.dispatches) for one in references}
     assert all(0 < one < min(most) for one in honest)  # a replay for three operators
@@ -138,7 +138,7 @@ def test_a_graph_of_several_calls_gives_the_same_speedup_and_a_shorter_time():
     assert many.speedup == pytest.approx(one.speedup, rel=0.01)
     assert sum(many.eager.counted[0]) == pytest.approx(sum(many.eager.blocks[0]) / 20, rel=0.01)
     assert many.hidden is None and one.hidden is None  # clocks are compared in what they saw
-    took, whole = (together([timing], EvaluatorConfig()) for timing in (many, one))
+    took, whole = (together([timing]) for timing in (many, one))
     assert took.eager_ns == pytest.approx(whole.eager_ns / 20, rel=0.01)
     assert took.speedup == pytest.approx(whole.speedup, rel=0.01)
 

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from stub_driver import Seen, stub, triton_target
 
-from passagent.kernels import build_cuda, cuda, cuda_kernel, launch, layout, triton_kernel
+from passagent.kernels import build_cuda, cuda_kernel, launch, layout, triton_kernel
 
 PLANNED: list[tuple] = []
 
@@ -226,7 +226,7 @@ def test_cuda_kernels_are_launched_the_same_way(seen, monkeypatch, tmp_path):
     built = tmp_path / "f.kernel"
     types = ["void*", "int32_t", "uint64_t", "float", "bool", "double", "int8_t"]
     built.write_bytes(build_cuda.pack(b"code", "_Z1f", types))
-    monkeypatch.setattr(cuda, "_builder", [lambda *_: built])
+    monkeypatch.setattr(build_cuda, "build", lambda *_: built)
     kernel = cuda_kernel("", "f")
     seen.count = 7
     x = torch.randn(4)

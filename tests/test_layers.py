@@ -18,7 +18,6 @@ LAYERS = [
 
 CIRCLES = {
     "passagent.evaluator.target": {"passagent.plan.model"},
-    "passagent.evaluator.judging.replies": {"passagent.evaluator.judging.loaded_worker"},
     "passagent.extend": {"passagent.config", "passagent.search.islands", "passagent.search.stop"},
     "passagent.search.startup": {"passagent.search.setup"},
 }

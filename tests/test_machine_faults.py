@@ -28,14 +28,13 @@ from passagent.config import EvaluatorConfig
 from passagent.data.bench import measure
 from passagent.errors import InfrastructureError, MachineFault, TaskError
 from passagent.evaluator.result import MANIFEST, Candidate
-from passagent.evaluator.runner import kernel_builds
-from passagent.evaluator.runner.build_requests import ModuleBuild
 from passagent.evaluator.service.pool import EvaluatorPool
+from passagent.kernels import launch
 from passagent.search import candidates
 from passagent.store import Store
 from passagent.system import faults, machine_memory
 
-QUICK = ["--set", "evaluator.warmups=1", "--set", "evaluator.trials=10", "--set", "evaluator.max_trials=10"]
+QUICK = ["--set", "evaluator.budget_s=1e-6"]
 SEARCH = ["--iters", 1, "--islands", 1, *QUICK, "--set", "evaluator.budget_s=0.1"]
 LARGE_OUTPUT = """import torch
 
@@ -177,8 +176,9 @@ def test_a_cache_that_cannot_be_written_ends_a_run_and_charges_no_candidate(
 
 def test_a_read_only_cache_is_named(read_only_disk, monkeypatch):
     monkeypatch.setenv("PASSAGENT_CACHE", str(read_only_disk))
-    with pytest.raises(MachineFault, match=r"cannot be used \(read-only file system\).*PASSAGENT_CACHE"):
-        kernel_builds.answer(ModuleBuild(kind="launch"))
+    words = r"cannot be used \(read-only file system\).*PASSAGENT_CACHE"
+    with pytest.raises(MachineFault, match=words), faults.named("building a kernel"):
+        launch.build()
     with pytest.raises(MachineFault, match="read-only file system"):
         faults.check_places()
 
@@ -273,9 +273,7 @@ def test_an_evaluator_that_is_killed_for_memory_ends_no_candidate(small, memory_
     task, told = write_task(tmp_path / "task", [1 << 11, 1 << 11]), []
 
     async def judge() -> None:
-        pool = EvaluatorPool(
-            EvaluatorConfig(warmups=1, trials=4, max_trials=8, budget_s=0.1), tell=told.append
-        )
+        pool = EvaluatorPool(EvaluatorConfig(budget_s=0.1), tell=told.append)
         try:
             assert (await pool.evaluate(small, tiny.candidate())).status == "ok"
             (memory_group / "memory.limit_in_bytes").write_text("100M")  # it holds more when it draws

@@ -1,6 +1,6 @@
 """What crosses from a worker is held against a schema: whatever it sends, it ends as the candidate's error.
 
-The peers are real: a worker whose candidate speaks on the worker's own channel, and a process on a socket.
+The peers are real: a worker that speaks on its own channel, and a process on a socket.
 """
 
 import json
@@ -10,9 +10,9 @@ import struct
 from pathlib import Path
 
 import pytest
+from hostile_zygote import hidden_in_a_kernel, hostile  # noqa: F401
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_sandbox import attempt
 
 from passagent.config import EvaluatorConfig
 from passagent.evaluator.judging.referee import Referee
@@ -29,7 +29,7 @@ FACTS = {"contiguous": True, "strides": [3, 1], "device": "cpu", "new": True, "o
 KEPT = {"outputs": [TENSOR | FACTS], "mutated": [0], "left": [None, TENSOR]}
 GROUP = {"samples": [5, 6], "held": 20, "without": 30}
 VIOLATION = {"rule": "r", "file": "f", "line": 1, "message": "m"}
-ERROR = {"kind": "runtime_error", "message": "no", "violation": VIOLATION}
+ERROR = {"kind": "runtime_error", "message": "no"}
 MATCHED = {"matches": 1, "applied": ["P"], "mismatches": [], "left": ["P"], "operators": 3}
 
 
@@ -174,8 +174,8 @@ BYTES = st.one_of(st.binary(max_size=40), st.just(b"\xff\xff\xff\xff"), st.binar
 TEXTS = st.sampled_from([
     b"NaN", b"[" * 100_000, b'{"a":' * 100_000, b'{"samples": [1e999]}', b'{"kept": -Infinity}',
     b"\xff\xfe{}",
-    b'{"mark": "start"}', b'{"mark": 1}', b'{"build": 3}', b'{"build": {"kind": "sh"}}', b"1" * 5000,
-    b'{"samples": [7, 8], "samples": 0}', b'{"mark": "start", "build": {}}', b"[]", b"null", b"",
+    b'{"mark": "start"}', b'{"mark": 1}', b'{"build": 3}', b"1" * 5000,
+    b'{"samples": [7, 8], "samples": 0}', b'{"mark": "start", "samples": []}', b"[]", b"null", b"",
 ])  # fmt: skip
 
 
@@ -221,33 +221,15 @@ channel.socket.sendall(struct.pack("!I", len(data)) + data)
 
 
 @pytest.fixture(scope="module")
-def zygote():
+def zygote(hostile):  # noqa: F811
     one = Zygote("cpu", 1)
     yield one
     one.close()
 
 
-WRITTEN_INTO_THE_PROGRAM = [
-    "float*)given[0]); } #include </etc/passwd>\nvoid g() { (", "int", "float*\n", "", "float**", 3, None,
-    ["float*"],
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("ctype", WRITTEN_INTO_THE_PROGRAM)
-@pytest.mark.parametrize("kind", ["cpp", "cuda"])
-def test_types_of_a_kernel_are_no_text_of_the_candidates(kind, ctype, zygote):
-    """They are written into the program behind the source's checks: a worker could have any text compiled."""
-    source = "void f(float* x) {}" if kind == "cpp" else "__global__ void f(float* x) {}"
-    request = {"kind": kind, "source": source, "name": "f", "types": [ctype]}
-    request |= {"arch": "sm_90"} if kind == "cuda" else {}
-    with pytest.raises(WorkerDied, match="no answer"):
-        attempt(zygote, SPOKEN.format(data=json.dumps({"build": request}).encode()))
-
-
-PASS = """
-import gc, json, struct, torch
+FORGING = """
+import gc
 from passagent.sandbox.channel import Channel
-from passagent.kernels import cpp_kernel
 
 channel = next(one for one in gc.get_objects() if type(one) is Channel and one.socket.fileno() >= 0)
 send = channel.send
@@ -258,6 +240,10 @@ def forged(message, fds=()):
     send(message, fds)
 
 channel.send = forged
+"""
+PASS = """
+import torch
+from passagent.kernels import cpp_kernel
 
 def pattern(a, b):
     return a + b
@@ -265,7 +251,7 @@ def pattern(a, b):
 def replacement_args(a, b):
     return (a, b)
 
-kernel = cpp_kernel('''template <class T> void add(const T* a, const T* b, T* out, int64_t n) {{
+kernel = cpp_kernel('''{hidden}template <class T> void add(const T* a, const T* b, T* out, int64_t n) {{
   for (int64_t i = 0; i < n; ++i) out[i] = T(float(a[i]) + float(b[i]));
 }}''', "add")
 
@@ -278,7 +264,7 @@ def replacement_func():
     return add
 """
 WHEN = {
-    "load": "'mark' not in message and 'build' not in message",
+    "load": "'mark' not in message",
     "graph": "'matches' in message",
     "audit": "'stable' in message",
     "run": "'samples' in message",
@@ -299,19 +285,20 @@ FORGED = {
 
 
 @pytest.fixture(scope="module")
-def referee():
-    with Referee(EvaluatorConfig(dispatch="python", budget_s=0.05, trials=10, warmups=1)) as one:
+def referee(hostile):  # noqa: F811
+    with Referee(EvaluatorConfig(budget_s=1e-6)) as one:
         yield one
 
 
-def evaluated(referee, monkeypatch, when, forge):
-    files = {"P.py": PASS.format(when=when, forge=forge), MANIFEST: '["P"]'}
+def evaluated(referee, when, forge):
+    hidden = hidden_in_a_kernel(FORGING.format(when=when, forge=forge))
+    files = {"P.py": PASS.format(hidden=hidden), MANIFEST: '["P"]'}
     return referee.evaluate(load_task(TASK), Candidate(files))
 
 
 @pytest.mark.long
-def test_one_that_forges_nothing_is_measured(referee, monkeypatch):
-    result = evaluated(referee, monkeypatch, "False", "pass")
+def test_one_that_forges_nothing_is_measured(referee):
+    result = evaluated(referee, "False", "pass")
     assert (result.status, result.error) == ("ok", None)
 
 
@@ -328,9 +315,9 @@ EACH_ONCE = {*((name, "audit") for name in FORGED), *(("lists of lists", op) for
         if (name, op) != ("no key that is needed", "load")  # an empty reply is what is expected
     ],
 )
-def test_a_candidate_that_forges_replies_fails(name, op, referee, monkeypatch):
+def test_a_candidate_that_forges_replies_fails(name, op, referee):
     """The whole way: it speaks for its worker, and the evaluation ends with its own error."""
-    result = evaluated(referee, monkeypatch, WHEN[op], FORGED[name])
+    result = evaluated(referee, WHEN[op], FORGED[name])
     failed = ("runtime_error", "load_error", "refused")
     assert result.status in failed, (result.status, result.error)
     assert result.error
@@ -351,7 +338,7 @@ TENSORS = {
 
 
 @pytest.mark.parametrize("name", TENSORS)
-def test_a_candidate_that_forges_tensors_fails(name, referee, monkeypatch):
+def test_a_candidate_that_forges_tensors_fails(name, referee):
     forge = f"one = message['kept'][0]['outputs'][0]; {TENSORS[name]}"
-    result = evaluated(referee, monkeypatch, WHEN["audit"], forge)
+    result = evaluated(referee, WHEN["audit"], forge)
     assert (result.status, bool(result.error)) == ("runtime_error", True), result.error

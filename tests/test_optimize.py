@@ -45,7 +45,7 @@ from passagent.tasks.extract.regions import cut
 
 FILE = str(Path(models.__file__))
 QUICK = {
-    "evaluator.warmups": 2, "evaluator.trials": 10, "evaluator.max_trials": 10, "search.finalists": 0,
+    "evaluator.budget_s": 1e-6, "search.finalists": 0,
 }  # fmt: skip
 
 

@@ -63,13 +63,13 @@ def test_an_evaluation_asks_once_for_each_subgraph_and_states_its_speedups_for_i
         kept.append((subgraph.name, dispatch))
         return 1000.0 * len(kept)
 
-    def noted(timings, config, pace_ns):
+    def noted(timings, pace_ns):
         asked.append(pace_ns)
-        return together(timings, config, pace_ns)
+        return together(timings, pace_ns)
 
     monkeypatch.setattr(pace, "keep", keep)
     monkeypatch.setattr(judging, "together", noted)
-    config = EvaluatorConfig(warmups=3, trials=20, max_trials=40, timeout_s=120, memory_gb=6)
+    config = EvaluatorConfig(budget_s=1e-6, timeout_s=120, memory_gb=6)
     with Referee(config) as referee:
         for _ in range(2):
             assert referee.evaluate(task, candidate()).status == "ok"
@@ -79,7 +79,7 @@ def test_an_evaluation_asks_once_for_each_subgraph_and_states_its_speedups_for_i
 
 @pytest.mark.gpu
 def test_eagers_time_on_a_gpu_is_kept(task):
-    config = EvaluatorConfig(device="cuda", warmups=3, trials=20, max_trials=40, timeout_s=120)
+    config = EvaluatorConfig(device="cuda", budget_s=1e-6, timeout_s=120)
     with Referee(config) as referee:
         result = referee.evaluate(task, "eager")
     found = [pace.kept_ns(subgraph, "cuda", "direct") for subgraph in task.subgraphs]

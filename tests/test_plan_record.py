@@ -422,7 +422,6 @@ def request(graphs) -> Request:
         files=one.files,
         device="cpu",
         facts={},
-        single_replacement_func=True,
         subgraphs=graphs("add_relu", "cpu"),
     )
 
@@ -481,7 +480,7 @@ def test_a_forged_answer_is_refused_and_not_run(name, record, graphs, tmp_path):
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
 ).map(lambda data: json.dumps({"answer": data}).encode()))  # fmt: skip
 def test_any_other_answer_is_refused(raw):
-    asked = Request(files={}, device="cpu", facts={}, single_replacement_func=True, subgraphs=[])
+    asked = Request(files={}, device="cpu", facts={}, subgraphs=[])
     assert not isinstance(recording.read_answer(raw, asked), Recorded)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import tiny_search
@@ -44,7 +45,7 @@ def play(store, run, number, parent, scores, policy="mcts"):  # noqa: F811
 
 
 def choose(store, run, number, **settings):  # noqa: F811
-    policy = policy_of(SearchConfig(policy="mcts", **settings))
+    policy = replace(policy_of(SearchConfig(policy="mcts")), **settings)
     return policy.select(IslandView(store, run.id, (number - 1) % run.islands), random.Random(0))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import ValidationError
 from tiny import candidate, write_subgraph, write_task
 
 from passagent.config import EvaluatorConfig
@@ -16,9 +15,7 @@ from passagent.evaluator.service.known import environment_key
 from passagent.tasks.reader import load_task
 from passagent.view.evaluation import evaluation_text
 
-CONFIG = EvaluatorConfig(
-    reference="inductor", warmups=3, trials=20, max_trials=40, timeout_s=600, memory_gb=6
-)
+CONFIG = EvaluatorConfig(reference="inductor", budget_s=1e-6, timeout_s=600, memory_gb=6)
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +53,6 @@ def test_wrong_values_have_no_speedup_over_anything(referee, task):
 def test_by_default_it_is_eager(task):
     assert EvaluatorConfig().reference == "eager"
     assert environment_key(CONFIG) != environment_key(CONFIG.model_copy(update={"reference": "eager"}))
-    with pytest.raises(ValidationError, match="passbench has reference: eager"):
-        EvaluatorConfig(protocol="passbench", reference="inductor")
 
 
 class Failing:

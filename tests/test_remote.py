@@ -14,11 +14,11 @@ from types import SimpleNamespace
 import pytest
 import tiny_search
 import torch
-from stub_worker import StubWorker, facts
+from stub_worker import TOKEN, StubWorker, facts
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import PassagentError, UsageError
-from passagent.evaluator.fleet import contents, survey
+from passagent.evaluator.fleet import contents, http_fleet, survey
 from passagent.evaluator.fleet.opening import environment_key, open_pool
 from passagent.evaluator.result import Candidate
 from passagent.evaluator.service import pool
@@ -52,7 +52,16 @@ def worker(tmp_path):
 
 def config_of(*workers: StubWorker) -> EvaluatorConfig:
     addresses = ",".join(one.address for one in workers)
-    return EvaluatorConfig(pool=addresses, token_file=workers[0].token_file)
+    return EvaluatorConfig(pool=addresses)
+
+
+@pytest.fixture(autouse=True)
+def token(tmp_path, monkeypatch):
+    """The file with every stub's token."""
+    path = tmp_path / "workers_token"
+    path.write_text(TOKEN)
+    monkeypatch.setenv(http_fleet.TOKEN_FILE, str(path))
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +129,7 @@ def test_a_killed_worker_costs_no_candidate_and_is_used_again_on_another_port(
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reserved.bind(("127.0.0.1", 0))
     port = reserved.getsockname()[1]
-    config = EvaluatorConfig(pool=f"{lost.address},http://127.0.0.1:{port}", token_file=lost.token_file)
+    config = EvaluatorConfig(pool=f"{lost.address},http://127.0.0.1:{port}")
     told: list[str] = []
 
     async def work():
@@ -143,14 +152,12 @@ def test_a_killed_worker_costs_no_candidate_and_is_used_again_on_another_port(
     assert any("quarantined" in line and "nobody answers at" in line for line in told)
 
 
-def test_a_wrong_token_and_unlike_versions_are_refused_in_one_line(worker, pair, tmp_path):
-    other = tmp_path / "other"
-    other.write_text("another-token-of-16")
-    wrong = config_of(pair[0]).model_copy(update={"token_file": str(other)})
-    with pytest.raises(
-        UsageError, match=f"^{pair[0].address}: the token of --token-file is not the worker's$"
-    ):
-        open_pool(wrong)
+def test_a_wrong_token_and_unlike_versions_are_refused_in_one_line(worker, token):
+    token.write_text("another-token-of-16")
+    fresh = config_of(worker())
+    with pytest.raises(UsageError, match=f"^{fresh.pool}: the token is not the worker's; copy [^\n]*$"):
+        open_pool(fresh)
+    token.write_text(TOKEN)
     old = worker(torch="1.0")
     with pytest.raises(UsageError, match=f"^{old.address}: unlike versions: torch 1.0 there, [^\n]*$"):
         open_pool(config_of(old))
@@ -181,13 +188,12 @@ def test_results_of_equal_devices_are_equal_under_any_address(pair):
         ("nonsense", "write local, http://HOST:PORT"),
     ],
 )
-def test_a_pool_that_is_not_there_is_a_usage_error(tmp_path, pool_, said):
-    token = tmp_path / "token"
-    token.write_text("a-token-of-16-characters")
+def test_a_pool_that_is_not_there_is_a_usage_error(token, pool_, said):
     with pytest.raises(UsageError, match=said):
-        open_pool(EvaluatorConfig(pool=pool_, token_file=str(token)))
-    with pytest.raises(UsageError, match="--token-file"):
-        open_pool(EvaluatorConfig(pool="http://127.0.0.1:1"))
+        open_pool(EvaluatorConfig(pool=pool_))
+    token.unlink()
+    with pytest.raises(UsageError, match="copy the workers' token file there, or name it in PASSAGENT_TOKEN"):
+        open_pool(EvaluatorConfig(pool="http://127.0.0.1:2"))
 
 
 def test_contents_cannot_leave_their_place(tmp_path, task):

@@ -16,7 +16,7 @@ import tiny
 from passagent.store import Store, nodes, runs, sessions
 
 PASSAGENT = [sys.executable, "-m", "passagent"]
-FEW = ["warmups=2", "trials=10", "max_trials=10", "budget_s=0.2"]
+FEW = ["budget_s=0.2"]
 
 
 @pytest.mark.long

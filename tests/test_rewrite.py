@@ -32,11 +32,11 @@ def source(
     )
 
 
-def load(tmp_path, *texts: str, single: bool = False, **helpers: str):
+def load(tmp_path, *texts: str, **helpers: str):
     files = {f"P{i}.py": text for i, text in enumerate(texts)}
     files |= {f"{name}.py": text for name, text in helpers.items()}
     names = json.dumps([f"P{i}" for i in range(len(texts))])
-    return load_passes(Candidate({**files, MANIFEST: names}), tmp_path, single_replacement_func=single)
+    return load_passes(Candidate({**files, MANIFEST: names}), tmp_path)
 
 
 def captured(function, *inputs):
@@ -302,11 +302,11 @@ def test_one_replacement_function_for_all_passes(tmp_path):
     other = source("return x * y", "x, y", "return x * y")
     assert len(load(tmp_path, GOOD, other)) == 2
     with pytest.raises(PassLoadError, match="P0 and P1 return different functions"):
-        load(tmp_path, GOOD, other, single=True)
+        load(tmp_path, GOOD, other)
     shared = "from pass_dir.shared import fused\n" + GOOD.replace("def fused", "def unused").replace(
         "@torch.fx.wrap\n", ""
     )
-    assert len(load(tmp_path, shared, shared, single=True, shared="def fused(x, y):\n    return x\n")) == 2
+    assert len(load(tmp_path, shared, shared, shared="def fused(x, y):\n    return x\n")) == 2
 
 
 @pytest.mark.parametrize(

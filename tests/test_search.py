@@ -23,7 +23,8 @@ from passagent.evaluator.reference.eager import EagerGraph, Output
 from passagent.evaluator.result import Candidate, Evaluation, Speedup, Violation
 from passagent.evaluator.service.known import Case, recall
 from passagent.models.scripted import ScriptedModel, calling
-from passagent.search import candidates, episode_context, stop
+from passagent.search import candidates, episode_context, finalists, stop
+from passagent.search import session as session_module
 from passagent.search.comparison import Round, interval, is_settled, standing
 from passagent.search.controller import Outcome, search
 from passagent.search.islands import IslandView, expected_per_hour, gains_after
@@ -395,7 +396,7 @@ def test_selection(store, task):
     run = session.run
     view = IslandView(store, run.id, 0)
     greedy = policy_of(SearchConfig(policy="greedy"))
-    evolutionary = policy_of(SearchConfig(elites=2, tournament=2, explore=0.25))
+    evolutionary = policy_of(SearchConfig(elites=2, explore=0.25))
     assert greedy.select(view, random.Random(0)) is None
     refused = add_node(store, run, status="refused", score=0.1)
     wrong = add_node(store, run, status="wrong_result", score=0.1)
@@ -502,8 +503,14 @@ class Lucky(tiny_search.FastEvaluator):
         return evaluation.model_copy(update={"status": "ok", "as_score": score, "graphs": [graph]})
 
 
-def test_finalists_are_measured_again_side_by_side(store, task):
-    session = open_tiny(store, task, evaluator=Lucky(), islands=2, iters=20, finalists=3, confirm_rounds=5)
+@pytest.fixture
+def five_rounds(monkeypatch):
+    for module in (finalists, session_module):
+        monkeypatch.setattr(module, "ROUNDS", 5)
+
+
+def test_finalists_are_measured_again_side_by_side(store, task, five_rounds):
+    session = open_tiny(store, task, evaluator=Lucky(), islands=2, iters=20, finalists=3)
     finish(session)
     run = runs.get_run(store, session.run.id)
     best_first = confirmations.finalists(store, run.id, 3)
@@ -537,8 +544,8 @@ def test_finalists_are_measured_again_side_by_side(store, task):
     )
 
 
-def test_series_end_stores_each_finalists_rounds_as_one_evaluation(store, task):
-    settings = {"evaluator": Lucky(), "islands": 2, "iters": 20, "finalists": 3, "confirm_rounds": 5}
+def test_series_end_stores_each_finalists_rounds_as_one_evaluation(store, task, five_rounds):
+    settings = {"evaluator": Lucky(), "islands": 2, "iters": 20, "finalists": 3}
     session = open_tiny(store, task, **settings)
     finish(session)
     rows = confirmations.last_series(store, session.run.id)
@@ -558,8 +565,10 @@ def test_series_end_stores_each_finalists_rounds_as_one_evaluation(store, task):
     assert len(store.rows("SELECT id FROM evaluations")) == stored
 
 
-def test_best_and_summary_show_headline_and_table_of_the_same_rounds(store, task, tmp_path, capsys):
-    session = open_tiny(store, task, evaluator=Lucky(), islands=2, iters=20, finalists=3, confirm_rounds=5)
+def test_best_and_summary_show_headline_and_table_of_the_same_rounds(
+    store, task, tmp_path, capsys, five_rounds
+):
+    session = open_tiny(store, task, evaluator=Lucky(), islands=2, iters=20, finalists=3)
     finish(session)
     run = runs.get_run(store, session.run.id)
     mean = confirmations.score_of(store, confirmations.winner(store, run.id))
@@ -631,10 +640,10 @@ def test_who_is_behind_for_sure_is_no_finalist(store, task):
     assert confirmations.winner(store, session.run.id).id == best.id  # the others were not confirmed
 
 
-def test_a_series_ends_when_its_outcome_is_known(store, task):
+def test_a_series_ends_when_its_outcome_is_known(store, task, five_rounds):
     evaluator = Lucky()
     evaluator.noise = 0.0
-    settings = {"islands": 2, "iters": 14, "finalists": 3, "confirm_rounds": 5}
+    settings = {"islands": 2, "iters": 14, "finalists": 3}
     session = open_tiny(store, task, evaluator=evaluator, **settings)
     finish(session)
     run = runs.get_run(store, session.run.id)

@@ -18,7 +18,7 @@ from passagent.tasks.inputs import generator_of
 from passagent.tasks.meta import TensorMeta
 from passagent.tasks.special import KINDS, exchanged, step_bits
 
-CONFIG = EvaluatorConfig(warmups=3, trials=10, max_trials=20, budget_s=0.05)
+CONFIG = EvaluatorConfig(budget_s=0.05)
 ROWS, COLUMNS = 32, 24
 F32, I64 = "float32", "int64"
 PASS = '''

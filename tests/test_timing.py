@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -17,7 +18,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
 from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.judging import effort
@@ -33,15 +33,15 @@ from passagent.evaluator.runner.samples import Samples, Timing
 from passagent.evaluator.timing import clocks, timing, turns
 from passagent.evaluator.timing.copying import charge
 from passagent.evaluator.timing.estimate import interval, line, log_ratios, ratio
-from passagent.evaluator.timing.passbench import measure_passbench
 from passagent.evaluator.timing.timing import (
+    Effort,
     TimedCallError,
     TimedPair,
     measure,
 )
 from passagent.tasks import Subgraph, TensorMeta
 
-CONFIG = EvaluatorConfig(warmups=4, trials=60, max_trials=200, budget_s=30, interval=0.02)
+CONFIG = Effort("cpu", 120.0, 30.0, trials=60, most_trials=200, interval=0.02)
 
 
 def blocks(random, count, ratio_, spread, calls_=8, disturbed=0.0):
@@ -157,12 +157,12 @@ def test_pairs_of_workers_are_stated_for_one_pace_together():
             timings.append(Timing(Samples(eager), Samples(compiled), pairs=[25]))
             timings[-1].speedup = ratio(log_ratios(eager, compiled))
             timings[-1].low, timings[-1].high = interval(log_ratios(eager, compiled))
-        found.append(timing.together(timings, EvaluatorConfig(), 60_000.0))
+        found.append(timing.together(timings, 60_000.0))
         assert found[-1].low < found[-1].speedup < found[-1].high
         assert found[-1].is_paced and found[-1].eager_ns == pytest.approx(60_000.0, rel=0.12)
     speedups = [one.speedup for one in found]
     assert max(speedups) / min(speedups) < 1.02
-    plain = [timing.together([one], EvaluatorConfig()) for one in timings]
+    plain = [timing.together([one]) for one in timings]
     assert [one.is_paced for one in plain] == [False, False]
 
 
@@ -423,10 +423,10 @@ def scripted(config=CONFIG, at=None, waits_ns=0, **candidate):
 
 
 def test_blocks_of_both_sides_have_the_same_values_in_turn():
-    measured, log, verified, _ = scripted(CONFIG.model_copy(update={"interval": 1e-9, "max_trials": 300}))
+    measured, log, verified, _ = scripted(replace(CONFIG, interval=1e-9, most_trials=300))
     names = [name for name, _ in log]
     assert names[:4] == ["eager", "candidate", "candidate", "eager"]  # the probes, and the warm-ups
-    assert [len(message.windows) for _, message in log[:4]] == [3, 1, 4, 4]
+    assert [len(message.windows) for _, message in log[:4]] == [3, 1, 25, 25]
     measured_blocks = log[4:]
     pairs = list(zip(measured_blocks[::2], measured_blocks[1::2], strict=True))
     assert len(pairs) == len(measured.eager.blocks) == len(measured.compiled.blocks)
@@ -473,14 +473,14 @@ def test_a_wide_interval_is_given_as_much_time_as_there_is_patience(
     random = np.random.default_rng(1)
     found = Timing()
     found.eager.blocks, found.compiled.blocks = blocks(random, 30, 2.0, spread)
-    config = CONFIG.model_copy(update={"budget_s": 1.0, "interval": 0.005, "max_trials": 10_000})
+    config = replace(CONFIG, budget_s=1.0, interval=0.005, most_trials=10_000)
     monkeypatch.setattr(timing.time, "monotonic", lambda: 100.0 + seconds)
-    pair = Mock(reference=Mock(pace_ns=None), config=config, patience=patience)
+    pair = Mock(reference=Mock(pace_ns=None), effort=replace(config, patience=patience))
     assert timing._enough(found, pair, 100.0) == ends
 
 
 def test_slow_calls_come_in_shorter_blocks_and_within_the_budget():
-    config = CONFIG.model_copy(update={"budget_s": 1e-9})
+    config = replace(CONFIG, budget_s=1e-9)
     log = []
     measured = measure(TimedPair(
         Scripted("candidate", log, per_call_ns=2 * 10**8),
@@ -502,7 +502,7 @@ def test_slow_calls_of_both_pairs_are_six_of_each_side(eager_ns, call_s, device,
     monkeypatch.setattr(
         clocks, "suspicious", lambda *_: False
     )  # scripted sides do not see each other's turns
-    config = CONFIG.model_copy(update={"device": device, "budget_s": 600.0, "trials": 100, "interval": 1e-9})
+    config = replace(CONFIG, device=device, budget_s=600.0, trials=100, interval=1e-9)
     log, checked = [], []
     at = reference()
     at.call_s = call_s
@@ -531,7 +531,7 @@ def test_slow_subgraph_has_no_calls_in_further_pairs():
 
 def test_timed_calls_are_sometimes_followed_by_an_audit():
     many = 20_000  # calls, some 2000 pairs: of 200 too few were audited once in a hundred times, by chance
-    config = CONFIG.model_copy(update={"interval": 1e-9, "trials": many, "max_trials": many, "budget_s": 600})
+    config = replace(CONFIG, interval=1e-9, trials=many, most_trials=many, budget_s=600)
     _, log, verified, surprises = scripted(config)
     pairs = (len(log) - 3) // 2
     assert 0.05 * pairs < len(surprises) < 0.3 * pairs
@@ -540,7 +540,7 @@ def test_timed_calls_are_sometimes_followed_by_an_audit():
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_hidden_time_in_every_block_is_looked_at_again_and_then_named(device):
-    config = CONFIG.model_copy(update={"device": device})
+    config = replace(CONFIG, device=device)
     measured, log, *_ = scripted(config, hidden_ns=10_000_000)
     claimed, seen, bound = measured.hidden.claimed, measured.hidden.seen, measured.hidden.bound
     per_call_us = 10_000 / clocks.block_length(measured.eager)  # hidden in each block
@@ -611,7 +611,7 @@ def test_measuring_charges_what_a_candidate_does_while_its_outputs_are_copied(mo
 
 def test_waiting_for_a_core_is_no_hidden_time():
     """In turns it looks like that; a side's blocks alone tell."""
-    measured, log, *_ = scripted(CONFIG.model_copy(update={"device": "cuda"}), waits_ns=50_000_000)
+    measured, log, *_ = scripted(replace(CONFIG, device="cuda"), waits_ns=50_000_000)
     assert measured.hidden is None
     again = [m for m in log if isinstance(m[1], messages.Run) and m[1].core is not None]
     assert len(again) == 2 * 6
@@ -639,7 +639,7 @@ def test_calls_that_fail():
         )
 
 
-GPU = CONFIG.model_copy(update={"device": "cuda", "interval": 1e-9, "max_trials": 600})
+GPU = replace(CONFIG, device="cuda", interval=1e-9, most_trials=600)
 
 
 def test_groups_are_even_and_both_sides_make_the_same_calls():
@@ -684,7 +684,7 @@ def test_groups_are_even_and_both_sides_make_the_same_calls():
 @pytest.mark.parametrize("per_call_ns", [1_000, 3_000_000, 7_000_000, 11_000_000, 40_000_000, 4 * 10**8])
 def test_groups_of_slow_calls_are_even_too(per_call_ns):
     log = []
-    config = GPU.model_copy(update={"budget_s": 1e-9, "trials": 2})
+    config = replace(GPU, budget_s=1e-9, trials=2)
     sides = [Scripted(name, log, per_call_ns=per_call_ns) for name in ("candidate", "eager")]
     measure(TimedPair(*sides, reference(), lambda *_: None, lambda: None, config))
     groups = [g for _, message in log if message.op == "lockstep" for g in message.groups]
@@ -711,11 +711,12 @@ def test_what_others_do_meanwhile_is_in_no_budget_and_warming_up_again_in_no_tim
         return 100.0
 
     monkeypatch.setattr(timing, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    config = CONFIG.model_copy(
-        update={"device": device, "budget_s": budget_s, "trials": 10**6, "max_trials": 10**6}
-    )
+    most = {"trials": 10**6, "most_trials": 10**6, "patience": 1}
+    config = replace(CONFIG, device=device, budget_s=budget_s, **most)
     sides = [Slow("candidate", log), Slow("eager", log)]
-    made = measure(TimedPair(*sides, reference(), lambda *_: None, lambda: None, config, 1, share))
+    made = measure(
+        TimedPair(*sides, reference(), lambda *_: None, lambda: None, replace(config, patience=1), share)
+    )
     if device == "cpu":
         timed = [message for _, message in log if message.op == "run" and message.keep]
         again = [message for number in shared for _, message in log[number : number + 2]]
@@ -785,24 +786,6 @@ def test_a_side_does_not_wait_for_one_that_failed(candidate, eager, error):
     assert time.monotonic() - begun < lockstep._PATIENCE_S / 4
 
 
-def test_passbenchs_protocol():
-    log = []
-    config = CONFIG.model_copy(update={"protocol": "passbench", "warmups": 25, "trials": 100})
-    few = reference(mutated=[1])
-    measured = measure_passbench(
-        Scripted("candidate", log, per_call_ns=10_000), Scripted("eager", log), few, config
-    )
-    assert [(name, len(message.windows)) for name, message in log] == [
-        ("candidate", 25), ("candidate", 100), ("eager", 25), ("eager", 100),
-    ]  # fmt: skip
-    assert {tuple(windows) for _, message in log for windows in message.windows} == {(0, 0, 0)}
-    assert {tuple(message.often) for _, message in log} == {(1,)}  # what eager writes is written again
-    assert [len(block) for block in measured.compiled.blocks] == [100]
-    medians = [float(np.median(side.e2e)) for side in (measured.eager, measured.compiled)]
-    assert measured.speedup == pytest.approx(medians[0] / medians[1])
-    assert measured.low == measured.high == measured.speedup
-
-
 def test_one_file_descriptor_of_a_turn_per_side():
     def open_turns() -> int:
         links = []
@@ -813,6 +796,6 @@ def test_one_file_descriptor_of_a_turn_per_side():
 
     kept = Turn.create()
     assert open_turns() == 1
-    scripted(GPU.model_copy(update={"max_trials": 100, "trials": 60}))
+    scripted(replace(GPU, most_trials=100, trials=60))
     assert open_turns() == 1
     os.close(kept)

@@ -60,11 +60,6 @@ def observation(
     if evaluation.status == "ok" and evaluation.timing != "wall":
         stage = "correctness (matching, results and integrity are judged, time is not)"
     parts = [f"stage reached: {stage}", _counts(graphs)]
-    if evaluation.timing == "interpreter":
-        parts.append(
-            "Triton does not compile for the cpu target: its interpreter ran the kernels, without "
-            "timing. Write kernels in C++ by passagent.kernels.cpp_kernel"
-        )
     if evaluation.error and evaluation.error not in [graph.error for graph in graphs]:
         parts.append(_quoted(evaluation.error, sources, MAX_ERROR))
     parts += [_violation_lines(evaluation, sources)] if evaluation.violations else []

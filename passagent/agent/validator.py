@@ -22,6 +22,7 @@ from passagent.config import Config, EvaluatorConfig, ValidatorConfig
 from passagent.errors import UsageError
 from passagent.evaluator.fleet.opening import environment_key
 from passagent.evaluator.result import Candidate, Evaluation, Violation
+from passagent.evaluator.score import B
 from passagent.evaluator.service import known
 from passagent.evaluator.service.known import Judge, Known
 from passagent.models import open_model, role_config
@@ -59,6 +60,10 @@ TOOL = ToolSpec(
 AGAIN = "That was no verdict: {reason}. Call `verdict` once, with a likelihood from 0 to 1 and a reasons."
 
 
+THRESHOLD = 0.5
+"""A likelihood over it flags the candidate (Kernel Foundry 3.2.2)."""
+
+
 class Opinion(BaseModel):
     """A model's opinion on a candidate; kept as `Evaluation.validator`."""
 
@@ -67,19 +72,17 @@ class Opinion(BaseModel):
     reasons: list[str]
     model: str
     flagged: bool
-    """The likelihood is over the threshold."""
-    threshold: float
+    """The likelihood is over THRESHOLD."""
     decisive: bool
 
     @classmethod
     def of(cls, likelihood: float | None, reasons: list[str], model: str, config: ValidatorConfig) -> Opinion:
-        """Return what `model` holds, under the threshold of `config`."""
+        """Return what `model` holds, under `config`."""
         return cls(
             likelihood=likelihood,
             reasons=reasons,
             model=model,
-            flagged=likelihood is not None and likelihood > config.threshold,
-            threshold=config.threshold,
+            flagged=likelihood is not None and likelihood > THRESHOLD,
             decisive=config.decisive,
         )
 
@@ -157,9 +160,7 @@ def settings_fit(validator: dict[str, Any] | None, config: ValidatorConfig) -> b
     """Return whether a stored evaluation's opinion (None: there is none) may be used under `config`."""
     if validator is None:
         return True
-    return config.model_dump(include={"model", "threshold", "decisive"}) == {
-        key: validator[key] for key in ("model", "threshold", "decisive")
-    }
+    return (config.model, config.decisive) == (validator["model"], validator["decisive"])
 
 
 def with_opinion(evaluation: Evaluation, opinion: Opinion, config: EvaluatorConfig) -> Evaluation:
@@ -182,8 +183,8 @@ def with_opinion(evaluation: Evaluation, opinion: Opinion, config: EvaluatorConf
                 Violation(rule=ROLE, file=f"{applied}.py" if applied else "", line=0, message=message)
             ],
             "error": message,
-            "es": dict.fromkeys(evaluation.es, config.b) if evaluation.es else None,
-            "as_score": config.b if evaluation.es else None,  # never forgiven: b at every t
+            "es": dict.fromkeys(evaluation.es, B) if evaluation.es else None,
+            "as_score": B if evaluation.es else None,  # never forgiven: b at every t
             "as_low": None,
             "as_high": None,
             "fast_1": 0.0 if evaluation.es else None,
@@ -199,7 +200,7 @@ def opinion_line(validator: dict[str, Any]) -> str:
     if opinion.likelihood is None:
         return f"validator {opinion.model}: {why}"
     meaning = "it is refused" if opinion.decisive else "a flag, it changes no score"
-    flag = f" (over {opinion.threshold:g}: {meaning})" if opinion.flagged else ""
+    flag = f" (over {THRESHOLD:g}: {meaning})" if opinion.flagged else ""
     likelihood = f"likelihood of cheating {opinion.likelihood:.2f}{flag}"
     return f"validator {opinion.model}: {likelihood}{': ' if why else ''}{why}"
 

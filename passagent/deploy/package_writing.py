@@ -300,7 +300,7 @@ def _run(word: str, runs_dir: str) -> Source:
             raise UsageError(f"run {run.id} has no correct pass yet; nothing to package")
         plans = nodes.get_plans(store, node)
         if not plans:
-            raise UsageError(f"run {run.id} was measured with --dispatch python: its best pass has no plan")
+            raise UsageError(f"run {run.id}: its best pass has no plan; run it again")
         evaluation = confirmed_evaluation(store, node)
         speedups = {g.name: g.speedup.model_dump() for g in evaluation.graphs if g.speedup is not None}
         facts = {

@@ -187,8 +187,6 @@ class GraphResult(BaseModel):
     eager_samples_ms: list[float] = Field(default_factory=list)
     """To four digits, as are those of the other side."""
     compiled_samples_ms: list[float] = Field(default_factory=list)
-    not_timed: str | None = None
-    """Why a subgraph whose values agree was not timed."""
     trials: int = 0
     blocks: list[int] = Field(default_factory=list)
     """Calls of each block: the two sides' samples are paired block by block."""
@@ -237,13 +235,13 @@ class Evaluation(BaseModel):
     """The reference of the timing (EvaluatorConfig.reference)."""
     isolation: str = "sandboxed"
     """Where its kernels ran (EvaluatorConfig.isolation)."""
-    timing: Literal["wall", "interpreter", "none"]
-    """`interpreter`: a Triton pass on the CPU, checked and not timed; `none`: nothing got as far."""
+    timing: Literal["wall", "none"]
+    """`none`: nothing got as far."""
     status: Status
     unrecorded: bool = False
     """Its host code gave no plan, or kernels that do not build: nothing of it was run."""
     as_score: float | None
-    """None where nothing was timed though everything passed (interpreter), or on infrastructure faults."""
+    """None on infrastructure faults."""
     es: dict[str, float] | None
     graphs: list[GraphResult]
     violations: list[Violation] = Field(default_factory=list)

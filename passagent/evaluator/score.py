@@ -15,6 +15,8 @@ T_RANGE = range(-10, 5)
 """Tolerance levels t = -10..4."""
 STRICT_T = -3
 """End of the strict-correctness regime (PassNet App. E): what a subgraph must pass to be called correct."""
+B, P = 0.1, 0.0
+"""The score of a wrong subgraph, and the exponent of the slow-down penalty: s^(p+1) for s < 1."""
 ERROR_KINDS = 3
 """|E|: accuracy, runtime, compilation."""
 
@@ -71,7 +73,7 @@ class GraphScore:
         )
 
 
-def rectified(graph: GraphScore, t: int, b: float = 0.1, p: float = 0.0) -> float:
+def rectified(graph: GraphScore, t: int, b: float = B, p: float = P) -> float:
     """Error-aware rectified speedup (PassNet Eq. 2; GraphNet Eq. 10)."""
     if graph.correct(t):
         assert graph.speedup is not None
@@ -87,7 +89,7 @@ def geometric_mean(values: Sequence[float]) -> float:
     return math.exp(math.fsum(math.log(value) for value in values) / len(values))
 
 
-def es(graphs: Sequence[GraphScore], t: int, b: float = 0.1, p: float = 0.0) -> float:
+def es(graphs: Sequence[GraphScore], t: int, b: float = B, p: float = P) -> float:
     """ES(t): the geometric mean of the rectified speedups (PassNet Eq. 3)."""
     return geometric_mean([rectified(graph, t, b, p) for graph in graphs])
 
@@ -108,7 +110,7 @@ class Macro:
     """Geometric mean of the penalty factors of the others; b if there is none."""
 
 
-def macro(graphs: Sequence[GraphScore], t: int, b: float = 0.1) -> Macro:
+def macro(graphs: Sequence[GraphScore], t: int, b: float = B) -> Macro:
     """alpha, beta, lambda, eta and gamma of ES(t)."""
     right = [g.speedup for g in graphs if g.correct(t) and g.speedup is not None]
     slow = [s for s in right if s < 1]
@@ -122,12 +124,12 @@ def macro(graphs: Sequence[GraphScore], t: int, b: float = 0.1) -> Macro:
     )
 
 
-def es_from_macro(terms: Macro, p: float = 0.0) -> float:
+def es_from_macro(terms: Macro, p: float = P) -> float:
     """ES(t) = alpha^lambda * beta^(lambda*eta*p) * gamma^(1-lambda) (GraphNet Eq. 3)."""
     return terms.alpha**terms.lam * terms.beta ** (terms.lam * terms.eta * p) * terms.gamma ** (1 - terms.lam)
 
 
-def s_score(graphs: Sequence[GraphScore], t: int, b: float = 0.1, p: float = 0.0) -> float:
+def s_score(graphs: Sequence[GraphScore], t: int, b: float = B, p: float = P) -> float:
     """S(t) = alpha^lambda * beta^(lambda*eta*p) * b^(1-lambda) (GraphNet Eq. 1): nothing is forgiven."""
     terms = macro(graphs, t, b)
     return terms.alpha**terms.lam * terms.beta ** (terms.lam * terms.eta * p) * b ** (1 - terms.lam)
@@ -146,7 +148,7 @@ def aggregate(es_by_t: dict[int, float]) -> float:
     return math.exp(math.fsum(weight(t) * math.log(es_by_t[t]) for t in T_RANGE) / total)
 
 
-def as_score(graphs: Sequence[GraphScore], b: float = 0.1, p: float = 0.0) -> float:
+def as_score(graphs: Sequence[GraphScore], b: float = B, p: float = P) -> float:
     """AS of a task's subgraphs."""
     return aggregate({t: es(graphs, t, b, p) for t in T_RANGE})
 

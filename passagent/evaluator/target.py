@@ -54,7 +54,7 @@ class Cuda(Cpu):
 def target_of(config: EvaluatorConfig) -> Target:
     """The target of these settings: one's own (`evaluator.target`), or that of the device.
 
-    Raises UsageError for one that does not load, and where it is for another device or another dispatch.
+    Raises UsageError for one that does not load, and where it is for another device.
     """
     return _made(config.model_dump_json())
 
@@ -69,8 +69,6 @@ def _made(settings: str) -> Target:
     target: Target = extend.make(config.target, "evaluator.target", config)
     if target.name != name:
         raise UsageError(f"{place}: is for {target.name}, and the device is {config.device}")
-    if config.dispatch == "python":
-        raise UsageError(f"{place}: looks at the kernels of plans; with dispatch: python there are none")
     return target
 
 

@@ -6,7 +6,6 @@ import ctypes
 import inspect
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,10 +32,6 @@ SCALARS = {
     float: ("double", ctypes.c_double),
     bool: ("bool", ctypes.c_bool),
 }
-
-Builder = Callable[[str, str, _build.Signature], Path]
-_builder: list[Builder] = [_build.build]
-"""The function that compiles: `build.build` here; in a candidate's process the referee."""
 
 Plan = Callable[..., tuple[dict[str, Any], dict[str, int | float | bool]]]
 
@@ -116,7 +111,7 @@ class _CppKernel:
     def _load(self, types: tuple[str, ...]) -> Any:
         """The kernel's entry for these types, built and loaded once."""
         if types not in self._loaded:
-            path = _builder[0](self.source, self.name, _build.Signature(types))
+            path = _build.build(self.source, self.name, _build.Signature(types))
             self._loaded[types] = ctypes.PyDLL(str(path)).passagent_entry
         return self._loaded[types]
 

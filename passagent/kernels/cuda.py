@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
@@ -12,10 +11,6 @@ from passagent.kernels import build_cuda, driver, launch
 from passagent.kernels.build import Signature
 from passagent.kernels.cpp import argument_types
 from passagent.kernels.launch import Shape
-
-Builder = Callable[[str, str, Signature, str], Path]
-_builder: list[Builder] = [build_cuda.build]
-"""The function that compiles: `build_cuda.build` here; in a candidate's process the referee."""
 
 _Argument = torch.Tensor | int | float | bool
 
@@ -73,7 +68,7 @@ class CudaKernel:
         """The CUfunction for these types on the current device and its parameters' types, loaded once."""
         key = (driver.current_device(), signature)
         if key not in self._loaded:
-            built = _builder[0](self.source, self.name, signature, driver.architecture()).read_bytes()
+            built = build_cuda.build(self.source, self.name, signature, driver.architecture()).read_bytes()
             image, entry, types = build_cuda.unpack(built)
             self._loaded[key] = driver.load(image, entry), types
         return self._loaded[key]

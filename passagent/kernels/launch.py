@@ -87,10 +87,6 @@ def build(source: Path = SOURCE) -> Path:
     return toolchain.built(source.stem, ".so", [*texts.values(), toolchain.identity()], compile_c)
 
 
-_builder: list[Callable[[], Path]] = [build]
-"""The function that compiles: `build` here; in a candidate's process the referee, asked over the channel."""
-
-
 class Launch:
     """The kernel `name`; `function(*args)` makes outputs, launches on the current stream and returns them.
 
@@ -194,7 +190,7 @@ def library() -> ctypes.PyDLL:
 
     Raises PassagentError for a torch without DLPack's C exchange.
     """
-    loaded = load(_builder[0]())
+    loaded = load(build())
     pointer, object_, u32 = ctypes.c_void_p, ctypes.py_object, ctypes.c_uint32
     loaded.launch_new.argtypes = [ctypes.c_char_p, object_, ctypes.c_int, ctypes.c_int, ctypes.c_char_p, u32]
     loaded.launch_new.restype = loaded.launch_function_of.restype = object_

@@ -83,10 +83,8 @@ class Built:
     scratch: int = 0
 
 
-def compile_plan(plan: Plan, arch: str | None = None, interpreted: bool = False) -> dict[str, Built]:
+def compile_plan(plan: Plan, arch: str | None = None) -> dict[str, Built]:
     """The kernels that a plan launches, by their digests. `arch`: of the GPU (sm_90), None without one.
-
-    `interpreted`: Triton's kernels run in its interpreter and are left out.
 
     Raises PlanBuildError for all kernels that do not compile, PlanError for a plan that needs a GPU where
     there is no `arch`, PassagentError where a compiler is not installed.
@@ -95,8 +93,6 @@ def compile_plan(plan: Plan, arch: str | None = None, interpreted: bool = False)
     failures = []
     for key in dict.fromkeys(step.kernel for step in flat(plan.steps) if isinstance(step, Launch)):
         kernel = plan.kernels[key]
-        if interpreted and isinstance(kernel, TritonKernel):
-            continue
         try:
             built[key] = (
                 _native(kernel, arch) if isinstance(kernel, NativeKernel) else _triton(plan, kernel, arch)

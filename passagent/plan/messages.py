@@ -52,7 +52,6 @@ class Request(BaseModel):
     device: Device
     facts: dict[str, int | str]
     """Facts of the device (facts.py)."""
-    single_replacement_func: bool
     subgraphs: list[Subgraph]
 
 

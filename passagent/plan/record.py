@@ -48,7 +48,6 @@ def record(
     subgraphs: Sequence[Subgraph],
     device: str,
     facts: dict[str, int | str],
-    single_replacement_func: bool = True,
 ) -> Recorded | Refusal:
     """The plans of a candidate on `subgraphs` for `device` (`cpu` or `cuda`), or why there are none.
 
@@ -58,7 +57,6 @@ def record(
         files=candidate.files,
         device="cpu" if device == "cpu" else "cuda",
         facts=facts,
-        single_replacement_func=single_replacement_func,
         subgraphs=list(subgraphs),
     )
     wall_s, sent = WALL_S + MORE_S * (len(subgraphs) - 1), request.model_dump_json().encode()

@@ -49,7 +49,7 @@ def record(request: Request, root: Path) -> Recorded | Refusal:
     recorder = Recorder(root, request.device, device.Facts(dict(request.facts)), fake)
     try:
         install(recorder)
-        passes = load_passes(Candidate(request.files), root, request.single_replacement_func)
+        passes = load_passes(Candidate(request.files), root)
         return _record(request, recorder, passes)
     except BaseException as error:
         return _told(recorder, error)

@@ -38,7 +38,6 @@ _MOST_OBJECTS = 64
 Run = Callable[..., Any]
 Empty = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
 """Allocates a tensor of a size, strides and dtype."""
-Interpret = Callable[[Plan, Launch, torch.device], tuple[Run, list[int]]]
 """In place of a compiled Triton kernel: a function, and the values whose tensors it is given."""
 
 
@@ -55,8 +54,6 @@ class Mode:
 
     choices: Sequence[int] = ()
     """The alternative of each Choice that runs; the first where none is given."""
-    interpret: Interpret | None = None
-    """Runs Triton kernels in place of compiled ones (interpret.py)."""
     fresh: bool = False
     """Scratch memory is allocated too, anew for each call."""
 
@@ -68,7 +65,6 @@ class Table:
         self, plan: Plan, built: Mapping[str, Built], constants: Constants, device: torch.device, mode: Mode
     ) -> None:
         self.plan, self.built, self.constants, self.device = plan, built, constants, device
-        self.interpret = mode.interpret
         self.cpu = self.device.type == "cpu"
         self.cells: list[extension.Cell] = []
         self.objects: list[extension.Object] = []
@@ -238,9 +234,6 @@ class Table:
     def _launch(self, step: Launch) -> None:
         kernel = self.plan.kernels[step.kernel]
         if 0 in step.grid:
-            return
-        if isinstance(kernel, TritonKernel) and self.interpret is not None:
-            self._call(kernel.entry, *self.interpret(self.plan, step, self.device))
             return
         if (kernel.kind == "cpp") != self.cpu:
             raise PlanError(f"{kernel.entry} cannot run on {self.device}")

@@ -72,11 +72,10 @@ class Finalist:
 
 def round_of(evaluation: Evaluation) -> Round:
     """Summarise the evaluation of a correct candidate."""
-    b, p = (float(evaluation.protocol.get(name, default)) for name, default in (("b", 0.1), ("p", 0.0)))
     scores = []
     for graph in evaluation.graphs:
         graph_score = score.GraphScore(graph.speedup.e2e if graph.speedup else None, graph.passes_from_t)
-        scores.append(math.log(score.as_score([graph_score], b, p)))
+        scores.append(math.log(score.as_score([graph_score])))
     errors = [_error(graph.speedup) for graph in evaluation.graphs]
     sure = [error for error in errors if error is not None]
     return Round(scores, math.hypot(*sure) / len(sure) if len(sure) == len(errors) else None)

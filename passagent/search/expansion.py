@@ -28,6 +28,7 @@ from passagent.search.policies import policy_of
 from passagent.search.policies.greedy import Greedy
 from passagent.search.run_models import choose_model, meter_of, writer_of
 from passagent.search.session import Session
+from passagent.search.stop import MIN_GAIN
 from passagent.store import bests, blobs, episodes, hint_uses, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
@@ -152,7 +153,7 @@ def choose_parent(session: Session, episode: Episode, rng: random.Random) -> tup
     policy = policy_of(search)
     stagnant = runs.get_island(store, run.id, episode.island).stagnant
     if policy.scope == "islands" and stagnant >= search.stagnation:
-        migration = choose_migrant(store, run, episode.island, episode.number, search.min_gain)
+        migration = choose_migrant(store, run, episode.island, episode.number, MIN_GAIN)
         if migration:
             return migration.node, migration.reason
     return policy.select(IslandView(store, run.id, episode.island), rng), None
@@ -172,7 +173,7 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
     scores = [best_known(session, episode)]
     scores += [parent.as_score] if parent and parent.status == "ok" else []
     before = max((score for score in scores if score is not None), default=None)
-    gained = is_progress(before, new, session.config.search.min_gain)
+    gained = is_progress(before, new, MIN_GAIN)
     with store.transaction():
         done = episodes.finish(store, episode, reason, gain, gained)
         if island != SEEDS:
@@ -199,7 +200,7 @@ def _count_gain(session: Session, best: float | None) -> None:
     if before is None:
         seed = next(iter(bests.best_of_island(store, run_id, SEEDS, 1)), None)
         start = seed.as_score if seed else None
-    after = gains_after(before, start, best, session.elapsed_s, session.config.search.min_gain)
+    after = gains_after(before, start, best, session.elapsed_s, MIN_GAIN)
     runs.save_gains(store, run_id, after)
 
 

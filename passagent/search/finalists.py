@@ -18,7 +18,7 @@ from passagent.evaluator.service.known import Case, keep
 from passagent.evaluator.service.pool import on_one_device
 from passagent.search.candidates import evaluate
 from passagent.search.comparison import Round, confirmed_evaluation, is_settled, round_of, standing
-from passagent.search.session import Session
+from passagent.search.session import ROUNDS, Session
 from passagent.store import Store, confirmations, evaluations, nodes, runs
 from passagent.store.confirmations import Confirmation
 from passagent.store.episodes import Episode
@@ -37,7 +37,7 @@ async def confirm(session: Session) -> None:
     limit = min(search.finalists, max(FEWEST_FINALISTS, allowed // ENOUGH_ROUNDS))
     candidates = confirmations.finalists(session.store, run_id, limit + 1)
     best = _contenders(session.store, candidates[:limit])
-    count = min(search.confirm_rounds, max(ENOUGH_ROUNDS, allowed // max(1, len(best))))
+    count = min(ROUNDS, max(ENOUGH_ROUNDS, allowed // max(1, len(best))))
     series = _finished(session)
     _plan(session, series, best, count, held_all=len(best) == len(candidates))
     await _measure(session, series)

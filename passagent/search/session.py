@@ -43,6 +43,8 @@ FOR_FINALISTS = 0.3
 """Share of the time of a command that is kept for the finalists, at most."""
 LOGGED_AFTER_S = 10.0
 """A longer wait for others is logged, s."""
+ROUNDS = 4
+"""Measurements of each finalist, at most; two can be enough to tell their order."""
 
 
 class Stopping(Exception):
@@ -153,7 +155,7 @@ class Session:
     def reserved_s(self) -> float:
         """The time of `max_time_s` that is kept for the finalists, s, by the longest evaluation so far."""
         search = self.config.search
-        rounds_s = search.finalists * search.confirm_rounds * self.longest_s
+        rounds_s = search.finalists * ROUNDS * self.longest_s
         return min(rounds_s, FOR_FINALISTS * (search.max_time_s or 0.0))
 
     @property

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from passagent import extend
 from passagent.config import SearchConfig
 
+MIN_GAIN = 0.01
+"""Relative gain in AS that counts as progress."""
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -27,7 +30,7 @@ class Progress:
     cost: float = 0.0
     """USD, as far as prices are known."""
     stagnant: int = 0
-    """Episodes since the run's best AS last rose by `search.min_gain`."""
+    """Episodes since the run's best AS last rose by MIN_GAIN."""
     gain_per_hour: float | None = None
     """Relative gain in AS that an hour more is expected to bring; None: not known yet."""
     at_light: bool = False
@@ -138,7 +141,7 @@ def rules_of(config: SearchConfig) -> StopRule:
     if config.max_time_s is not None:
         rules.append(time(config.max_time_s))
     if config.max_stagnation is not None:
-        rules.append(stagnation(config.max_stagnation, config.min_gain))
+        rules.append(stagnation(config.max_stagnation, MIN_GAIN))
     if config.until is not None:
         rules.append(until(config.until))
     if config.until_sol is not None:

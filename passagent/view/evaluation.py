@@ -15,8 +15,6 @@ def evaluation_text(evaluation: Evaluation) -> str:
         f"{evaluation.task} on {evaluation.device} ({how}): {evaluation.status}, AS {score}",
         str(graph_table(evaluation)),
     ]
-    if evaluation.timing == "interpreter":
-        parts.append("Triton's interpreter: matching, results and integrity are judged, time is not.")
     if evaluation.es:
         scores_text = "  ".join(f"{t}: {value:.3f}" for t, value in evaluation.es.items() if int(t) >= -6)
         parts.append(f"ES(t)  {scores_text}")
@@ -32,8 +30,6 @@ def evaluation_text(evaluation: Evaluation) -> str:
     parts.append(evaluation.stopped_early or "")
     if evaluation.edited:
         parts.append(f"edited, not as recorded: {', '.join(evaluation.edited)}")
-    if evaluation.dispatch == "python" and evaluation.timing == "wall":
-        parts.append("the pass's Python ran in every call: nothing defends these figures against it")
     parts += [violations_text(evaluation.violations, {})] if evaluation.violations else []
     parts += failures([graph for graph in evaluation.graphs if graph.status != "refused"], {})
     if evaluation.error and not any(evaluation.error in part for part in parts):

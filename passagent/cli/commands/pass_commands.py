@@ -34,8 +34,6 @@ def evaluate(task_path: str, options: EvalOptions, as_json: bool) -> None:
     Raises PassagentError, also, once it is printed, for a judgement that is not `ok`.
     """
     settings = settings_of(EvalOptions, options)
-    if options["strict_passbench"]:
-        settings["evaluator.protocol"] = "passbench"
     if options["reward"] is not None:
         if options["fresh"] or options["validator"] is not None:
             raise UsageError("--reward takes neither --fresh nor --validator")

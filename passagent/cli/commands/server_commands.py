@@ -9,7 +9,6 @@ import secrets
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from passagent.cli.groups import McpOptions, WorkerOptions
@@ -65,7 +64,7 @@ def _token(file: str) -> str:
         pass
     except OSError as error:
         raise UsageError(f"--token-file {file}: {error.strerror}") from error
-    return token_in(Path(file))
+    return token_in(file)
 
 
 def _over_ssh(target: str, options: WorkerOptions) -> None:

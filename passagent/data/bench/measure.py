@@ -208,10 +208,6 @@ class _Measuring:
         if evaluation.evaluator_version != row.identity["evaluator"]:
             raise UsageError("passagent's own files changed while it measured; go on with another --out")
         row.evaluation = evaluation
-        if evaluation.es is None:
-            row.error = (
-                "a Triton pass on the CPU is checked by the interpreter and not timed; measure on a GPU"
-            )
         if row.left:
             evaluation.as_score = evaluation.gmean_speedup = 1.0
             for graph in evaluation.graphs:

@@ -63,7 +63,7 @@ class Row(BaseModel):
 
 def identity(config: EvaluatorConfig) -> dict[str, Any]:
     """Return all that a result depends on beside task and subject: evaluator, machine, versions, protocol."""
-    protocol = config.model_dump(mode="json", exclude={"pool", "token_file"})
+    protocol = config.model_dump(mode="json", exclude={"pool"})
     if config.pool != LOCAL:
         return {"evaluator": evaluator_version(), "host": environment_key(config)} | protocol
     threads = worker_threads(config.threads)

@@ -33,7 +33,7 @@ def deliver(delivery: Delivery, task: Task, process: ForkServer, config: Evaluat
     except (black.InvalidInput, black.ASTSafetyError) as error:
         delivery.notes.append(f"The text is as its author wrote it: {str(error).splitlines()[0]}.")
     facts, candidate = device_facts(config.device), Candidate(delivery.files)
-    answer = record(process, candidate, subgraphs, target, facts, config.single_replacement_func)
+    answer = record(process, candidate, subgraphs, target, facts)
     why = ""
     if not isinstance(answer, Recorded):
         why = f"no plan comes of it ({answer.message.splitlines()[0]})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import ssl
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,25 +22,21 @@ from passagent.evaluator.fleet.survey import Surveyed, survey_answers
 ANSWER_S = 10.0
 """For a whole answer, beyond what the call itself may take, s."""
 HELLO_S = 8.0
+TOKEN_FILE = "PASSAGENT_TOKEN_FILE"
+"""The variable that names the file with the workers' token."""
 
 
-def read_token(config: EvaluatorConfig) -> str:
-    """The workers' token. Raises UsageError."""
-    if config.token_file is None:
-        raise UsageError(
-            f"--pool {config.pool}: give --token-file FILE, the one the workers were started with"
-        )
-    return token_in(Path(config.token_file))
-
-
-def token_in(path: Path) -> str:
-    """The token in a file. Raises UsageError where there is none."""
+def token_in(file: str | None = None) -> str:
+    """The workers' token, in `file`, the one that TOKEN_FILE names, or passagent.token. Raises UsageError."""
+    file = file or os.environ.get(TOKEN_FILE) or "passagent.token"
     try:
-        token = path.read_text().strip()
+        token = Path(file).read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--token-file {path}: cannot be read: {error}") from error
+        why = getattr(error, "strerror", None) or str(error)
+        advice = f"copy the workers' token file there, or name it in {TOKEN_FILE}"
+        raise UsageError(f"the workers' token {file}: cannot be read: {why}; {advice}") from error
     if not token.isascii() or len(token) < 16 or len(token.split()) != 1:
-        raise UsageError(f"--token-file {path}: must hold one word of 16 characters or more")
+        raise UsageError(f"the workers' token {file}: must hold one word of 16 characters or more")
     return token
 
 
@@ -56,7 +53,9 @@ def addresses(config: EvaluatorConfig) -> list[str]:
 def _read(address: str, response: httpx2.Response) -> dict[str, Any]:
     """The answer in a response. Raises UsageError for a wrong token, Silent for what is no answer."""
     if response.status_code == 401:
-        raise UsageError(f"{address}: the token of --token-file is not the worker's")
+        raise UsageError(
+            f"{address}: the token is not the worker's; copy its file, or name it in {TOKEN_FILE}"
+        )
     try:
         answer = response.json()
     except ValueError as error:
@@ -95,7 +94,7 @@ def survey(config: EvaluatorConfig) -> Surveyed:
 
     Raises UsageError: no worker, a wrong token, unlike versions, another kind of device.
     """
-    token = read_token(config)
+    token = token_in()
     silent: list[str] = []
 
     def hello(address: str) -> dict[str, Any] | None:
@@ -129,7 +128,7 @@ class HttpFleet(MachineFleet):
         """Raises UsageError as `survey`."""
         surveyed = survey(config)
         self._client = httpx2.AsyncClient(
-            timeout=None, limits=httpx2.Limits(max_connections=None), **_how(read_token(config))
+            timeout=None, limits=httpx2.Limits(max_connections=None), **_how(token_in())
         )
         links = [HttpLink(place, self._client) for place in addresses(config)]
         super().__init__(config, notify, links, surveyed)

@@ -80,7 +80,7 @@ class RemoteOwner:
             "ticket": uuid.uuid4().hex,
             "device": self._name,
             "uuid": self.device.uuid,
-            "config": self._asker.config.model_dump(mode="json", exclude={"pool", "token_file"}),
+            "config": self._asker.config.model_dump(mode="json", exclude={"pool"}),
             "request": packed,
         }
         incarnation = await self._greet(PATIENCE_S)

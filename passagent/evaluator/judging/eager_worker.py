@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import TaskError
 from passagent.evaluator.reference.keeping import are_too_many
-from passagent.evaluator.reference.reference import Reference, load_request, run_request
+from passagent.evaluator.reference.reference import Reference
 from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, failed, lost
 from passagent.evaluator.runner.process import Answer, Worker
-from passagent.evaluator.runner.worker_messages import R, Release, Request
+from passagent.evaluator.runner.worker_messages import Load, R, Release, Request
 from passagent.sandbox.channel import Arena
 
 USES = 8
@@ -47,7 +46,7 @@ class EagerWorker:
         self.uses = 0
         self._task_key = ""
         self._held: dict[str, _HeldSubgraph] = {}
-        self.ask(load_request(None, config, compiler), self._timeout_s)
+        self.ask(Load(plans=None, compiler=compiler, device=config.device), self._timeout_s)
 
     def serve(self, task_key: str) -> None:
         """One more evaluation begins; the graphs of another task are forgotten."""
@@ -74,12 +73,6 @@ class EagerWorker:
         finally:
             outputs.close()
         self._held[reference.name] = _HeldSubgraph(weakref.ref(reference), size, reply.dispatches)
-
-    def warm(self, reference: Reference) -> None:
-        """Take the subgraph and make a first call, in which libraries load and choose what they run."""
-        if not self._has(reference):
-            self.take(reference)
-            self.ask(run_request(reference, 0, [reference.rotation.first()]), self._timeout_s)
 
     def ask(self, request: Request[R], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer[R]:
         """The worker's answer. Raises InfrastructureError: it runs nothing but what eager ran before.
@@ -147,26 +140,3 @@ class EagerWorkers:
         """End them; new ones are made when they are needed."""
         while self._workers:
             self._workers.popitem()[1].worker.kill()
-
-
-class EagerAhead:
-    """An eager worker that gets ready for an evaluation's timing while the candidate is checked."""
-
-    def __init__(self, get: Callable[[], EagerWorker]) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="warming")
-        self._worker = self._thread.submit(get)
-        self._steps: list[Future[None]] = []
-
-    def warm(self, reference: Reference) -> None:
-        """Have it take the subgraph and call it; the reference must stay until `get`."""
-        self._steps.append(self._thread.submit(lambda: self._worker.result().warm(reference)))
-
-    def get(self) -> EagerWorker:
-        """The worker, ready. Raises InfrastructureError."""
-        for step in self._steps:
-            step.result()
-        return self._worker.result()
-
-    def close(self) -> None:
-        """Wait for what is under way."""
-        self._thread.shutdown(cancel_futures=True)

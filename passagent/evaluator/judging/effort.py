@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from passagent.config import EvaluatorConfig
 from passagent.evaluator.compilers import is_compiled
 from passagent.evaluator.result import Subject
+from passagent.evaluator.timing.timing import Effort
 from passagent.sandbox.environment import device_memory_bytes, gpu_memory_bytes
 from passagent.tasks.reader import Task
 from passagent.tasks.room import check_room, check_room_on
@@ -27,10 +28,6 @@ ENOUGH_GRAPHS = 6
 """Under a bar more subgraphs take no more time together than so many."""
 _MANY_CORES = 6
 """So many leave room beside two workers that take turns on a GPU."""
-_FEW_LANES, _LANES = 2, 4
-"""Workers that share a candidate's subgraphs; the more on twice _MANY_CORES and with _MUCH_BYTES."""
-_MUCH_BYTES = 32 << 30
-"""Memory that counts as much: each worker's context takes up to half a gigabyte of a GPU's."""
 _DRAWN, _AUDITED = 5, 3
 """Copies of a large subgraph's inputs in the machine's memory: a set for each variant that is drawn; those of
 an audit's call, of the call before and what is read of a set meanwhile."""
@@ -51,9 +48,7 @@ class Allowance:
 
 def dispatch_of(config: EvaluatorConfig, subject: Subject | None = None) -> str:
     """How graphs are called, eager's and a subject's: `direct`, `dynamo` or `graph`."""
-    if config.protocol == "passbench" or (is_compiled(subject) and config.dispatch != "graph"):
-        return "dynamo"
-    return "direct" if config.dispatch == "python" else config.dispatch
+    return "dynamo" if is_compiled(subject) and config.dispatch != "graph" else config.dispatch
 
 
 def pairs_of(config: EvaluatorConfig, dispatch: str, bar: float | None, graphs: int) -> int:
@@ -62,8 +57,6 @@ def pairs_of(config: EvaluatorConfig, dispatch: str, bar: float | None, graphs: 
     A search's best are measured again, so one pair tells it what it has while there is nothing to beat, or
     where many subgraphs average it out.
     """
-    if config.protocol == "passbench":
-        return 1
     if config.device != "cpu" and bar is None:
         return PAIRS_IN_FULL
     if dispatch == "dynamo":
@@ -94,23 +87,8 @@ def check_gpu_room(task: Task, device: str) -> None:
 
 
 def has_room(device: str) -> bool:
-    """Tell whether the referee may compare while calls are timed, and have two workers checked at a time."""
+    """Tell whether the next candidate may be recorded and built while calls are timed."""
     return device != "cpu" and len(os.sched_getaffinity(0)) >= _MANY_CORES
-
-
-def lanes_of(device: str) -> int:
-    """Workers that share a candidate's subgraphs, where one pair times it; 1 where there is no room."""
-    if not has_room(device):
-        return 1
-    is_large = len(os.sched_getaffinity(0)) >= 2 * _MANY_CORES and device_memory_bytes(device) >= _MUCH_BYTES
-    return _LANES if is_large else _FEW_LANES
-
-
-def spares_of(device: str) -> int:
-    """Workers made ahead: for the candidate's pairs or lanes, and for eager's, which last for several
-    evaluations.
-    """
-    return max(2 * PAIRS, lanes_of(device) + 1)
 
 
 def held_bytes(device: str) -> int:
@@ -118,22 +96,21 @@ def held_bytes(device: str) -> int:
     return _HELD_BYTES if device == "cpu" else max(_HELD_BYTES, device_memory_bytes(device) // _HELD_SHARE)
 
 
-def part_of(config: EvaluatorConfig, dispatch: str, bar: float | None, graphs: int) -> EvaluatorConfig:
-    """The settings of one pair of workers: its part of the calls; in full on a GPU all of them.
+def effort_of(config: EvaluatorConfig, dispatch: str, bar: float | None, graphs: int) -> Effort:
+    """The effort of one pair of workers: its part of the calls; in full on a GPU all of them.
 
     Under a bar half the time, and half the precision of the AS: each of n subgraphs is known less well by
     sqrt(n) than their mean. More than ENOUGH_GRAPHS share the time of so many.
     """
-    is_searched = bar is not None
+    is_searched, whole = bar is not None, Effort(config.device, config.timeout_s, config.budget_s)
     if not is_searched and config.device != "cpu":
-        return config
+        return whole
     pairs = PAIRS if is_searched and dispatch != "dynamo" else pairs_of(config, dispatch, bar, graphs)
     shared = 2 * max(1.0, graphs / ENOUGH_GRAPHS) if is_searched else 1.0
-    return config.model_copy(
-        update={
-            "interval": config.interval * (2 * math.sqrt(graphs) if is_searched else 1),
-            "budget_s": config.budget_s / pairs / shared,
-            "trials": max(1, config.trials // pairs),
-            "max_trials": max(1, config.max_trials // pairs),
-        }
+    return replace(
+        whole,
+        interval=whole.interval * (2 * math.sqrt(graphs) if is_searched else 1),
+        budget_s=whole.budget_s / pairs / shared,
+        trials=whole.trials // pairs,
+        most_trials=whole.most_trials // pairs,
     )

@@ -1,31 +1,20 @@
-"""One evaluation: check every subgraph of a task in audited calls, then time those whose values agree.
-
-With cores to spare more goes on at a time while nothing is timed: eager's worker gets ready, and either
-several workers share the subgraphs (lanes), or the next pair's worker is made ready (loaded_worker.NextPair).
-"""
+"""One evaluation: check every subgraph of a task in audited calls, then time those whose values agree."""
 
 from __future__ import annotations
 
-import functools
-from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.judging import effort, speed_of_light
 from passagent.evaluator.judging.agreement import judge_sets
-from passagent.evaluator.judging.comparisons import Comparisons
-from passagent.evaluator.judging.eager_worker import EagerAhead, EagerWorker
-from passagent.evaluator.judging.loaded_worker import LoadedWorker, NextPair
+from passagent.evaluator.judging.eager_worker import EagerWorker
+from passagent.evaluator.judging.loaded_worker import LoadedWorker
 from passagent.evaluator.judging.plan_figures import fill_plan_figures
 from passagent.evaluator.judging.recorder import Prepared
-from passagent.evaluator.judging.references_ahead import ReferencesAhead
-from passagent.evaluator.judging.replies import Watched
 from passagent.evaluator.judging.timed_checks import TimedChecks
 from passagent.evaluator.judging.verdict import (
     Failed,
@@ -43,16 +32,16 @@ from passagent.evaluator.reference.baseline import Baseline
 from passagent.evaluator.reference.reference import Reference
 from passagent.evaluator.result import Candidate, GraphResult, Subject, Violation
 from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, last_line
-from passagent.evaluator.target import uses_triton
 from passagent.evaluator.timing import clocks
 from passagent.evaluator.timing.estimate import typical_ns
-from passagent.evaluator.timing.passbench import measure_passbench
-from passagent.evaluator.timing.timing import PATIENCE, TimedCallError, TimedPair, Timing, measure, together
+from passagent.evaluator.timing.timing import TimedCallError, TimedPair, Timing, measure, together
 from passagent.sandbox import tools
 from passagent.tasks.reader import Subgraph, Task
 
 _DEATHS = 2
 """Workers that a candidate may lose before the rest of its subgraphs is not run."""
+
+_Step = Callable[[LoadedWorker, Subgraph, GraphResult], None]
 
 
 @dataclass(frozen=True)
@@ -66,7 +55,7 @@ class Equipment:
 
 
 class Judging:
-    """One evaluation: a worker of each pair, or one in each lane, serves its subgraphs unless it dies."""
+    """One evaluation: a worker of each pair serves its subgraphs unless it dies."""
 
     def __init__(
         self,
@@ -79,95 +68,43 @@ class Judging:
         """`bar`: an AS; of a subject that stays under it for sure no more is measured than tells so.
         `prepared`: a candidate's plans, which workers replay.
         """
-        config, lease = equipment.config, equipment.lease
-        self.task, self.subject, self.config, self._lease = task, subject, config, lease
+        self.task, self.subject, self.bar, self._prepared = task, subject, bar, prepared
+        self.config, self._lease = equipment.config, equipment.lease
         self.baseline, self.workers = equipment.baseline, equipment.workers
-        self.bar, self._prepared = bar, prepared
         self._is_candidate = isinstance(subject, Candidate)
-        self.stopped_early: str | None = None
-        self.interpreter = False
-        self.passbench = self.config.protocol == "passbench"
-        self.dispatch = effort.dispatch_of(config, subject)
+        self.dispatch = effort.dispatch_of(self.config, subject)
+        self.pairs = effort.pairs_of(self.config, self.dispatch, bar, len(task.subgraphs))
+        self._held_bytes = effort.held_bytes(self.config.device)
         self.graphs = [blank(subgraph, "ok") for subgraph in task.subgraphs]
         self.violations: list[Violation] = []
         self.protections: dict[str, str] = {}
-        self.stop: Failed | None = None
+        self.stopped_early: str | None = None
+        self._stop: Failed | None = None
         self._deaths = 0
         self._timings: dict[str, list[Timing]] = {}
         self._paces: dict[str, float | None] = {}
-        self.pairs = effort.pairs_of(config, self.dispatch, bar, len(task.subgraphs))
-        self._comparisons = Comparisons(lease)
-        self._has_room = effort.has_room(config.device)
-        self._held_bytes = effort.held_bytes(config.device)
-        self._lanes: dict[str, int] = {}
-        self._loaded: list[LoadedWorker | None] = []
+        self._loaded: LoadedWorker | None = None
         self._done: list[LoadedWorker] = []
-        self._next: NextPair | None = None
-        self._eager_ahead: EagerAhead | None = None
         self._eager: EagerWorker | None = None
-        self._is_over = False
 
     def run(self) -> None:
         """Check every subgraph, then time those whose values agree; a refusal is the whole candidate's."""
-        on_cpu = self.config.device == "cpu"
-        self.interpreter = on_cpu and isinstance(self.subject, Candidate) and uses_triton(self.subject)
-        stay = self.baseline.turn_to(self.task.subgraphs, self.dispatch)
-        fits = stay and self._has_room and self._is_candidate
-        lanes = effort.lanes_of(self.config.device) if fits and self.pairs == 1 else 1
-        self._loaded = [None] * min(lanes, len(self.graphs))
-        ahead = ReferencesAhead(self.baseline, self.dispatch, self.task.subgraphs, len(self._loaded))
+        self.baseline.turn_to(self.task.subgraphs, self.dispatch)
         try:
-            if self._has_room and self._is_candidate and self.pairs > 1:
-                self._next = NextPair(self._new_worker, self._held_bytes)
-            if fits:
-                self._eager_ahead = EagerAhead(functools.partial(self._eager_of, 0))
-            self._check_all(ahead)
-            self._comparisons.wait()
-            ahead.finish()
+            for subgraph, result in zip(self.task.subgraphs, self.graphs, strict=True):
+                try:
+                    self._guarded(subgraph, result, self._check)
+                except Refused as refused:  # its author learns what the others break, too
+                    self._note(refused)
             if self.violations:
                 refuse_all(self.graphs)
-            elif not self.interpreter:
+            else:
                 self._time_all()
         except Refused as refused:
             self._note(refused)
             refuse_all(self.graphs)
         finally:
             self._end_aside()
-            if self._next is not None:
-                self._next.close(self.workers.end)
-            if self._eager_ahead is not None:
-                self._eager_ahead.close()
-            ahead.finish()
-            self._comparisons.close()
-
-    def _check_all(self, ahead: ReferencesAhead) -> None:
-        """Check every subgraph: a lane that is done with one takes the next."""
-        waiting = deque(zip(self.task.subgraphs, self.graphs, strict=True))
-        lanes = range(len(self._loaded))
-        if len(lanes) == 1:
-            self._check_lane(ahead, waiting, 0)
-            return
-        with ThreadPoolExecutor(len(lanes), thread_name_prefix="lane") as pool:
-            checked = [pool.submit(self._check_lane, ahead, waiting, lane) for lane in lanes]
-        for check in checked:
-            check.result()
-
-    def _check_lane(
-        self, ahead: ReferencesAhead, waiting: deque[tuple[Subgraph, GraphResult]], lane: int
-    ) -> None:
-        while not self._is_over:
-            try:
-                subgraph, result = waiting.popleft()
-            except IndexError:
-                return
-            self._lanes[subgraph.name] = lane
-            try:
-                self._guarded(subgraph, result, functools.partial(self._check, ahead))
-            except Refused as refused:  # its author learns what the others break, too
-                self._note(refused)
-            except BaseException:
-                self._is_over = True
-                raise
 
     def _note(self, refused: Refused) -> None:
         """Each violation once, of however many subgraphs."""
@@ -176,11 +113,7 @@ class Judging:
     def _time_all(self) -> None:
         """Time what is right at some t, by one pair of workers after the other; a failure of any counts."""
         if not any(result.status == "ok" for result in self.graphs):
-            for result in self.graphs:
-                if result.passes_from_t is not None:
-                    result.not_timed = "no subgraph is right"
-            return
-        ready = self._next.get() if self._next is not None else None  # before anything is timed
+            return  # no subgraph is right
         order = list(zip(self.task.subgraphs, self.graphs, strict=True))
         for pair in range(self.pairs):
             order.reverse()  # where not all references have room, the last ones are those that are here
@@ -189,24 +122,17 @@ class Judging:
                 self.workers.prepare()
             if pair:
                 self._put_aside()
-                self._loaded[0], ready = ready, None
-            if pair == 0 and self._eager_ahead is not None:
-                self._eager = self._eager_ahead.get()
-            else:
-                self._eager = self._eager_of(pair)
+            self._eager = self.workers.eager.get(pair, self.task.key, is_new=self.dispatch == "dynamo")
             for subgraph, result in order:
                 if result.passes_from_t is not None:
                     self._guarded(subgraph, result, self._time)
             for result in self.graphs:
                 if result.passes_from_t is not None:
-                    timings = self._timings[result.name]
-                    pace_ns = self._paces.get(result.name)
-                    whole = timings[0] if self.passbench else together(timings, self.config, pace_ns)
-                    fill_times(result, whole)
+                    fill_times(result, together(self._timings[result.name], self._paces.get(result.name)))
             if pair >= effort.PAIRS:
                 self.workers.eager.end(pair)
             if pair + 1 < self.pairs:
-                self.stopped_early = why_beaten(self.graphs, self.config, self.bar, self.pairs)
+                self.stopped_early = why_beaten(self.graphs, self.bar, self.pairs)
                 if self.stopped_early is not None:
                     break
         if self.config.reference != "eager" and self.stopped_early is None:
@@ -218,15 +144,11 @@ class Judging:
             if result.status == "ok":  # last of all: an index out of range may break the worker
                 self._guarded(subgraph, result, LoadedWorker.check_indices)
 
-    def _put_aside(self, lane: int | None = None) -> None:
-        """The lane's worker, or each one's, has done its work.
-
-        It ends with the evaluation, as ending it disturbs what is timed.
-        """
-        for number, loaded in enumerate(self._loaded):
-            if loaded is not None and lane in (None, number):
-                self._done.append(loaded)
-                self._loaded[number] = None
+    def _put_aside(self) -> None:
+        """The worker has done its work. It ends with the evaluation: ending it disturbs what is timed."""
+        if self._loaded is not None:
+            self._done.append(self._loaded)
+            self._loaded = None
 
     def _end_aside(self) -> None:
         """End the workers that have done their work, and forget what they hold."""
@@ -234,14 +156,14 @@ class Judging:
         while self._done:
             self._done.pop().close(self.workers.end)
 
-    def _guarded(self, subgraph: Subgraph, result: GraphResult, step: Any) -> None:
+    def _guarded(self, subgraph: Subgraph, result: GraphResult, step: _Step) -> None:
         """A step on a subgraph, whose failure is written into the result. Raises Refused."""
-        if self.stop is not None:
-            result.status, result.error = self.stop.status, self.stop.message
+        if self._stop is not None:
+            result.status, result.error = self._stop.status, self._stop.message
             result.passes_from_t, result.speedup = None, None
             return
         with self._noting(subgraph, result):
-            step(self._ready(self._lanes[subgraph.name]), subgraph, result)
+            step(self._ready(), subgraph, result)
 
     @contextmanager
     def _noting(self, subgraph: Subgraph, result: GraphResult) -> Iterator[None]:
@@ -258,68 +180,48 @@ class Judging:
         except WorkerTimeout as late:
             result.status = "timeout"
             result.error = f"{late}; its processes were killed"
-            self.stop = Failed("timeout", f"not run after the time-out on {subgraph.name}")
-            self._put_aside(self._lanes[subgraph.name])
+            self._stop = Failed("timeout", f"not run after the time-out on {subgraph.name}")
+            self._put_aside()
         except WorkerDied as death:
             if death.killed_from_outside:
                 raise InfrastructureError(f"a worker {death.describe()}") from death
             result.status = death.status
             result.error = f"the process {death.describe()}{last_line(death.log)}"
             self._deaths += 1
-            self._put_aside(self._lanes[subgraph.name])
+            self._put_aside()
             if self._deaths == _DEATHS:
-                self.stop = Failed(death.status, f"not run: {_DEATHS} processes died before it")
+                self._stop = Failed(death.status, f"not run: {_DEATHS} processes died before it")
         if result.status not in ("ok", "wrong_result"):
             result.passes_from_t, result.speedup = None, None
 
-    def _ready(self, lane: int) -> LoadedWorker:
-        """The lane's worker with the subject loaded. Raises Failed (every subgraph's failure) and Refused."""
-        loaded = self._loaded[lane]
+    def _ready(self) -> LoadedWorker:
+        """The worker with the subject loaded. Raises Failed (every subgraph's failure) and Refused."""
+        loaded = self._loaded
         if loaded is None:
-            loaded = self._loaded[lane] = self._new_worker()
-            shut_in = loaded.worker.protections
-            self.protections = shut_in and shut_in | tools.protections()
+            worker = self.workers.take(self.subject)
+            loaded = self._loaded = LoadedWorker(worker, self.subject, self.config, self._prepared)
+            self.protections = worker.protections and worker.protections | tools.protections()
             try:
                 loaded.load()
             except Failed as failure:
                 status = "load_error" if failure.status == "runtime_error" else failure.status
-                self.stop = Failed(status, failure.message)
-                raise self.stop from failure
+                self._stop = Failed(status, failure.message)
+                raise self._stop from failure
         return loaded
 
-    def _new_worker(self) -> LoadedWorker:
-        worker = self.workers.take(self.subject, self.interpreter)
-        return LoadedWorker(worker, self.subject, self.config, self._prepared)
-
-    def _eager_of(self, pair: int) -> EagerWorker:
-        """Eager's worker for a pair."""
-        return self.workers.eager.get(pair, self.task.key, is_new=self.dispatch == "dynamo")
-
-    def _check(
-        self, ahead: ReferencesAhead, loaded: LoadedWorker, subgraph: Subgraph, result: GraphResult
-    ) -> None:
-        """Get the outputs on every input set in audited calls; another thread compares them with eager's."""
-        reference = ahead.get(subgraph)
+    def _check(self, loaded: LoadedWorker, subgraph: Subgraph, result: GraphResult) -> None:
+        """Compare the outputs on every input set, of audited calls, with eager's."""
+        reference = self.baseline.reference(subgraph, self.dispatch)
         result.moved_bytes = reference.moved_bytes - reference.unread_bytes
         result.flops = reference.flops
         result.narrowed = reference.narrowed
         if self._prepared is not None:
             fill_plan_figures(result, self._prepared.plans)
-        outputs = loaded.take(reference, result)
-        if self._next is not None:
-            self._next.warm(reference)
-        if self._eager_ahead is not None:
-            self._eager_ahead.warm(reference)
-        ahead.follow()
-        returned = loaded.outputs(reference, outputs)
+        returned = loaded.outputs(reference, loaded.take(reference, result))
         if loaded.nbytes > self._held_bytes:
             loaded.release(reference)
-
-        def judge() -> None:
-            with self._noting(subgraph, result):
-                judge_sets(reference, returned, result, self._is_candidate)
-
-        self._comparisons.do(judge, sum(t.nbytes for outs in returned.values() for t in outs))
+        with self._lease.host():
+            judge_sets(reference, returned, result, self._is_candidate)
 
     def _time(
         self, loaded: LoadedWorker, subgraph: Subgraph, result: GraphResult, is_repeat: bool = False
@@ -336,13 +238,12 @@ class Judging:
         if fault is not None:
             if is_repeat:
                 raise Refused([fault])
-            lane = self._lanes[subgraph.name]
-            self._put_aside(lane)
+            self._put_aside()
             assert self._eager is not None
             self._eager = self.workers.eager.replace(self._eager, self.task.key)
-            self._time(self._ready(lane), subgraph, result, is_repeat=True)
+            self._time(self._ready(), subgraph, result, is_repeat=True)
             return
-        if not self.passbench and reference.pace_ns is None:
+        if reference.pace_ns is None:
             eager_ns = typical_ns(timing.eager.counted)
             reference.pace_ns = pace.keep(subgraph, self.config.device, self.dispatch, eager_ns)
         self._paces[result.name] = reference.pace_ns
@@ -360,45 +261,31 @@ class Judging:
 
         Its clock was audited beside eager's.
         """
-        result.vs_reference = speedup_of(together([self._measured(loaded, subgraph, result)[1]], self.config))
+        result.vs_reference = speedup_of(together([self._measured(loaded, subgraph, result)[1]]))
 
     def _measured(
         self, loaded: LoadedWorker, subgraph: Subgraph, result: GraphResult
     ) -> tuple[Reference, Timing]:
         """Time the subject against the eager, verifying outputs of calls among them."""
         reference = self.baseline.reference(subgraph, self.dispatch)
-        checks = TimedChecks(
-            loaded, reference, result, self.baseline.again, self._comparisons, self._has_room
-        )
+        checks = TimedChecks(loaded, reference, result, self.baseline.again)
         assert self._eager is not None
         self._eager.take(reference)
         dispatches = loaded.dispatches(reference)
         if self._is_candidate:  # no more than eager's, whatever its worker says
             dispatches = min(dispatches, reference.dispatches)
-        side = Watched(loaded, reference.host_ns(dispatches))
+        loaded.overhead_ns = reference.host_ns(dispatches)
         # the pace is eager's
         timed_reference = reference if self._eager.compiler is None else replace(reference, pace_ns=None)
         try:
-            with self.workers.quiet, self._comparisons.finished():
+            with self.workers.quiet:
                 with self._lease.exclusive() as share:
-                    if self.passbench:
-                        timing = measure_passbench(side, self._eager, reference, self.config, share)
-                    else:
-                        # Who stays under the bar is seen at a glance.
-                        is_first = self.bar is not None and result.name not in self._timings
-                        pair = TimedPair(
-                            side,
-                            self._eager,
-                            timed_reference,
-                            checks.verify,
-                            checks.surprise,
-                            effort.part_of(self.config, self.dispatch, self.bar, len(self.graphs)),
-                            1 if is_first else PATIENCE,
-                            share,
-                        )
-                        timing = measure(pair)
-                if not self.passbench:
-                    checks.finish(is_whole=not (timing.is_slow and result.name in self._timings))
+                    part = effort.effort_of(self.config, self.dispatch, self.bar, len(self.graphs))
+                    if self.bar is not None and result.name not in self._timings:
+                        part = replace(part, patience=1)  # who stays under the bar is seen at a glance
+                    checked = checks.verify, checks.surprise
+                    timing = measure(TimedPair(loaded, self._eager, timed_reference, *checked, part, share))
+                checks.finish(is_whole=not (timing.is_slow and result.name in self._timings))
         except TimedCallError as failure:
             raise_for(failure.error)
             raise

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import math
-import os
 import secrets
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
 
 from passagent.config import EvaluatorConfig
+from passagent.evaluator.correctness.compare import surely_agree
+from passagent.evaluator.correctness.exactness import Fact
+from passagent.evaluator.correctness.inplace import States
 from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.judging.effort import Allowance
 from passagent.evaluator.judging.recorder import Prepared
-from passagent.evaluator.judging.replies import checked, outputs_of, refuse_copies, refuse_kept
-from passagent.evaluator.judging.verdict import Failed, Refused, blank
-from passagent.evaluator.reference.reference import Reference, load_request, run_request
+from passagent.evaluator.judging.verdict import Failed, Refused, raise_for, violation_of
+from passagent.evaluator.reference.reference import Reference, run_request
 from passagent.evaluator.result import Candidate, GraphResult, Mismatch, Subject, Violation
 from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, last_line
 from passagent.evaluator.runner.fresh import Draw
 from passagent.evaluator.runner.process import Answer, Worker
-from passagent.evaluator.runner.worker_messages import Audit, R, Release, Request
+from passagent.evaluator.runner.worker_messages import Audit, Kept, Load, R, Release, Request, Tensor
+from passagent.evaluator.score import STRICT_T
+from passagent.evaluator.sizes import VIOLATIONS
 from passagent.evaluator.worker_text import plain
 from passagent.sandbox.channel import Arena
 from passagent.tasks.graphio import load_graph
@@ -50,43 +52,50 @@ class LoadedWorker:
     def __init__(
         self, worker: Worker, subject: Subject, config: EvaluatorConfig, prepared: Prepared | None = None
     ) -> None:
-        """`prepared`: the plans of a candidate whose Python does not run in the worker."""
+        """`prepared`: a candidate's plans."""
         self.worker, self._subject, self._config = worker, subject, config
         self._prepared = prepared
         self._allowance = Allowance(math.inf) if prepared is None else prepared.allowance
+        self.overhead_ns = 0
+        """The host's part of a call's time, which does not count, for the subgraph that is timed."""
         self._held: dict[str, _HeldSubgraph] = {}
         self._is_closed = self._is_broken = False
 
     def load(self) -> None:
         """Have the worker load the subject."""
-        files = self._subject.files if isinstance(self._subject, Candidate) else None
         compiler = None if isinstance(self._subject, Candidate) else self._subject
         try:
             plans = self._prepared.plans.data() if self._prepared is not None else None
-            self.ask(load_request(None if plans else files, self._config, compiler, plans))
+            self.reply(Load(plans=plans, compiler=compiler, device=self._config.device))
         except WorkerDied as death:
             if death.killed_from_outside:
                 raise
             status = "load_error" if death.status == "runtime_error" else death.status
             raise Failed(status, f"loading: the process {death.describe()}{last_line(death.log)}") from death
 
-    def ask(self, request: Request[R], fds: tuple[int, ...] = ()) -> R:
-        """The worker's reply."""
-        return checked(self.answer(request, self._config.timeout_s, fds))
+    def reply(self, request: Request[R], fds: tuple[int, ...] = ()) -> R:
+        """The worker's reply. Raises Failed where it has none."""
+        answer = self.ask(request, self._config.timeout_s, fds)
+        if answer.error is not None:
+            raise_for(answer.error)
+        return answer.reply
 
-    def answer(self, request: Request[R], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer[R]:
+    def ask(self, request: Request[R], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer[R]:
         """Ask as Worker.ask does, within what is left to the candidate; not for twice eager's time."""
         held, allowance = self._held.get(getattr(request, "id", "")), self._allowance
         free_s = 2 * held.reference.eager_s + self._config.budget_s if held is not None else 0.0
         most_s = max(0.0, allowance.left_s) + free_s
         try:
-            return self.worker.ask(request, min(timeout_s, most_s), fds)
+            answer = self.worker.ask(request, min(timeout_s, most_s), fds)
         except WorkerTimeout as late:
             if timeout_s < most_s:
                 raise
             raise WorkerTimeout("took all of its time, beyond what eager takes") from late
         finally:
             allowance.left_s -= max(0.0, time.monotonic() - self.worker.asked_at - free_s)
+        if answer.said.violations:
+            raise Refused([violation_of(item) for item in answer.said.violations[:VIOLATIONS]])
+        return answer
 
     @property
     def is_candidate(self) -> bool:
@@ -98,10 +107,10 @@ class LoadedWorker:
         """Bytes of the inputs and outputs of the subgraphs that it holds."""
         return sum(held.reference.handed() for held in self._held.values())
 
-    def take(self, reference: Reference, result: GraphResult, inputs: int | None = None) -> Arena:
+    def take(self, reference: Reference, result: GraphResult) -> Arena:
         """Hand over the subgraph, unless it is held; the arena that its outputs will lie in.
 
-        What matched is written into `result`. `inputs`: a descriptor of the inputs, if not the arena's own.
+        What matched is written into `result`.
         """
         if (held := self._held.get(reference.name)) is not None:
             if held.reference is reference:
@@ -112,8 +121,7 @@ class LoadedWorker:
         outputs = Arena.create(reference.room())
         self._held[reference.name] = _HeldSubgraph(reference, outputs)
         try:
-            fds = (reference.arena.fd if inputs is None else inputs, outputs.fd)
-            reply = self.ask(reference.request(outputs), fds)
+            reply = self.reply(reference.request(outputs), (reference.arena.fd, outputs.fd))
             self._held[reference.name].dispatches = reply.dispatches
             if self.is_candidate:
                 result.matches, result.applied = reply.matches, reply.applied
@@ -134,7 +142,7 @@ class LoadedWorker:
     def release(self, reference: Reference) -> None:
         """Have the worker forget the subgraph."""
         self._held.pop(reference.name).outputs.close()
-        self.ask(Release(ids=[reference.name]))
+        self.reply(Release(ids=[reference.name]))
 
     def outputs(self, reference: Reference, arena: Arena) -> dict[int, list[torch.Tensor]]:
         """The subject's outputs on each input set: a candidate in audits, but on special ones."""
@@ -153,7 +161,7 @@ class LoadedWorker:
         drawn = enumerate(Draw(reference.rotation).next())
         ordinary = [window if i in reference.often else first[i] for i, window in drawn]
         settle = None if chosen in reference.special else ordinary
-        kept_call = self.ask(run_request(reference, chosen, [first], keep=True, settle=settle)).returned
+        kept_call = self.reply(run_request(reference, chosen, [first], keep=True, settle=settle)).returned
         if self.is_candidate:
             refuse_kept(reference, expected.facts, kept_call)
         return outputs_of(arena, kept_call, expected.states)
@@ -161,7 +169,7 @@ class LoadedWorker:
     def audited(self, reference: Reference, outputs: Arena, sets: list[int]) -> list[list[torch.Tensor]]:
         """The candidate's outputs on `sets`, in audited calls; refused or failed for how they are."""
         before = secrets.choice([other for other in range(SETS) if other != sets[0]])
-        reply = self.ask(Audit(id=reference.name, sets=sets, before=before))
+        reply = self.reply(Audit(id=reference.name, sets=sets, before=before))
         for chosen, kept_call, copies in zip(sets, reply.kept, reply.copies, strict=True):
             refuse_kept(reference, reference.expected[chosen].facts, kept_call)
             refuse_copies(reference.expected[chosen].eager, outputs, copies)
@@ -204,56 +212,54 @@ class LoadedWorker:
             self._held.popitem()[1].outputs.close()
 
 
-class NextPair:
-    """The worker of the next pair, made ready while calls of the first one's are checked.
-
-    It compiles the same kernels as the first one, which is most of what a check takes. What fails there is
-    dropped, as it will fail again where it is judged; what breaks a rule counts.
+def outputs_of(outputs: Arena, kept_call: Kept, states: list[States]) -> list[torch.Tensor]:
+    """The tensors that a reply describes, and what was left in the inputs that eager writes into, as it is
+    held against eager's (inplace.py). Raises Failed where the reply describes none.
     """
+    if len(kept_call.left) != len(states):
+        raise Failed("runtime_error", "an input that eager writes into was not handed back")
+    try:
+        values = [outputs.read(item) for item in kept_call.outputs]
+        inputs = [item if item is None else outputs.read(item) for item in kept_call.left]
+        return values + [state.judged(values) for state, values in zip(states, inputs, strict=True)]
+    except ValueError as error:
+        raise Failed("runtime_error", str(error)) from error
 
-    def __init__(self, make: Callable[[], LoadedWorker], limit: int) -> None:
-        """`limit`: bytes of the subgraphs that it may hold."""
-        self._make, self._limit = make, limit
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="second")
-        self._loaded: LoadedWorker | None = None
-        self._steps = [self._thread.submit(self._begin)]
 
-    def warm(self, reference: Reference) -> None:
-        """Have it take the subgraph, if there is room, and make an audited call."""
-        inputs = os.dup(reference.arena.fd)  # the reference may be closed before its turn comes
-        self._steps.append(self._thread.submit(self._warm, reference, inputs))
-
-    def get(self) -> LoadedWorker | None:
-        """The worker, when it is ready; None if anything failed. Raises Refused."""
+def refuse_copies(eager: list[torch.Tensor], outputs: Arena, copies: list[Tensor | None]) -> None:
+    """Raise Refused where torch's own copy is right already: what a kernel then changes in it is for show."""
+    for expected, described in zip(eager, copies, strict=False):
+        if described is None:
+            continue
         try:
-            for step in self._steps:
-                step.result()
-        except (Failed, WorkerDied, WorkerTimeout, OSError):
-            return None
-        return self._loaded
+            copied = outputs.read(described)
+        except ValueError as error:
+            raise Failed("runtime_error", str(error)) from error
+        if surely_agree([expected], [copied], STRICT_T):
+            message = (
+                "an output is a copy that torch made, and what a kernel changed in it makes no difference; "
+                "read the input in a kernel and write the output there"
+            )
+            raise Refused([Violation(rule="delegated_copy", file="", line=0, message=message)])
 
-    def close(self, end_worker: Callable[[Worker], None]) -> None:
-        """End the worker, and with it what is under way."""
-        if self._loaded is not None:
-            self._loaded.worker.interrupt()
-        self._thread.shutdown()
-        if self._loaded is not None:
-            self._loaded.close(end_worker)
 
-    def _begin(self) -> None:
-        self._loaded = self._make()
-        self._loaded.load()
+def refuse_kept(reference: Reference, facts: list[Fact], kept_call: Kept) -> None:
+    """Raise Refused for a changed input, Failed for an output that does not lie in memory as eager's does.
 
-    def _warm(self, reference: Reference, inputs: int) -> None:
-        result = blank(reference.subgraph, "ok")
-        try:
-            lost = any(step.done() and step.exception() is not None for step in self._steps)
-            if lost or self._loaded is None or self._loaded.nbytes + reference.handed() > self._limit:
-                return
-            outputs = self._loaded.take(reference, result, inputs)
-            self._loaded.audited(reference, outputs, [secrets.randbelow(SETS)])
-        except Refused as refused:
-            refused.are_in(result)
-            raise
-        finally:
-            os.close(inputs)
+    A view of an input, or of less than there is to compute, is no replacement for what eager writes out.
+    """
+    if len(kept_call.outputs) != len(facts):
+        raise Failed("runtime_error", f"{len(kept_call.outputs)} outputs, eager has {len(facts)}")
+    extra = sorted(set(kept_call.mutated) - set(reference.mutated))
+    if extra:
+        message = f"writes into input {extra[0]}, which eager leaves as it is; write to a tensor of your own"
+        raise Refused([Violation(rule="input_mutation", file="", line=0, message=message)])
+    for position, (fact, item) in enumerate(zip(facts, kept_call.outputs, strict=False)):
+        if item.device != fact.device:
+            raise Failed("runtime_error", f"output {position} is on {item.device}, eager's on {fact.device}")
+        if fact.contiguous and not item.contiguous:
+            raise Failed("runtime_error", f"output {position} is not contiguous, eager's is")
+        if fact.own and not item.own:
+            shared = "an input, an output before it or elements of its own"
+            message = f"output {position} shares memory with {shared}; eager's has memory to itself"
+            raise Failed("wrong_result", message)

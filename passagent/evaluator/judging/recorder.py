@@ -6,7 +6,6 @@ does not build fails the subgraphs that launch it; what no plan comes of refuses
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import threading
@@ -17,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from passagent.config import EvaluatorConfig
-from passagent.errors import InfrastructureError, UsageError
+from passagent.errors import InfrastructureError, MachineFault, UsageError
 from passagent.evaluator import captures
 from passagent.evaluator.candidate import PLAN
 from passagent.evaluator.hardware.leases import DeviceLease
@@ -27,11 +26,11 @@ from passagent.evaluator.judging.library_operators import taken_from_the_library
 from passagent.evaluator.judging.verdict import Failed, Refused
 from passagent.evaluator.reference.baseline import Baseline
 from passagent.evaluator.result import Candidate, Mismatch, Violation
-from passagent.evaluator.runner import kernel_builds
 from passagent.evaluator.runner.planned import Plans
-from passagent.evaluator.target import target_of, uses_triton
+from passagent.evaluator.target import kind_of, target_of, uses_triton
 from passagent.evaluator.worker_text import plain
-from passagent.kernels.source_errors import KernelRefused
+from passagent.kernels import build
+from passagent.kernels.source_errors import KernelBuildError, KernelRefused
 from passagent.plan import artefact, record, recorder_process
 from passagent.plan.check import PlanError, Steps, check
 from passagent.plan.compile import Built, PlanBuildError, compile_plan, told
@@ -44,6 +43,10 @@ from passagent.system import faults
 from passagent.tasks.reader import Subgraph
 
 _PLACE = re.compile(r"^(\S+?(?::\d+:\d+|\(\d+\))): error:", re.MULTILINE)
+NO_TRITON = (
+    "Triton's kernels run on a GPU: write the kernel with passagent.kernels.cpp_kernel, or evaluate with "
+    "--device cuda"
+)
 _Outcome = dict[str, Built] | PlanError | PlanBuildError
 
 
@@ -83,8 +86,7 @@ class Recorder:
     def __init__(self, config: EvaluatorConfig, lease: DeviceLease) -> None:
         self._config, self._lease = config, lease
         self._facts = device_facts(config.device)
-        records = config.dispatch != "python"
-        self._process = recorder_process.start() if records else None  # it imports torch while others do
+        self._process = recorder_process.start()  # it imports torch while others do
         self._recording = threading.Lock()
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="next")
         self._next: tuple[Candidate, list[Subgraph], Future[Prepared | None]] | None = None
@@ -92,12 +94,7 @@ class Recorder:
     def close(self) -> None:
         """End the process that recordings are forked from."""
         self._beside.shutdown(cancel_futures=True)
-        self._end_process()
-
-    def _end_process(self) -> None:
-        if self._process is not None:
-            fork_server.end(self._process)
-            self._process = None
+        fork_server.end(self._process)
 
     def begin(self, candidate: Candidate, subgraphs: Sequence[Subgraph]) -> None:
         """Begin to prepare a candidate, in place of another one that was begun and not asked for."""
@@ -129,12 +126,12 @@ class Recorder:
         violations = [] if candidate.is_plans else check_files(candidate.files)
         if violations:
             raise Refused(violations)
-        on_cpu = self._config.device == "cpu"
-        interpreted = on_cpu and uses_triton(candidate)
-        device = "cpu" if on_cpu and not interpreted else "cuda"
+        device = kind_of(self._config.device)
+        if device == "cpu" and uses_triton(candidate):
+            raise Failed("compile_error", NO_TRITON)
         graphs = [self._seen(subgraph, baseline, device) for subgraph in subgraphs]
         edited, whole_s = list[str](), CANDIDATE_S + record.MORE_S * (len(subgraphs) - 1)
-        allowance = Allowance(math.inf if interpreted else whole_s)
+        allowance = Allowance(whole_s)
         if candidate.is_plans:
             recorded, edited = artefact.read(candidate.files)
             try:
@@ -148,7 +145,7 @@ class Recorder:
         built, failed = dict[str, Built](), {f.subgraph: _failed(f.why) for f in answer.failed}
         refused = taken_from_the_library(subgraphs, recorded)
         unbuilt, texts = set[tuple[int, int]](), list[str]()
-        for (number, place), outcome in self._built(recorded, interpreted, allowance):
+        for (number, place), outcome in self._built(recorded, allowance):
             file = recorded.passes[number].file
             if isinstance(outcome, dict):
                 built |= outcome
@@ -176,7 +173,7 @@ class Recorder:
         return Prepared(Plans(recorded, built), failed, edited, list(answer.missed), allowance)
 
     def _built(
-        self, recording: Recording, interpreted: bool, allowance: Allowance
+        self, recording: Recording, allowance: Allowance
     ) -> Iterator[tuple[tuple[int, int], _Outcome]]:
         """For each plan, by the numbers of its pass and in it, its built kernels or why there are none."""
         arch = None if self._config.device == "cpu" else "sm_{major}{minor}".format(**self._facts)
@@ -190,7 +187,7 @@ class Recorder:
                 for kernel in plan.kernels.values():
                     if why := target.refuses(kernel):
                         raise PlanError(f"launches {kernel.entry}: {why}")
-                return compile_plan(plan, arch, interpreted)
+                return compile_plan(plan, arch)
             except PlanError as error:
                 return error
             except PlanBuildError as error:
@@ -200,7 +197,7 @@ class Recorder:
 
         with self._lease.host(), faults.named("building a kernel"):
             if any(kernel.kind == "cpp" for plan in plans.values() for kernel in plan.kernels.values()):
-                kernel_builds.prepare_cpp()
+                _prepare_headers()
             end = time.monotonic() + allowance.left_s
             with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="build") as pool:
                 outcomes = list(pool.map(build, plans.values()))
@@ -211,11 +208,15 @@ class Recorder:
         self, candidate: Candidate, subgraphs: list[RecordedSubgraph], device: str, allowance: Allowance
     ) -> Recorded:
         with self._recording, self._lease.host():
-            if self._process is None or self._process.process.poll() is not None:
-                self._end_process()
+            if self._process.process.poll() is not None:
+                fork_server.end(self._process)
                 self._process = recorder_process.start()
-            begun, options = time.monotonic(), (self._facts, self._config.single_replacement_func)
-            answer = record.record(self._process, candidate, subgraphs, device, *options)
+            begun = time.monotonic()
+            try:
+                answer = record.record(self._process, candidate, subgraphs, device, self._facts)
+            except InfrastructureError:
+                fork_server.end(self._process)  # another one records the next candidate
+                raise
             allowance.left_s -= time.monotonic() - begun
         if isinstance(answer, Recorded):
             return answer
@@ -231,6 +232,16 @@ class Recorder:
             reference = baseline.reference(subgraph, "direct")
             graph = captures.KeptGraph(reference.nodes, reference.order)
         return record.seen(subgraph, graph, device)
+
+
+def _prepare_headers() -> None:
+    """Make what every C++ kernel includes. Raises MachineFault: no text of a candidate's is in it."""
+    try:
+        build.prepare()
+    except KernelBuildError as error:
+        faults.check_places()
+        why = " ".join(str(error).split())[:300]
+        raise MachineFault(f"C++ kernels cannot be built on this machine: {why}") from error
 
 
 def _unmatched(answer: Recorded | Refusal, more: str = "") -> dict[str, Failed]:

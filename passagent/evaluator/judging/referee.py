@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 
 from passagent.config import EvaluatorConfig
-from passagent.errors import UsageError
 from passagent.evaluator.compilers import is_compiled
 from passagent.evaluator.hardware.devices import find_device
 from passagent.evaluator.hardware.health import device_state
@@ -29,7 +28,6 @@ from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.reference.keeping import SMALL
 from passagent.evaluator.result import Candidate, Evaluation, Subject
 from passagent.evaluator.runner.starting import Started
-from passagent.evaluator.target import uses_triton
 from passagent.plan import artefact
 from passagent.system.faults import named
 from passagent.system.machine_memory import available_bytes
@@ -76,7 +74,6 @@ class Referee:
         self._baseline.begin(first)  # while it works, Triton is imported for the other workers
         self._prepare_workers(dispatch)
         self._baseline.reference(first, dispatch)
-        self.workers.prepare_builds()
         elements = 0
         for subgraph in others:
             elements += sum(meta.numel for meta in subgraph.inputs)
@@ -88,7 +85,7 @@ class Referee:
         """Begin on what may be evaluated next, from another thread: where the host has cores to spare, it is
         recorded and built during the current measurement.
         """
-        if self.config.dispatch != "python" and has_room(self.config.device):
+        if has_room(self.config.device):
             self._recorder.begin(candidate, task.subgraphs)
 
     def describe(self, task: Task, seconds: float) -> list[EagerGraph]:
@@ -105,10 +102,7 @@ class Referee:
         started, before = time.monotonic(), device_state(self.config.device)
         self._check_room(task)
         prepared = None
-        is_inside = self.config.isolation == "in-process" and self.config.device == "cpu"
-        if is_inside and isinstance(subject, Candidate) and uses_triton(subject):
-            raise UsageError("Triton's interpreter takes a process of its own: use isolation: sandboxed")
-        if isinstance(subject, Candidate) and self.config.dispatch != "python":
+        if isinstance(subject, Candidate):
             recorded = self.record(task, subject)
             if isinstance(recorded, Evaluation):
                 return recorded
@@ -118,7 +112,7 @@ class Referee:
         self._prepare_workers(judging.dispatch, subject)
         with named("the evaluator"):  # no descriptor, no memory for an arena: the machine's fault
             judging.run()
-        findings = Findings(judging.graphs, judging.violations, judging.protections, judging.interpreter)
+        findings = Findings(judging.graphs, judging.violations, judging.protections)
         evaluation = conclude(task, subject, self.config, findings)
         if prepared is not None:
             evaluation.edited = prepared.edited
@@ -155,11 +149,9 @@ class Referee:
     def outline(self, task: Task, candidate: Candidate) -> Evaluation | list[str]:
         """The candidate's plans on `task`, each in a few lines; its evaluation if there are none.
 
-        With `dispatch: python` there are no plans: []. Raises as `evaluate` does.
+        Raises as `evaluate` does.
         """
         self._check_room(task)
-        if self.config.dispatch == "python":
-            return []
         prepared = self.record(task, candidate)
         return prepared if isinstance(prepared, Evaluation) else prepared.outline()
 

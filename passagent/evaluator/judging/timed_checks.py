@@ -12,9 +12,7 @@ from passagent.evaluator import score
 from passagent.evaluator.correctness.exactness import Expected
 from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.judging.agreement import judge_extreme, judge_timed
-from passagent.evaluator.judging.comparisons import Comparisons
-from passagent.evaluator.judging.loaded_worker import LoadedWorker
-from passagent.evaluator.judging.replies import outputs_of, refuse_kept
+from passagent.evaluator.judging.loaded_worker import LoadedWorker, outputs_of, refuse_kept
 from passagent.evaluator.reference.reference import Reference
 from passagent.evaluator.result import GraphResult
 from passagent.evaluator.runner.fresh import Windows
@@ -23,16 +21,13 @@ from passagent.evaluator.runner.worker_messages import Kept
 
 @dataclass
 class TimedChecks:
-    """The checks of one subgraph. All raise Failed and Refused, some only when `comparisons` end."""
+    """The checks of one subgraph. All raise Failed and Refused."""
 
     loaded: LoadedWorker
     reference: Reference
     result: GraphResult
     again: Callable[[Reference, int, Windows], Expected]
     """Computes eager's outputs on windows of a set."""
-    comparisons: Comparisons
-    has_room: bool
-    """Outputs may be compared while calls are timed."""
 
     def __post_init__(self) -> None:
         self._outputs = self.loaded.take(self.reference, self.result)
@@ -76,11 +71,5 @@ class TimedChecks:
             judge_extreme(self.reference, chosen, got, self.result, self.result.status == "ok")
 
     def _judge(self, expected: Expected, eager: Expected, got: list[torch.Tensor]) -> None:
-        def work() -> None:
-            is_candidate = self.loaded.is_candidate
-            judge_timed(expected, eager, got, self.result, self._allowed, is_candidate=is_candidate)
-
-        tensors = (*eager.eager, *(eager.float64 or ()), *got)
-        self.comparisons.do(work, sum(tensor.nbytes for tensor in tensors))
-        if not self.has_room:
-            self.comparisons.wait()
+        is_candidate = self.loaded.is_candidate
+        judge_timed(expected, eager, got, self.result, self._allowed, is_candidate=is_candidate)

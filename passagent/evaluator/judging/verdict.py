@@ -27,8 +27,7 @@ from passagent.evaluator.runner import hostless
 from passagent.evaluator.runner.worker_messages import Error, ReportedViolation
 from passagent.evaluator.sizes import ERROR, MESSAGE
 from passagent.evaluator.timing import estimate
-from passagent.evaluator.timing.passbench import OF_PASSBENCH
-from passagent.evaluator.timing.timing import Timing
+from passagent.evaluator.timing.timing import MOST_TRIALS, TRIALS, WARMUPS, Timing
 from passagent.evaluator.worker_text import plain, shortened
 from passagent.sandbox.environment import describe, evaluator_version, worker_threads
 from passagent.tasks.reader import Subgraph, Task
@@ -76,11 +75,8 @@ class Failed(Exception):
 
 
 def raise_for(error: Error) -> None:
-    """Raise Refused or Failed for a worker's explanation of an exception."""
-    message = plain(error.message[:ERROR])
-    if error.violation is not None:
-        raise Refused([violation_of(error.violation)])
-    kind = error.kind
+    """Raise Failed for a worker's explanation of an exception."""
+    message, kind = plain(error.message[:ERROR]), error.kind
     is_status = kind in get_args(Status) and kind not in ("ok", "infrastructure")
     raise Failed(kind if is_status else "runtime_error", message)  # type: ignore[arg-type]
 
@@ -125,9 +121,9 @@ def graph_score(graph: GraphResult, end: Literal["e2e", "low", "high"] = "e2e") 
     return score.GraphScore(speedup=speedup, passes_from_t=graph.passes_from_t, failure=failure)
 
 
-def as_end(graphs: list[GraphResult], config: EvaluatorConfig, end: Literal["low", "high"]) -> float:
+def as_end(graphs: list[GraphResult], end: Literal["low", "high"]) -> float:
     """AS with every speedup at that end of its interval."""
-    return score.aggregate(_es(graphs, config, end))
+    return score.aggregate(_es(graphs, end))
 
 
 @dataclass(frozen=True)
@@ -137,21 +133,17 @@ class Findings:
     graphs: list[GraphResult]
     violations: list[Violation]
     protections: dict[str, str] = field(default_factory=dict)
-    interpreter: bool = False
-    """Triton's interpreter ran the kernels."""
 
 
 def conclude(task: Task, subject: Subject, config: EvaluatorConfig, findings: Findings) -> Evaluation:
     """The Evaluation of a task from its subgraphs' results."""
-    graphs, interpreter = findings.graphs, findings.interpreter
+    graphs = findings.graphs
     status = max((graph.status for graph in graphs), key=GRAVITY.index)
-    # In the interpreter nothing is timed; what a refusal scores is known all the same.
-    es = None if interpreter and status != "refused" else _es(graphs, config, "e2e")
+    es = _es(graphs, "e2e")
     timed = any(graph.speedup for graph in graphs)
     correct = [graph.speedup.e2e if graph.status == "ok" and graph.speedup else None for graph in graphs]
     right = [s for s in correct if s is not None]
     vs_reference = [graph.vs_reference.e2e for graph in graphs if graph.status == "ok" and graph.vs_reference]
-    passbench = config.protocol == "passbench"
     return Evaluation(
         task=task.name,
         candidate=subject.key if isinstance(subject, Candidate) else subject,
@@ -159,36 +151,35 @@ def conclude(task: Task, subject: Subject, config: EvaluatorConfig, findings: Fi
         dispatch="dynamo" if is_compiled(subject) and config.dispatch != "graph" else config.dispatch,
         reference=config.reference,
         isolation=config.isolation,
-        timing="interpreter" if interpreter else "wall" if timed else "none",
+        timing="wall" if timed else "none",
         status=status,
-        as_score=score.aggregate(es) if es else None,
-        as_low=as_end(graphs, config, "low") if es and timed else None,
-        as_high=as_end(graphs, config, "high") if es and timed else None,
-        es={str(t): value for t, value in es.items()} if es else None,
+        as_score=score.aggregate(es),
+        as_low=as_end(graphs, "low") if timed else None,
+        as_high=as_end(graphs, "high") if timed else None,
+        es={str(t): value for t, value in es.items()},
         graphs=graphs,
         violations=findings.violations,
         error=next((graph.error for graph in graphs if graph.status == status and graph.error), None),
-        fast_1=score.fast_1(correct) if es else None,
+        fast_1=score.fast_1(correct),
         gmean_speedup=score.geometric_mean(right) if right else None,
         gmean_vs_reference=score.geometric_mean(vs_reference) if vs_reference else None,
         protections=findings.protections,
         protocol={
-            "kind": config.protocol,
-            "warmups": config.warmups,
-            "trials": config.trials,
-            "max_trials": config.max_trials,
+            "warmups": WARMUPS,
+            "trials": TRIALS,
+            "max_trials": MOST_TRIALS,
             "budget_s": config.budget_s,
-            "order": "candidate, then eager" if passbench else "both sides in turn",
+            "order": "both sides in turn",
             "pairs_of_workers": max((len(graph.pairs) for graph in graphs), default=0),
-            "values": "one set" if passbench else "fresh for every call",
+            "values": "fresh for every call",
             "host": hostless.protocol(config.dispatch, config.device),
             "reference": config.reference,
             "l2": "warm: inputs are written just before the call",
-            "estimator": OF_PASSBENCH if passbench else estimate.NAME,
+            "estimator": estimate.NAME,
             "interval": "bootstrap over pairs of blocks, 95%",
             "malloc": "freed memory is kept",
-            "b": config.b,
-            "p": config.p,
+            "b": score.B,
+            "p": score.P,
             "input_sets": SETS,
             "special_values": config.special_values,
             "strict_t": score.STRICT_T,
@@ -198,18 +189,14 @@ def conclude(task: Task, subject: Subject, config: EvaluatorConfig, findings: Fi
     )
 
 
-def _es(
-    graphs: list[GraphResult], config: EvaluatorConfig, end: Literal["e2e", "low", "high"]
-) -> dict[int, float]:
+def _es(graphs: list[GraphResult], end: Literal["e2e", "low", "high"]) -> dict[int, float]:
     scores = [graph_score(graph, end) for graph in graphs]
-    return {t: score.es(scores, t, config.b, config.p) for t in score.T_RANGE}
+    return {t: score.es(scores, t) for t in score.T_RANGE}
 
 
-def why_beaten(
-    graphs: list[GraphResult], config: EvaluatorConfig, bar: float | None, pairs: int
-) -> str | None:
+def why_beaten(graphs: list[GraphResult], bar: float | None, pairs: int) -> str | None:
     """In words, if the AS stays under the bar with every speedup at the upper end of its interval."""
-    if bar is None or (most := as_end(graphs, config, "high")) >= bar:
+    if bar is None or (most := as_end(graphs, "high")) >= bar:
         return None
     limit = f"its AS, at most {most:.3f}, is under {bar:.3f}"
     return f"timed by one of {pairs} pairs of workers: {limit}"

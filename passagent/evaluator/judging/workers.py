@@ -11,9 +11,7 @@ from passagent.config import EvaluatorConfig
 from passagent.evaluator.compilers import is_compiled
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.judging.eager_worker import EagerWorkers
-from passagent.evaluator.judging.effort import spares_of
-from passagent.evaluator.result import Candidate, Subject
-from passagent.evaluator.runner import kernel_builds
+from passagent.evaluator.result import Subject
 from passagent.evaluator.runner.process import Worker, Zygote, answered
 from passagent.evaluator.runner.starting import Started
 from passagent.evaluator.runner.thread_worker import InsideZygote
@@ -21,6 +19,9 @@ from passagent.evaluator.runner.worker_messages import Prepare
 from passagent.kernels import build
 from passagent.sandbox.environment import worker_threads
 from passagent.system.cache import cache_dir
+
+SPARES = 2
+"""Workers made ahead: for a candidate and the next pair, or for eager, whose last for several evaluations."""
 
 
 class Workers:
@@ -41,41 +42,25 @@ class Workers:
         self.quiet = threading.Lock()
         self.spares: deque[Future[Worker]] = deque()
         self.eager = EagerWorkers(self._spare, config)
-        self.compiled = EagerWorkers(functools.partial(self.take, "inductor", False), config, "inductor")
-        self._interpreter: Zygote | None = None
+        self.compiled = EagerWorkers(functools.partial(self.take, "inductor"), config, "inductor")
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="spare-worker")
-        self._building = ThreadPoolExecutor(1, thread_name_prefix="builds")
         if config.device == "cpu":
             # once for a compiler; a kernel's build reports what fails here
             self._ahead.submit(self._prepare_headers)
 
     def prepare(self) -> None:
         """Begin to make the workers of the next evaluation: later it would disturb what is timed."""
-        count = spares_of(self._config.device) - len(self.spares)
-        missing: list[Future[Worker]] = [Future() for _ in range(count)]
+        missing: list[Future[Worker]] = [Future() for _ in range(SPARES - len(self.spares))]
         self.spares += missing
         if missing:
             self._ahead.submit(self._fork_in_quiet, missing)
 
-    def prepare_builds(self) -> None:
-        """Begin, on a GPU, what the first kernel's build takes once: beside all else, its host has cores."""
-        if self._config.device != "cpu":
-            self._building.submit(kernel_builds.prepare)
-
-    def take(self, subject: Subject, interpreter: bool) -> Worker:
-        """A worker for `subject`, a spare one if it is of the kind; `interpreter`: of Triton's kernels."""
+    def take(self, subject: Subject) -> Worker:
+        """A worker for `subject`, a spare one unless it is a compiler."""
         if is_compiled(subject):
             compiled = cache_dir() / "inductor"
             compiled.mkdir(parents=True, exist_ok=True)
             return self.zygote.fork(None, sandboxed=False, compiled=compiled)
-        if isinstance(subject, Candidate) and self._config.host_extensions:
-            return self.zygote.fork(None, sandboxed=False)  # it runs compilers itself
-        if interpreter:
-            if self._interpreter is None:
-                self._interpreter = Zygote(
-                    self._config.device, self._threads, interpreter=True, lease=self._lease
-                )
-            return self._interpreter.fork(self._config.memory_gb)
         return self._spare()
 
     def end(self, worker: Worker) -> None:
@@ -90,12 +75,9 @@ class Workers:
     def close(self) -> None:
         """End every process."""
         self._ahead.shutdown(wait=True)
-        self._building.shutdown(wait=True)
         self.eager.close()
         self.compiled.close()
         self.zygote.close()
-        if self._interpreter is not None:
-            self._interpreter.close()
 
     def _prepare_headers(self) -> None:
         with self._lease.host():

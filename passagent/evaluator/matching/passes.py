@@ -1,8 +1,7 @@
 """Load a candidate: write its files, import its passes, trace their patterns.
 
-This runs where a candidate is recorded, and in a worker with `dispatch: python`. The files become the package
-`pass_dir`; `import helper`, `from helper import f` and `from pass_dir.helper import f` name the same module
-object.
+This runs where a candidate is recorded. The files become the package `pass_dir`; `import helper`,
+`from helper import f` and `from pass_dir.helper import f` name the same module object.
 """
 
 from __future__ import annotations
@@ -46,11 +45,11 @@ class LoadedPass:
     file: str
 
 
-def load_passes(candidate: Candidate, root: Path, single_replacement_func: bool = True) -> list[LoadedPass]:
+def load_passes(candidate: Candidate, root: Path) -> list[LoadedPass]:
     """The passes of the manifest, in its order; the files are written under `root/pass_dir`.
 
     Raises PassLoadError for a bad manifest, files that do not import, missing functions, patterns that cannot
-    be traced, a line for each, and (`single_replacement_func`) for more than one replacement function.
+    be traced, a line for each, and for more than one replacement function.
     """
     names = _manifest(candidate)
     if candidate.files.get(HELPER, "").startswith(HELPER_HEAD):
@@ -67,7 +66,7 @@ def load_passes(candidate: Candidate, root: Path, single_replacement_func: bool 
         only, *others = errors.values()
         raise PassLoadError("\n".join(errors)) if others else only
     functions = {id(loaded.replacement_func): loaded.name for loaded in passes}
-    if single_replacement_func and len(functions) > 1:
+    if len(functions) > 1:
         first, second = list(functions.values())[:2]
         raise PassLoadError(
             f"passes {first} and {second} return different functions from replacement_func; let all passes "

@@ -26,7 +26,7 @@ from passagent.evaluator.reference import beyond, keeping, pace
 from passagent.evaluator.reference.drawing import FOR_FAST, FOR_SMALL, SET_KINDS, SpecialError, draw_sets
 from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.reference.flop_count import count_flops
-from passagent.evaluator.reference.reference import Reference, load_request, of_eager, run_request
+from passagent.evaluator.reference.reference import Reference, of_eager, run_request
 from passagent.evaluator.reference.unread import unread_bytes
 from passagent.evaluator.runner import endings, hostless, worker_messages
 from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, last_line
@@ -116,18 +116,13 @@ class Baseline:
             self._worker = self._start()
             self._outputs = Arena.create(_SPARSE)
 
-    def turn_to(self, subgraphs: Sequence[Subgraph], dispatch: str) -> bool:
-        """Forget what other tasks left, the oldest first, if all of it takes more than keeping.KEPT_BYTES.
-
-        Returns whether the references of all these stay while they are used: small ones, or those that are
-        here, and so have room side by side.
-        """
+    def turn_to(self, subgraphs: Sequence[Subgraph], dispatch: str) -> None:
+        """Forget what other tasks left, the oldest first, if all of it takes more than keeping.KEPT_BYTES."""
         self._see_whether_it_lives()
         keys = {_key(subgraph, dispatch) for subgraph in subgraphs}
         others = [key for key in self._kept if key not in keys]
         while others and sum(reference.size for reference in self._kept.values()) > keeping.KEPT_BYTES:
             self._forget([others.pop(0)])
-        return keys <= self._kept.keys() or keeping.are_small(subgraphs, len(SET_KINDS))
 
     def close(self) -> None:
         """Free the references; the worker ends with its fork server."""
@@ -384,9 +379,9 @@ class Baseline:
 
     def _start(self) -> Worker:
         # In the same sandbox as a candidate's: what a layer of it costs, it costs both sides.
-        worker = self._zygote.fork(None, triton=False)
+        worker = self._zygote.fork(None)
         self._born = time.monotonic()
-        request = load_request(None, self._config)
+        request = worker_messages.Load(plans=None, compiler=None, device=self._config.device)
         return answered(worker, request, self._config.timeout_s, "the baseline's worker")
 
     def _forget(self, keys: list[str]) -> None:

@@ -62,5 +62,5 @@ def keep(task: Task, config: EvaluatorConfig, device: str, graphs: tuple[EagerGr
 
 
 def _path(task: Task, config: EvaluatorConfig, device: str) -> Path:
-    how = [config.dispatch, config.protocol, worker_threads(config.threads), evaluator_version()]
+    how = [config.dispatch, worker_threads(config.threads), evaluator_version()]
     return cache.kept_file("eager", [task.key, device_name(device), *how])

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 from passagent.errors import InfrastructureError, PassagentError, TaskError
 from passagent.evaluator.hardware import health
-from passagent.evaluator.runner.fresh import MORE
 from passagent.sandbox.channel import Arena
 from passagent.sandbox.environment import device_memory_bytes
 from passagent.system.machine_memory import available_bytes
 from passagent.tasks.reader import Subgraph
-from passagent.tasks.room import itemsize
 
 KEPT_GRAPHS = 64
 """References that are kept for later calls and candidates, at most: each takes file descriptors."""
@@ -27,13 +25,6 @@ input sets of no more are drawn side by side."""
 def is_small(subgraph: Subgraph) -> bool:
     """Tell whether a subgraph is small, by its inputs."""
     return sum(meta.numel for meta in subgraph.inputs) <= SMALL
-
-
-def are_small(subgraphs: Sequence[Subgraph], sets: int) -> bool:
-    """Tell whether so many input sets of all of these fit in together for sure."""
-    inputs = [meta for subgraph in subgraphs for meta in subgraph.inputs if not meta.is_python_scalar]
-    nbytes = sum((meta.numel + max(MORE, meta.numel)) * itemsize(meta) for meta in inputs)
-    return len(subgraphs) <= KEPT_GRAPHS and sets * nbytes <= KEPT_BYTES
 
 
 def are_too_many(sizes: Collection[int], device: str) -> bool:

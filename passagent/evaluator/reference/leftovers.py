@@ -20,7 +20,7 @@ UNUSED_S = 30 * 24 * 3600.0
 """A kernel that was not read for this long is built again if it is ever needed, s."""
 
 _BUILT = (
-    *("cpp", "cuda", "triton", "ptx", "launcher", "launch", "replay", "standalone"),
+    *("cpp", "cuda", "triton", "launch", "replay", "standalone"),
     *("graphs", "machine", "pace", "eager"),
 )
 

@@ -8,12 +8,11 @@ from typing import Any, TypeVar
 
 import torch
 
-from passagent.config import EvaluatorConfig
 from passagent.evaluator.correctness.exactness import Expected
 from passagent.evaluator.reference.eager import Output
 from passagent.evaluator.runner import worker_messages
 from passagent.evaluator.runner.fresh import Rotation, Windows, window_of
-from passagent.evaluator.runner.worker_messages import Float64, Given, Load, Rounding, Run, States, TakeGraph
+from passagent.evaluator.runner.worker_messages import Float64, Given, Rounding, Run, States, TakeGraph
 from passagent.sandbox.channel import Arena
 from passagent.tasks.reader import Subgraph
 from passagent.tasks.special import KINDS
@@ -136,22 +135,6 @@ class Reference:
     def close(self) -> None:
         """Free the shared memory."""
         self.arena.close()
-
-
-def load_request(
-    files: dict[str, str] | None,
-    config: EvaluatorConfig,
-    compiler: str | None = None,
-    plans: dict[str, Any] | None = None,
-) -> Load:
-    """The request to a worker to load a candidate's files or plans, or neither for eager and compilers."""
-    return Load(
-        files=files,
-        plans=plans,
-        compiler=compiler,
-        device=config.device,
-        single_replacement_func=config.single_replacement_func,
-    )
 
 
 def run_request(

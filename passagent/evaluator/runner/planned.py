@@ -1,7 +1,4 @@
-"""A candidate in its worker as plans: matches are replaced by replays. None of its Python is here.
-
-Only in Triton's interpreter, where nothing is timed, the texts of its kernels run.
-"""
+"""A candidate in its worker as plans: matches are replaced by replays. None of its Python is here."""
 
 from __future__ import annotations
 
@@ -15,19 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import fx
 
 from passagent.evaluator.integrity.blocks import Blocks
-from passagent.evaluator.matching.rewrite import PlannedPass
+from passagent.evaluator.matching.rewrite import PlannedPass, Rewritten, apply_passes
 from passagent.evaluator.runner.calls import same_bytes, tensors
 from passagent.plan import extension, memory
 from passagent.plan.arguments import ValueArg, leaves
 from passagent.plan.choosing import fastest_choices
 from passagent.plan.compile import Built
 from passagent.plan.convert import bound_argument, flattened
-from passagent.plan.interpret import interpret, is_interpreting
 from passagent.plan.model import Call, Copy, Plan, Recording
 from passagent.plan.recorded_pattern import pattern_graph
-from passagent.plan.replay import Replay, choices_of
+from passagent.plan.replay import Replay
 from passagent.plan.show import brief, folded
 from passagent.plan.table import Mode, taken
 
@@ -89,10 +86,26 @@ class Planned:
         self.recording, self._built = plans.recording, plans.built
         self.passes = [PlannedPass(p.name, p.file, pattern_graph(p.pattern)) for p in self.recording.passes]
 
-    def of(self, subgraph: str) -> Calls:
-        """The calls of one subgraph, by its name."""
+    def calls(self, subgraph: str) -> list[PlannedCall]:
+        """The calls of one subgraph, by its name, in the order in which the passes match."""
         calls = next((graph.calls for graph in self.recording.subgraphs if graph.name == subgraph), ())
-        return Calls([_PlannedCall(self, call) for call in calls])
+        return [PlannedCall(self, call) for call in calls]
+
+    def apply(self, graph: fx.GraphModule, calls: list[PlannedCall], is_audited: bool) -> Rewritten:
+        """Put calls, timed or audited ones, in place of the passes' matches in a graph, which is changed.
+
+        Raises RuntimeError where the passes match more often than when they were recorded.
+        """
+        waiting = iter(calls)
+
+        def take_next(bindings: dict[str, Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+            planned = next(waiting, None)
+            if planned is None:
+                raise RuntimeError("the passes match more often than when they were recorded")
+            args = tuple(bound_argument(argument, bindings) for argument in planned.call.arguments)
+            return planned.audit if is_audited else planned.run, args
+
+        return apply_passes(graph, self.passes, check=is_audited, replacement=take_next)
 
     def plan(self, call: Call) -> Plan:
         """The plan of a call."""
@@ -101,7 +114,7 @@ class Planned:
     def replay(self, plan: Plan, choices: list[int], audited: bool = False) -> Replay:
         """A plan ready to run; `audited`: every allocation is a block."""
         empty = self._empty if audited else None
-        mode = Mode(choices, interpret if is_interpreting() else None, fresh=audited)
+        mode = Mode(choices, fresh=audited)
         return Replay(plan, self._built, self.device, mode, empty)
 
     def _empty(self, size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
@@ -110,7 +123,7 @@ class Planned:
 
 
 @dataclass
-class _PlannedCall:
+class PlannedCall:
     """One match's replacement."""
 
     planned: Planned
@@ -158,33 +171,7 @@ class _PlannedCall:
 
     def _fastest(self, args: tuple[Any, ...]) -> list[int]:
         plan = self.planned.plan(self.call)
-        if is_interpreting():
-            return [0] * len(choices_of(plan))
         return fastest_choices(plan, args, lambda choices: self.planned.replay(plan, choices))
-
-
-class Calls:
-    """The replacements of a subgraph's matches, handed out in the order in which the passes match."""
-
-    def __init__(self, calls: list[_PlannedCall]) -> None:
-        self._all = calls
-        self._left, self._are_audited = iter(calls), False
-
-    def again(self, are_audited: bool) -> Calls:
-        """Hand them out from the first one, as timed or as audited calls do."""
-        self._left, self._are_audited = iter(self._all), are_audited
-        return self
-
-    def next(self, bindings: dict[str, Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """The function to call in place of the next match, and its arguments out of `bindings`.
-
-        Raises RuntimeError if the recording has no further call.
-        """
-        planned = next(self._left, None)
-        if planned is None:
-            raise RuntimeError("the passes match more often than when they were recorded")
-        args = tuple(bound_argument(argument, bindings) for argument in planned.call.arguments)
-        return planned.audit if self._are_audited else planned.run, args
 
 
 def inputs_of(plan: Plan) -> list[int]:

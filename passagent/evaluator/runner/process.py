@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Generic
 
-from passagent.errors import InfrastructureError, PassagentError
+from passagent.errors import InfrastructureError
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.runner import endings, worker_messages
 from passagent.evaluator.runner.endings import (
@@ -29,12 +29,11 @@ from passagent.evaluator.runner.endings import (
     tail,
     waited_ns,
 )
-from passagent.evaluator.runner.kernel_builds import answer
 from passagent.evaluator.runner.marks import Marks
-from passagent.evaluator.runner.starting import Started, start_zygote, zygote_environment
+from passagent.evaluator.runner.starting import Started, start_zygote
 from passagent.evaluator.runner.worker_messages import Error, Failure, R, Request, Run
 from passagent.sandbox.channel import Channel, ChannelClosed, ChannelTimeout
-from passagent.sandbox.environment import worker_memory
+from passagent.sandbox.environment import worker_environment, worker_memory
 from passagent.sandbox.unseen import hidden
 from passagent.system.faults import named
 from passagent.system.machine_memory import memory_kills
@@ -68,24 +67,19 @@ class Answer(Generic[R]):
 
 
 class Zygote:
-    """A warm process that workers are forked from; started again when it is lost.
-
-    `interpreter`: its workers run Triton kernels in Triton's interpreter. That is settled when triton is
-    first imported, so it takes a process of its own.
-    """
+    """A warm process that workers are forked from; started again when it is lost."""
 
     def __init__(
         self,
         device: str,
         threads: int,
-        interpreter: bool = False,
         started: Started | None = None,
         lease: DeviceLease | None = None,
     ) -> None:
         """`lease`: its workers share the device for each step; None: nobody else uses it."""
-        self._device, self._threads, self._interpreter, self._lease = device, threads, interpreter, lease
+        self._device, self._threads, self._lease = device, threads, lease
         self._lock = threading.Lock()
-        self._take(started or start_zygote(device, threads, interpreter))
+        self._take(started or start_zygote(device, threads))
 
     def _take(self, started: Started) -> None:
         """Wait until it is ready. Raises InfrastructureError."""
@@ -104,18 +98,16 @@ class Zygote:
         memory_gb: float | None,
         sandboxed: bool = True,
         compiled: Path | None = None,
-        triton: bool = True,
     ) -> Worker:
         """A fresh worker in a process group of its own, shut in unless it is trusted (`sandboxed=False`).
 
         `memory_gb` limits its address space (worker_memory); None where CUDA maps far more than it uses.
-        `compiled`: where TorchInductor keeps what it compiles, in place of the worker's scratch. `triton`:
-        the worker may run its kernels; without, the first one does not wait for its import. Raises
+        `compiled`: where TorchInductor keeps what it compiles, in place of the worker's scratch. Raises
         InfrastructureError.
         """
         self._revive()
         with named("a worker cannot be forked"):
-            return self._fork(memory_gb, sandboxed, compiled, triton)
+            return self._fork(memory_gb, sandboxed, compiled)
 
     def load_dynamo(self, compiler: bool = False) -> None:
         """Import Dynamo, which takes seconds, once for all workers forked from now on.
@@ -132,13 +124,13 @@ class Zygote:
         with self._lock:
             if self._process.poll() is not None:
                 self.close()
-                self._take(start_zygote(self._device, self._threads, self._interpreter))
+                self._take(start_zygote(self._device, self._threads))
 
-    def _fork(self, memory_gb: float | None, sandboxed: bool, compiled: Path | None, triton: bool) -> Worker:
+    def _fork(self, memory_gb: float | None, sandboxed: bool, compiled: Path | None) -> Worker:
         scratch = Path(tempfile.mkdtemp(dir=self._scratch))
         ours, theirs = socket.socketpair()
         limits = replace(endings.LIMITS, memory=worker_memory(memory_gb))
-        environment = zygote_environment(scratch, self._threads, self._device, self._interpreter)
+        environment = worker_environment(scratch, self._threads, self._device)
         if compiled is not None:
             environment |= {
                 "TORCHINDUCTOR_CACHE_DIR": str(compiled),
@@ -149,7 +141,6 @@ class Zygote:
             "env": environment,
             "limits": asdict(limits),
             "sandboxed": sandboxed,
-            "triton": triton,
         }
         with open(scratch / "log", "wb") as log:
             reply = self._ask(request, (theirs.fileno(), log.fileno()))
@@ -217,10 +208,10 @@ class Worker:
         self._is_reaped = self._is_closed = False
 
     def ask(self, request: Request[R], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer[R]:
-        """Send a request and wait for its reply, building the kernels that the worker asks for meanwhile.
+        """Send a request and wait for its reply.
 
         Before that it waits until the device may be used, if another program times on it. Raises
-        WorkerTimeout and WorkerDied, PassagentError if this machine cannot build; the worker is then killed.
+        WorkerTimeout and WorkerDied; the worker is then killed.
         """
         with self._lease.shared() if self._lease is not None else nullcontext():
             self.asked_at = time.monotonic()
@@ -245,9 +236,7 @@ class Worker:
                         samples, copying = marks.times()
                         reply = reply.model_copy(update={"samples": samples, "copying": copying})
                     return Answer(reply, clocked, max(0, waited))
-                if not isinstance(reply, worker_messages.Mark):
-                    self._channel.send(answer(reply), (), _TAKE_S)
-                elif reply.mark == "end":
+                if reply.mark == "end":
                     ended = now
                     waited = self._waited_ns() - before if before is not None else 0
                 elif started is None:
@@ -258,9 +247,6 @@ class Worker:
                         self._channel.send({"clock": "runs"}, (), _TAKE_S)
                 else:
                     raise ValueError("timed calls start twice")
-        except PassagentError:  # a build that this machine cannot make
-            self.kill()
-            raise
         except ChannelTimeout as error:
             self.kill()
             raise WorkerTimeout(f"no answer within {timeout_s:.0f} s") from error

@@ -63,7 +63,7 @@ class Timing:
     pairs: list[int] = field(default_factory=list)
     """Blocks that each pair of workers made."""
     speedup: float = math.nan
-    """eager / compiled, end to end: see estimate.ratio; by PassBench's protocol that of the two medians."""
+    """eager / compiled, end to end: see estimate.ratio."""
     eager_ns: float = math.nan
     """Eager's time, end to end, where the speedup is that: compiled takes `eager_ns / speedup`."""
     is_paced: bool = False

@@ -21,6 +21,8 @@ from passagent.system.faults import named
 if TYPE_CHECKING:
     from passagent.config import EvaluatorConfig
 
+ZYGOTE = "passagent.evaluator.runner.zygote"
+"""The module that is the fork server."""
 _END_S = 10.0
 
 
@@ -103,31 +105,21 @@ def owner_ahead(config: EvaluatorConfig, task_path: Path) -> Iterator[StartedRef
         started.end()
 
 
-def start_zygote(device: str, threads: int, interpreter: bool = False) -> Started:
+def start_zygote(device: str, threads: int) -> Started:
     """Start a fork server and do not wait for it. Raises InfrastructureError."""
     with named("the evaluator's worker did not start"):
-        return _start_zygote(device, threads, interpreter)
-
-
-def _start_zygote(device: str, threads: int, interpreter: bool) -> Started:
-    scratch = Path(tempfile.mkdtemp(prefix="passagent-"))
-    ours, theirs = socket.socketpair()
-    os.set_inheritable(theirs.fileno(), True)
-    with open(scratch / "zygote.log", "wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "passagent.evaluator.runner.zygote", str(theirs.fileno()), device],
-            pass_fds=[theirs.fileno()],
-            env=zygote_environment(scratch, threads, device, interpreter) | import_path(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=log,
-            start_new_session=True,
-        )
-    theirs.close()
+        scratch = Path(tempfile.mkdtemp(prefix="passagent-"))
+        ours, theirs = socket.socketpair()
+        os.set_inheritable(theirs.fileno(), True)
+        with open(scratch / "zygote.log", "wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", ZYGOTE, str(theirs.fileno()), device],
+                pass_fds=[theirs.fileno()],
+                env=worker_environment(scratch, threads, device) | import_path(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                start_new_session=True,
+            )
+        theirs.close()
     return Started(process, ours, scratch)
-
-
-def zygote_environment(scratch: Path, threads: int, device: str, interpreter: bool) -> dict[str, str]:
-    """The environment of a fork server and of its workers."""
-    extra = {"TRITON_INTERPRET": "1"} if interpreter else {}
-    return worker_environment(scratch, threads, device) | extra

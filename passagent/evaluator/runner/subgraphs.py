@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,14 +19,12 @@ from passagent.evaluator.integrity.zones import (
     ordinary_bytes,
     unpredictable,
 )
-from passagent.evaluator.matching.passes import LoadedPass
-from passagent.evaluator.matching.rewrite import Rewritten, apply_passes
+from passagent.evaluator.matching.rewrite import Rewritten
 from passagent.evaluator.runner import calls, hostless
 from passagent.evaluator.runner.fresh import Rotation
 from passagent.evaluator.runner.planned import Planned
 from passagent.evaluator.runner.reservoirs import InputSets
 from passagent.evaluator.runner.worker_messages import GraphReply, ReportedMismatch, TakeGraph
-from passagent.plan.interpret import is_interpreting
 from passagent.sandbox.channel import Arena
 from passagent.tasks.graphio import dump_graph, load_graph, operator_name
 from passagent.tasks.meta import TensorMeta
@@ -35,12 +32,6 @@ from passagent.tasks.module import load_module
 from passagent.tasks.reader import Subgraph
 
 Nodes = list[dict[str, Any]]
-
-
-Loaded = list[LoadedPass]
-"""A candidate whose Python runs in its worker: `dispatch: python`."""
-Apply = Callable[[torch.fx.GraphModule, bool], Rewritten]
-"""A candidate's passes applied to a graph, for timed calls or (True) for audited ones."""
 
 
 @dataclass
@@ -54,7 +45,7 @@ def take(
     request: TakeGraph,
     fds: list[int],
     device: str,
-    loaded: Loaded | Planned | None,
+    loaded: Planned | None,
     compiler: str | None,
 ) -> tuple[calls.Graph, GraphReply]:
     """Make the subgraph of a `graph` request ready to be called, with the report on it.
@@ -81,8 +72,8 @@ def take(
         captured = capture(module, live)
         nodes, order = dump_graph(captured.graph_module), captured.order
     if loaded is not None:
-        apply = _planned(loaded, request.subgraph["name"]) if isinstance(loaded, Planned) else _run(loaded)
-        built = _compiled(apply, module) if module is not None and by_dynamo else _rewritten(apply, nodes)
+        name = request.subgraph["name"]
+        built = _compiled(loaded, name, module) if module and by_dynamo else _rewritten(loaded, name, nodes)
     else:
         call: Callable[..., Any] = load_graph(nodes).forward
         if compiler is not None and is_compiled(compiler):
@@ -93,8 +84,8 @@ def take(
     call_order = order
     if by_dynamo or is_compiled(compiler):
         call_order = list(range(len(live)))
-    is_planned = isinstance(loaded, Planned)
-    is_warm = call_order is not order or (is_planned and (device != "cpu" or is_interpreting()))
+    is_planned = loaded is not None
+    is_warm = call_order is not order or (is_planned and device != "cpu")
     if is_warm:
         built.call(*[live[i] for i in call_order])  # compiles; finds out which alternatives are fastest
     graph = calls.Graph(
@@ -131,34 +122,20 @@ def _dispatches(graph: calls.Graph, report: dict[str, Any], compiler: str | None
     return hostless.dispatches(operators, report["matches"])
 
 
-def _planned(planned: Planned, name: str) -> Apply:
-    """Matches become replays of the plans of subgraph `name`."""
-    calls = planned.of(name)
-    return lambda graph, is_audited: apply_passes(
-        graph, planned.passes, check=is_audited, replacement=calls.again(is_audited).next
-    )
-
-
-def _run(passes: Loaded) -> Apply:
-    """Matches become calls of the passes' own functions."""
-    return lambda graph, is_audited: apply_passes(graph, passes, check=is_audited)
-
-
-def _rewritten(apply: Apply, nodes: Nodes) -> _Built:
+def _rewritten(planned: Planned, name: str, nodes: Nodes) -> _Built:
     """The candidate's passes applied to the captured graph, and once more for audits."""
-    plain = load_graph(nodes)
-    audited = apply(copy.deepcopy(plain), True).graph_module
-    rewritten = apply(plain, False)
-    return _Built(plain.forward, audited.forward, _report(rewritten))
+    calls = planned.calls(name)
+    timed, audited = (planned.apply(load_graph(nodes), calls, is_audited) for is_audited in (False, True))
+    return _Built(timed.graph_module.forward, audited.graph_module.forward, _report(timed))
 
 
-def _compiled(apply: Apply, module: torch.nn.Module) -> _Built:
+def _compiled(planned: Planned, name: str, module: torch.nn.Module) -> _Built:
     """Build the graph behind torch.compile's guards: Dynamo captures, the backend applies the passes."""
-    built = _Built(module, None, {})
+    built, calls = _Built(module, None, {}), planned.calls(name)
 
     def compiled(is_audited: bool) -> Callable[..., Any]:
         def backend(graph_module: torch.fx.GraphModule, _: list[Any]) -> Callable[..., Any]:
-            rewritten = apply(graph_module, is_audited)
+            rewritten = planned.apply(graph_module, calls, is_audited)
             built.report = _report(rewritten)
             return rewritten.graph_module.forward
 
@@ -168,7 +145,7 @@ def _compiled(apply: Apply, module: torch.nn.Module) -> _Built:
     return built
 
 
-def _report(rewritten: Any) -> dict[str, Any]:
+def _report(rewritten: Rewritten) -> dict[str, Any]:
     nodes = [n for n in rewritten.graph_module.graph.nodes if n.op not in ("placeholder", "output")]
     return {
         "matches": len(rewritten.applied),

@@ -43,7 +43,6 @@ class InsideZygote:
         memory_gb: float | None,
         sandboxed: bool = True,
         compiled: Path | None = None,
-        triton: bool = True,
     ) -> ThreadWorker:
         """A worker. Limits and places are this process's own, whatever is asked for."""
         with named("a worker cannot be started"):

@@ -18,22 +18,17 @@ import torch
 from passagent.evaluator.correctness.double import in_float64
 from passagent.evaluator.correctness.eager_rounding import operators_that_show
 from passagent.evaluator.correctness.inplace import states_of
-from passagent.evaluator.correctness.rounding import round_as_hardware_does
 from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.correctness.settled import settle
 from passagent.evaluator.integrity.blocks import Blocks
-from passagent.evaluator.matching.passes import load_passes
-from passagent.evaluator.result import Candidate
-from passagent.evaluator.runner import asked_toolchain, calls, subgraphs
+from passagent.evaluator.runner import calls, subgraphs
 from passagent.evaluator.runner import worker_messages as messages
 from passagent.evaluator.runner.explain import explain, told
 from passagent.evaluator.runner.fresh import Windows, window_of
 from passagent.evaluator.runner.lockstep import Turn, TurnLost
 from passagent.evaluator.runner.marks import mark_by
 from passagent.evaluator.runner.planned import Planned, Plans
-from passagent.evaluator.runner.subgraphs import Loaded
 from passagent.plan import extension
-from passagent.plan.interpret import is_interpreting
 from passagent.sandbox.channel import Channel, ChannelClosed
 from passagent.sandbox.environment import give_memory_back
 from passagent.sandbox.unseen import Unseen
@@ -65,21 +60,18 @@ class _State:
         self.device = "cpu"
         self.is_prepared = False
         self.compiler: str | None = None
-        self.root = folder / "candidate"
-        self.loaded: Loaded | Planned | None = None
+        self.loaded: Planned | None = None
         self.blocks = Blocks()
         """The memory of the candidate's audited calls."""
         self.graphs: dict[str, calls.Graph] = {}
 
 
 def serve(channel: Channel, protections: dict[str, str], folder: Path) -> None:
-    """Answer requests until the channel closes. In a sandbox (`protections`) the referee builds kernels.
+    """Answer requests until the channel closes; `protections`: the layers of its sandbox, if it is in one.
 
     Files are written into `folder`.
     """
     state = _State(channel, folder, is_shut_in=bool(protections))
-    if state.is_shut_in:
-        asked_toolchain.install(lambda request: _built_by_referee(channel, request))
     torch.set_grad_enabled(False)
     while True:
         try:
@@ -89,7 +81,7 @@ def serve(channel: Channel, protections: dict[str, str], folder: Path) -> None:
         try:
             reply = _answer(state, messages.request(message), fds)
         except Exception as error:
-            reply = messages.Failure(error=explain(error, state.root))
+            reply = messages.Failure(error=explain(error))
         if state.loaded is not None:
             violations = [told(violation) for violation in state.blocks.take()[: messages.VIOLATIONS]]
             reply = reply.model_copy(update={"violations": violations})
@@ -135,25 +127,14 @@ def _prepare(state: _State, device: str) -> None:
     state.is_prepared = True
 
 
-def _built_by_referee(channel: Channel, request: dict[str, Any]) -> dict[str, Any]:
-    channel.send({"build": request})
-    return channel.receive()[0]
-
-
 def _load(state: _State, request: messages.Load) -> None:
     state.device, state.compiler = request.device, request.compiler
     _prepare(state, request.device)
-    if is_interpreting():
-        round_as_hardware_does()
     if request.plans is not None:
         plans = Plans.read(request.plans, state.folder / "built", builds=not state.is_shut_in)
         state.loaded = Planned(plans, state.device, state.blocks)
         if state.is_shut_in:
             extension.library().watch_faults()
-    elif request.files is not None:
-        state.root.mkdir()
-        single = request.single_replacement_func
-        state.loaded = load_passes(Candidate(request.files), state.root, single_replacement_func=single)
 
 
 def _take(state: _State, request: messages.TakeGraph, fds: list[int]) -> messages.GraphReply:

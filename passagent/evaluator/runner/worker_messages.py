@@ -1,8 +1,8 @@
 """Messages between the referee and its workers: requests, and replies as a schema with limits.
 
-A worker runs a candidate's code, which can send what it likes. Each of its messages is a mark, a request for
-a build (build_requests.py), or the reply to the request at hand. It is held against the schema before
-anything else looks at it: counts, lengths, depths and numbers have limits; no other key is taken.
+A worker runs a candidate's kernels, which can send what they like. Each of its messages is a mark or the
+reply to the request at hand. It is held against the schema before anything else looks at it: counts, lengths,
+depths and numbers have limits; no other key is taken.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from passagent.evaluator.runner.build_requests import BuildRequest, Name, build_request
 from passagent.plan.arguments import Dtype
 from passagent.sandbox.channel import Placed
 
@@ -20,9 +19,12 @@ VERSION: Literal[2] = 2
 """The version of these messages: a worker of another version takes none."""
 TEXT = 1 << 14
 """Characters of an error, or of a node that is printed."""
+NAME = 1 << 10
+"""Characters of a name."""
 VIOLATIONS = 1000
 """Violations of a reply; a worker tells no more."""
 
+Name = Annotated[str, Field(max_length=NAME)]
 _Text = Annotated[str, Field(max_length=TEXT)]
 _Count = Annotated[int, Field(ge=0, le=1 << 31)]
 _Size = Annotated[int, Field(ge=0, le=1 << 48)]
@@ -46,7 +48,6 @@ class ReportedViolation(_Model):
 class Error(_Model):
     kind: Name
     message: _Text
-    violation: ReportedViolation | None = None
     errno: int | None = None
     path: Name | None = None
 
@@ -197,15 +198,13 @@ class Prepare(Request[Reply]):
 
 
 class Load(Request[Reply]):
-    """A candidate's files or plans (Plans.data), or neither for eager and compilers."""
+    """A candidate's plans (Plans.data), or none for eager and compilers."""
 
     op: Literal["load"] = "load"
     version: Literal[2] = VERSION
-    files: dict[str, str] | None
     plans: dict[str, Any] | None
     compiler: str | None
     device: str
-    single_replacement_func: bool
 
 
 class Given(BaseModel):
@@ -385,12 +384,10 @@ def request(message: dict[str, Any]) -> Request[Any]:
     return _BY_NAME[message["op"]].model_validate(message)
 
 
-def read(request: Request[R], message: dict[str, Any]) -> Mark | BuildRequest | Failure | R:
-    """Read what a worker says: a mark, a request for a build, a failure, its reply. Else raise ValueError."""
+def read(request: Request[R], message: dict[str, Any]) -> Mark | Failure | R:
+    """Read what a worker says: a mark, a failure, its reply. Else raise ValueError."""
     if "mark" in message:
         return Mark.model_validate(message)
-    if "build" in message:
-        return build_request(message)
     if "error" in message:
         return Failure.model_validate(message)
     reply: R = _KINDS[type(request)].model_validate(message)  # type: ignore[assignment]

@@ -7,7 +7,6 @@ before it reads a byte from the referee; what it then tries and may not do is na
 
 from __future__ import annotations
 
-import functools
 import gc
 import importlib
 import os
@@ -70,8 +69,6 @@ def main() -> None:
         try:
             message, fds = channel.receive(max_fds=2)
             if message["op"] == "fork":
-                if message["triton"] and (cuda or "TRITON_INTERPRET" in os.environ):
-                    _load_triton(cuda)
                 reply, denials = _fork(message, fds, cuda)
                 if denials is not None:
                     watched[denials.listener] = denials
@@ -91,27 +88,13 @@ def main() -> None:
     shutil.rmtree(os.environ["HOME"], ignore_errors=True)  # the private scratch directory
 
 
-@functools.cache
-def _load_triton(cuda: bool) -> None:
-    """Import Triton, once for all workers that are forked from now on; half a second on a GPU's host."""
-    from passagent.evaluator.runner import asked_toolchain
-
-    importlib.import_module("triton")
-    asked_toolchain.warm_up(cuda)
-    sandbox.readable.cache_clear()
-    sandbox.readable()
-    gc.freeze()
-
-
 def _load_dynamo(cuda: bool, compiler: bool) -> None:
     """Import Dynamo, and TorchInductor for a `compiler`, once for all workers that are forked from now on."""
-    from passagent.evaluator.runner import asked_toolchain, worker
+    from passagent.evaluator.runner import worker
 
     worker.warm_up_dynamo(cuda)
     if compiler:
         importlib.import_module("torch._inductor.compile_fx")
-    if "triton" in sys.modules:
-        asked_toolchain.warm_up(cuda)
     gc.freeze()
 
 

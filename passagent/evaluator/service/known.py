@@ -144,7 +144,7 @@ def environment_key(config: EvaluatorConfig, *others: BaseModel, machine: str | 
     `machine`: the words for it, if it is not this one. Which of several equal GPUs it is makes no difference.
     """
     threads = worker_threads(config.threads) if machine is None else config.threads
-    settings = [config.model_dump_json(exclude={"device", "pool", "token_file"}), str(threads)]
+    settings = [config.model_dump_json(exclude={"device", "pool"}), str(threads)]
     settings += [other.model_dump_json() for other in others]
     protocol = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]
     return f"{machine or _machine(config.device)}; protocol {protocol}"

@@ -21,7 +21,6 @@ from typing import Protocol
 
 import numpy as np
 
-from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
 from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.reference.reference import Reference, run_request
@@ -43,6 +42,14 @@ from passagent.evaluator.runner.worker_messages import (
 )
 from passagent.evaluator.timing import clocks, copying, estimate, turns
 
+WARMUPS = 25
+"""Calls before timing starts, each side."""
+TRIALS, MOST_TRIALS = 100, 2000
+"""Timed calls of each side, at least and at most."""
+INTERVAL = 0.005
+"""Half the width of the speedup's 95% interval that is good enough, relative."""
+UNSTABLE = 0.05
+"""A subgraph whose interval stays wider than this (half its width, relative) is marked unstable."""
 MIN_PAIRS = 6
 """Pairs of blocks of a measurement, at least."""
 SLOW_S = 0.5
@@ -101,6 +108,20 @@ class TimedCallError(Exception):
 
 
 @dataclass(frozen=True)
+class Effort:
+    """How much is measured of a subgraph by one pair of workers."""
+
+    device: str
+    timeout_s: float
+    budget_s: float
+    trials: int = TRIALS
+    most_trials: int = MOST_TRIALS
+    interval: float = INTERVAL
+    patience: int = PATIENCE
+    """Budgets that the timing may take on a GPU."""
+
+
+@dataclass(frozen=True)
 class TimedPair:
     """Two workers that hold the subgraph of `reference`, and the checks and limits of their timing."""
 
@@ -109,9 +130,7 @@ class TimedPair:
     reference: Reference
     verify: Verify
     surprise: Surprise
-    config: EvaluatorConfig
-    patience: int = PATIENCE
-    """Budgets that the timing may take on a GPU."""
+    effort: Effort
     share: Share = lambda: 0.0
     """Lets others time meanwhile, which is in no budget."""
 
@@ -121,21 +140,21 @@ def measure(pair: TimedPair) -> Timing:
 
     Raises WorkerDied and WorkerTimeout of the candidate, TimedCallError, and what `verify` and `surprise` do.
     """
-    candidate, baseline, reference, config = pair.candidate, pair.baseline, pair.reference, pair.config
+    candidate, baseline, reference, effort = pair.candidate, pair.baseline, pair.reference, pair.effort
     draw = Draw(reference.rotation)
     per_call_s = reference.call_s
     for side, calls in ((baseline, _PROBE_CALLS), (candidate, 1)) if per_call_s < SLOW_S else ():
         first, *probed = [draw.next() for _ in range(1 + calls)]
-        probe = _block(side, run_request(reference, 1, probed, settle=first), config)
+        probe = _block(pair, side, run_request(reference, 1, probed, settle=first))
         took_s = max(float(np.median(probe.reply.samples)) / 1e9, 1e-7)
         per_call_s = took_s if side is baseline else max(per_call_s, took_s)
-    warmups = int(min(config.warmups, max(2, config.budget_s / 4 / per_call_s)))
-    if config.warmups and per_call_s < SLOW_S:
+    warmups = int(min(WARMUPS, max(2, effort.budget_s / 4 / per_call_s)))
+    if per_call_s < SLOW_S:
         for side in (candidate, baseline):
             first, *warming = [draw.next() for _ in range(1 + warmups)]
-            _block(side, run_request(reference, 1, warming, settle=first), config)
-    if config.device == "cpu":
-        timing = _blocks(replace(pair, patience=1), draw, per_call_s)
+            _block(pair, side, run_request(reference, 1, warming, settle=first))
+    if effort.device == "cpu":
+        timing = _blocks(replace(pair, effort=replace(effort, patience=1)), draw, per_call_s)
     else:
         timing = _groups(pair, draw, per_call_s)
     timing.is_slow = per_call_s >= SLOW_S
@@ -153,11 +172,11 @@ def measure(pair: TimedPair) -> Timing:
             core = secrets.choice(sorted(os.sched_getaffinity(0)))  # one may be slower than another
             sides = [(candidate, compiled), (baseline, eager)]
             for side, samples in sides[:: secrets.choice((1, -1))]:
-                samples.add(_block(side, run_request(reference, chosen, values, core=core), config))
+                samples.add(_block(pair, side, run_request(reference, chosen, values, core=core)))
             pair.share()
 
         timing.hidden = clocks.hides_time(clocked_pair, in_place)
-    if config.device != "cpu" and not timing.is_slow:
+    if effort.device != "cpu" and not timing.is_slow:
         _device_times(pair, timing, draw)
     return timing
 
@@ -169,7 +188,7 @@ def _begin(pair: TimedPair) -> Timing:
 
 
 def _blocks(pair: TimedPair, draw: Draw, per_call_s: float) -> Timing:
-    candidate, baseline, reference, config = pair.candidate, pair.baseline, pair.reference, pair.config
+    candidate, baseline, reference = pair.candidate, pair.baseline, pair.reference
     timing = _begin(pair)
     begun, fewest, is_slow = time.monotonic(), _fewest(per_call_s, reference), per_call_s >= SLOW_S
     surely = secrets.randbelow(fewest)
@@ -185,7 +204,7 @@ def _blocks(pair: TimedPair, draw: Draw, per_call_s: float) -> Timing:
             windows = windows[: 1 + secrets.randbelow(len(windows))]
         for side in (candidate, baseline) if number % 2 == 0 else (baseline, candidate):
             request = run_request(reference, chosen, windows, keep=True, settle=settle)
-            answer = _block(side, request, config)
+            answer = _block(pair, side, request)
             (timing.eager if side is baseline else timing.compiled).add(answer)
             if side is candidate:
                 returned = answer.reply.returned
@@ -198,7 +217,7 @@ def _blocks(pair: TimedPair, draw: Draw, per_call_s: float) -> Timing:
         if shared := pair.share():
             for side in () if is_slow else (candidate, baseline):  # others have used the caches
                 again = [draw.next() for _ in range(min(calls, _AGAIN))]
-                _block(side, run_request(reference, chosen, again), config)
+                _block(pair, side, run_request(reference, chosen, again))
             begun += shared
 
 
@@ -214,11 +233,11 @@ def _block_length(per_call_s: float) -> int:
 
 
 def _groups(pair: TimedPair, draw: Draw, per_call_s: float) -> Timing:
-    reference, config = pair.reference, pair.config
+    reference = pair.reference
     # Young processes are slower at first, and after others: where calls are short, a short series warms up.
     timing, begun = _begin(pair), time.monotonic()
     is_warm = per_call_s >= turns.LONG_CALL_S
-    is_slow, in_budget = per_call_s >= SLOW_S, turns.groups_in(config.budget_s / 2, per_call_s)
+    is_slow, in_budget = per_call_s >= SLOW_S, turns.groups_in(pair.effort.budget_s / 2, per_call_s)
     most = _fewest(per_call_s, reference) if is_slow else in_budget
     cores: list[int] = []
     while True:
@@ -251,7 +270,7 @@ def _groups(pair: TimedPair, draw: Draw, per_call_s: float) -> Timing:
 
 def _in_turn(pair: TimedPair, groups: list[Turns], timing: Timing) -> Answer[LockstepReply]:
     """Have both workers make the calls of `groups` in turn; adds the times. The candidate's answer."""
-    config, reference = pair.config, pair.reference
+    timeout_s, reference = pair.effort.timeout_s, pair.reference
     mine = Lockstep(id=reference.name, groups=groups, often=reference.often, side=1)
     unkept = [group.model_copy(update={"keep": None}) for group in groups]
     theirs = mine.model_copy(update={"groups": unkept, "side": 0})
@@ -260,12 +279,12 @@ def _in_turn(pair: TimedPair, groups: list[Turns], timing: Timing) -> Answer[Loc
     try:
         with ThreadPoolExecutor(1) as thread:
             # It gets longer: it ends when the candidate does not come any more, and is not lost for that.
-            patience_s = config.timeout_s + _GRACE_S
+            patience_s = timeout_s + _GRACE_S
             waiting = thread.submit(pair.baseline.ask, theirs, patience_s, (fd,))
             # A side need not wait for one that does not come any more.
             waiting.add_done_callback(lambda done: turn.abort() if done.exception() else None)
             try:
-                answer = pair.candidate.ask(mine, config.timeout_s, (fd,))
+                answer = pair.candidate.ask(mine, timeout_s, (fd,))
                 if answer.error is not None or answer.reply.ended_early:
                     raise TimedCallError(answer.error or _ENDED_EARLY)
             except BaseException:
@@ -293,15 +312,14 @@ def _in_turn(pair: TimedPair, groups: list[Turns], timing: Timing) -> Answer[Loc
 def _enough(timing: Timing, pair: TimedPair, begun: float) -> bool:
     """Tell whether the interval is narrow; past the budget it may be wider, past `patience` budgets as it
     is."""
-    config, patience = pair.config, pair.patience
-    trials = sum(map(len, timing.compiled.blocks))
-    budgets = (time.monotonic() - begun) / config.budget_s
-    if trials >= config.max_trials or budgets > patience:
+    effort, trials = pair.effort, sum(map(len, timing.compiled.blocks))
+    budgets = (time.monotonic() - begun) / effort.budget_s
+    if trials >= effort.most_trials or budgets > effort.patience:
         return True
-    if budgets <= 1 and trials < config.trials:
+    if budgets <= 1 and trials < effort.trials:
         return False
     low, high = estimate.interval(*_estimated(timing, pair.reference.pace_ns))
-    return math.log(high / low) / 2 <= config.interval * (1 if budgets <= 1 else WIDE)
+    return math.log(high / low) / 2 <= effort.interval * (1 if budgets <= 1 else WIDE)
 
 
 def _estimated(timing: Timing, pace_ns: float | None) -> tuple[estimate.Array, estimate.Line | None]:
@@ -311,7 +329,7 @@ def _estimated(timing: Timing, pace_ns: float | None) -> tuple[estimate.Array, e
     return logs, estimate.line(logs, eager, compiled, pace_ns)
 
 
-def together(timings: Sequence[Timing], config: EvaluatorConfig, pace_ns: float | None = None) -> Timing:
+def together(timings: Sequence[Timing], pace_ns: float | None = None) -> Timing:
     """The measurements of several pairs of workers as one: their mean, in logarithms, and its interval.
 
     Where the ratio goes with the pace, the one at `pace_ns`, by all blocks. The interval is wider by what
@@ -342,7 +360,7 @@ def together(timings: Sequence[Timing], config: EvaluatorConfig, pace_ns: float 
         )
     down, up = (math.hypot(end, 1.96 * BETWEEN_WORKERS / math.sqrt(count)) for end in (down, up))
     whole.speedup, whole.low, whole.high = (math.exp(x) for x in (centre, centre - down, centre + up))
-    whole.unstable = (down + up) / 2 > config.unstable
+    whole.unstable = (down + up) / 2 > UNSTABLE
     return whole
 
 
@@ -353,15 +371,15 @@ def _device_times(pair: TimedPair, timing: Timing, draw: Draw) -> None:
         windows = [draw.next() for _ in range(_DEVICE_CALLS)]
         request = DeviceTimes(id=reference.name, set=1, windows=windows, often=reference.often)
         for side, samples in ((pair.candidate, timing.compiled), (pair.baseline, timing.eager)):
-            answer = side.ask(request, pair.config.timeout_s)
+            answer = side.ask(request, pair.effort.timeout_s)
             if answer.error is not None:
                 raise TimedCallError(answer.error)
             samples.device += answer.reply.samples
             pair.share()
 
 
-def _block(side: Side, request: Run, config: EvaluatorConfig) -> Answer[RunReply]:
-    answer = side.ask(request, config.timeout_s)
+def _block(pair: TimedPair, side: Side, request: Run) -> Answer[RunReply]:
+    answer = side.ask(request, pair.effort.timeout_s)
     if answer.error is not None:
         raise TimedCallError(answer.error)
     return answer

@@ -34,13 +34,13 @@ def policy_of(config: SearchConfig) -> Policy:
         case "greedy":
             return Greedy()
         case "mcts":
-            return Mcts(exploration=config.exploration, widening=config.widening)
+            return Mcts()
         case "random":
             return AtRandom()
         case "best_of_n":
             return Anew()
         case "evolutionary":
-            return Evolutionary(config.elites, config.tournament, config.explore)
+            return Evolutionary(config.elites, config.explore)
         case path:
             policy: Policy = extend.make(path, "search.policy", config)
             return policy

@@ -14,8 +14,8 @@ class Evolutionary:
     """The best of `tournament` draws from the island's `elites`; with chance `explore` the task itself."""
 
     elites: int
-    tournament: int
     explore: float
+    tournament: int = 2
 
     scope = "islands"
 

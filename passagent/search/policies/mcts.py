@@ -112,8 +112,8 @@ class Mcts:
     """UCT with `exploration` c: the child with the largest mean value + c sqrt(ln(parent's visits) /
     visits)."""
 
-    exploration: float
-    widening: float
+    exploration: float = 0.5
+    widening: float = 0.4
 
     scope = "islands"
 
