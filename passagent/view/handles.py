@@ -205,12 +205,10 @@ class Run(Shown):
     @property
     def data(self) -> dict[str, Any]:
         """Everything about the run as plain data, as `passagent show --json` prints it."""
-        from passagent.search.setup import stored_config
         from passagent.view.run_summary import run_data
 
         with Store.open(self.runs_dir, create=False) as store:
-            run = runs.get_run(store, self.id)
-            return run_data(store, run, stored_config(run))
+            return run_data(store, runs.get_run(store, self.id))
 
     @property
     def state(self) -> str:
@@ -240,12 +238,10 @@ class Run(Shown):
             return Tree(run_tree(store, self.id))
 
     def __str__(self) -> str:
-        from passagent.search.setup import stored_config
-        from passagent.view.run_summary import run_text
+        from passagent.view.run_summary import run_data, run_text
 
         with Store.open(self.runs_dir, create=False) as store:
-            run = runs.get_run(store, self.id)
-            return run_text(store, run, stored_config(run))
+            return run_text(store, run_data(store, runs.get_run(store, self.id)))
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from passagent.view.difference import diff_data, diff_text
 from passagent.view.doctor import examine, findings_text
 from passagent.view.event_lines import event_text
 from passagent.view.hint_report import hint_data, hints_text
-from passagent.view.run_summary import run_row, shown_state
-from passagent.view.status import status_data, status_text
+from passagent.view.run_summary import run_row, shown_state, status_data, status_text
 from passagent.view.text import clock, number, print_answer, table
 
 POLL_S = 0.25

@@ -11,7 +11,6 @@ from passagent.data.export.writing import MANIFEST, provenance, read_manifest, t
 from passagent.data.pipeline.inspection import RECORD
 from passagent.errors import UsageError
 from passagent.search.comparison import confirmed_evaluation
-from passagent.search.setup import stored_config
 from passagent.store import Store, confirmations, episodes, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
@@ -98,12 +97,11 @@ def _best(store: Store, run: Run, episode: Episode | None) -> Node:
 
 def _show_run(store: Store, run: Run, as_json: bool) -> None:
     """Print the run's tree and summary."""
-    config = stored_config(run)
+    data = run_data(store, run)
     if as_json:
-        tree = [node_row(node) for node in nodes.of_run(store, run.id)]
-        print(json.dumps(run_data(store, run, config) | {"tree": tree}))
+        print(json.dumps(data | {"tree": [node_row(node) for node in nodes.of_run(store, run.id)]}))
     else:
-        print(f"{run_tree(store, run.id)}\n\n{run_text(store, run, config)}")
+        print(f"{run_tree(store, run.id)}\n\n{run_text(store, data)}")
 
 
 def _show_episode(store: Store, run: Run, episode: Episode, as_json: bool) -> None:
