@@ -166,8 +166,10 @@ def view(
     **options: Unpack[PageOptions],
 ) -> None:
     """Serve a page to look at runs in a browser, live. Needs passagent[web]; Ctrl-C ends it."""
-    from passagent.view.page.page_server import serve
-
+    try:
+        from passagent.view.page.app import serve
+    except ModuleNotFoundError as error:
+        raise UsageError(f"view needs {error.name}; run: pip install 'passagent[web]'") from error
     serve(Path(runs_dir), options)
 
 

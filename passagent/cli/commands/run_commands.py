@@ -119,8 +119,9 @@ def report(name: str, html: str | None, pictures: str | None, runs_dir: str, as_
 
     Raises UsageError if there is no such run or a file cannot be written.
     """
+    from passagent.system.cache import write_whole
     from passagent.system.faults import os_fault
-    from passagent.view.page.one_file import one_file, write
+    from passagent.view.page.one_file import one_file
     from passagent.view.pictures import draw_run
 
     if html is None and pictures is None:
@@ -131,7 +132,7 @@ def report(name: str, html: str | None, pictures: str | None, runs_dir: str, as_
         if html is not None:
             text = one_file(store, run)
             try:
-                write(Path(html), text)
+                write_whole(Path(html), text)
             except OSError as error:
                 raise os_fault(error, Path(html), "--html") from error
             sizes[html] = len(text.encode())
