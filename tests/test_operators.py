@@ -20,7 +20,7 @@ import pytest
 import tiny_search
 
 from passagent.cli.commands import running
-from passagent.cli.commands.tidying import size_of
+from passagent.cli.run_verbs import size_of
 from passagent.evaluator.hardware import health
 from passagent.events import KINDS
 from passagent.store import Store, confirmations, episodes, evaluations, nodes, runs, sessions

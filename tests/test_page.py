@@ -19,8 +19,8 @@ import tiny_search
 from starlette.testclient import TestClient
 from test_pass_library import GELU
 
-from passagent.cli.commands.run_commands import report
 from passagent.cli.groups import PageOptions
+from passagent.cli.look_verbs import report
 from passagent.data.bench.results import FILE, Results, Row
 from passagent.errors import InfrastructureError, UsageError
 from passagent.store import Store, nodes, runs, sessions

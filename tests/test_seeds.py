@@ -14,7 +14,6 @@ from test_search import finish, open_tiny, shape, store, task  # noqa: F401 (fix
 
 from passagent.cli.commands import running
 from passagent.cli.commands.delivering import best as write_best
-from passagent.cli.commands.run_commands import list_runs
 from passagent.config import load_config
 from passagent.data.bench.measure import best_of_search
 from passagent.errors import PassagentError, UsageError
@@ -242,14 +241,13 @@ def made_by_model_and_seed(store, task, tmp_path):  # noqa: F811
     return session, seed, max(own, key=rank)
 
 
-def test_runs_credit_the_model_with_its_own_and_name_the_seeds_origin(store, task, tmp_path, capsys):  # noqa: F811
+def test_runs_credit_the_model_with_its_own_and_name_the_seeds_origin(store, task, tmp_path, capsys, call):  # noqa: F811
     session, seed, own = made_by_model_and_seed(store, task, tmp_path)
     assert seed.as_score > own.as_score
     run, origin = runs.get_run(store, session.run.id), f"directory {tmp_path / 'mine'}"
     row = run_row(store, run)
     assert (row["best_as"], row["seed"], row["seed_from"]) == (own.as_score, seed.as_score, origin)
-    list_runs(str(store.runs_dir), False)
-    assert f"{seed.as_score:.3f} (directory)" in capsys.readouterr().out
+    assert f"{seed.as_score:.3f} (directory)" in call("runs", "--runs-dir", store.runs_dir)[1]
     text = run_text(store, run_data(store, run))
     assert f"best pass: node {seed.id}, a seed ({origin})," in text and f"1 ok ({origin})" in text
     write_best(
