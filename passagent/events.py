@@ -60,15 +60,10 @@ class EpisodeBegun(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpisodeContinued(Event):
+class EpisodeContinued(EpisodeBegun):
     """This process goes on with an episode that an earlier session began. Not stored."""
 
     kind = "episode_continued"
-    episode: int
-    island: int
-    model: str | None
-    parent: int | None
-    parent_as: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,10 +87,9 @@ class EpisodeEnded(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replied(Event):
-    """A model answered."""
+class Requested(Event):
+    """A model was asked: what an answer and a failure have in common."""
 
-    kind = "reply"
     episode: int
     island: int
     role: str
@@ -103,6 +97,13 @@ class Replied(Event):
     model: str
     attempt: int
     latency_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replied(Requested):
+    """A model answered."""
+
+    kind = "reply"
     input_tokens: int | None
     output_tokens: int | None
     cost: float | None
@@ -110,16 +111,10 @@ class Replied(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RequestFailed(Event):
+class RequestFailed(Requested):
     """A model did not answer; the request is made again, or the run ends with an error."""
 
     kind = "request_failed"
-    episode: int
-    island: int
-    role: str
-    model: str
-    attempt: int
-    latency_s: float | None
     state: str
     error: str | None
 

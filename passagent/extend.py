@@ -15,7 +15,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from passagent.errors import UsageError, nearest
@@ -130,7 +130,6 @@ NEEDS = {
     "evaluator.target": ("prompt", "admits", "refuses", "name"),
 }
 """Attributes that each must have, in its class; but `scope` and `name` may be made by `__init__`."""
-_BY_INIT = ("scope", "name")
 
 
 def is_path(name: str) -> bool:
@@ -162,25 +161,29 @@ def load(path: str, what: str) -> Callable[..., Any]:
     loaded: Callable[..., Any] = getattr(module, name)
     if not isinstance(loaded, type):
         raise UsageError(f"{place}: is not a class; {what} is made of one")
-    needed = ", ".join(NEEDS[what])
-    for method in NEEDS[what]:
-        if method not in _BY_INIT and not hasattr(loaded, method):
-            raise UsageError(f"{place}: has no '{method}'; it needs {needed} (passagent/extend.py)")
+    _check(loaded, place, [needed for needed in NEEDS[what] if needed not in ("scope", "name")], NEEDS[what])
     return loaded
+
+
+def _check(made: Any, place: str, attributes: Sequence[str], needed: Sequence[str]) -> None:
+    """Raise UsageError for the first of the `attributes` that is not there."""
+    for attribute in attributes:
+        if not hasattr(made, attribute):
+            words = ", ".join(needed)
+            raise UsageError(f"{place}: has no '{attribute}'; it needs {words} (passagent/extend.py)")
 
 
 def make(path: str, what: str, *arguments: Any) -> Any:
     """Make what is at a path. Raises UsageError where it is not what `what` needs, or cannot be made."""
+    loaded = load(path, what)
     try:
-        instance = load(path, what)(*arguments)
+        instance = loaded(*arguments)
     except UsageError:
         raise
     except Exception as error:
         message = " ".join(str(error).split())
         raise UsageError(f"{what} {path}: cannot be made: {type(error).__name__}: {message}") from error
-    for attribute in NEEDS[what]:
-        if not hasattr(instance, attribute):  # `__init__` makes it; and a class has its type's `__call__`
-            raise UsageError(f"{what} {path}: has no '{attribute}'; it needs {', '.join(NEEDS[what])}")
+    _check(instance, f"{what} {path}", NEEDS[what], NEEDS[what])
     return instance
 
 

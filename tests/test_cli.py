@@ -78,7 +78,8 @@ def test_help_and_version_import_nothing_heavy(call):
 def test_looking_at_runs_imports_no_torch():
     program = (
         "import sys\n"
-        "from passagent.cli.commands import collecting, run_commands, showing, task_commands\n"
+        "from passagent.cli.commands import collecting, task_commands\n"
+        "from passagent.view import difference, doctor, hint_report, run_summary, trajectory, why\n"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
@@ -394,7 +395,7 @@ def test_ctrl_c_at_any_moment_is_told(call, stored, monkeypatch):
     monkeypatch.setattr(setup, "open_session", interrupted)
     code, _, err = call("resume", "last", "--iters", "9")
     assert (code, err.splitlines()[-1][:44]) == (130, "passagent: interrupted; everything is stored")
-    monkeypatch.setattr("passagent.cli.commands.run_commands.list_runs", interrupted)
+    monkeypatch.setattr("passagent.store.runs.list_runs", interrupted)
     assert call("runs")[::2] == (130, "passagent: interrupted\n")
 
 

@@ -19,8 +19,8 @@ import tiny_search
 from starlette.testclient import TestClient
 from test_pass_library import GELU
 
-from passagent.cli.commands.run_commands import report
 from passagent.cli.groups import PageOptions
+from passagent.cli.look_verbs import report
 from passagent.data.bench.results import FILE, Results, Row
 from passagent.errors import InfrastructureError, UsageError
 from passagent.store import Store, nodes, runs, sessions
@@ -29,11 +29,9 @@ from passagent.store.pass_library import PassLibrary
 from passagent.system.option_groups import checked
 from passagent.view import charts, tree
 from passagent.view.charts import Made, Point
-from passagent.view.page import app
-from passagent.view.page.app import create_app
+from passagent.view.page.app import create_app, serve
 from passagent.view.page.guard import Access
 from passagent.view.page.one_file import one_file
-from passagent.view.page.page_server import serve
 from passagent.view.tree import node_row
 
 ORIGIN = "http://127.0.0.1:8640"
@@ -157,8 +155,7 @@ def test_a_page_is_sent_again_only_when_it_changed(copy):
     assert again.status_code == 200 and "Seen at once." in again.text
 
 
-def test_death_of_a_process_and_a_replaced_database_are_seen(copy, monkeypatch):
-    monkeypatch.setattr(app, "LOOK_AGAIN_S", 1e-9)
+def test_death_of_a_process_and_a_replaced_database_are_seen(copy):
     page = client(copy)
     with Store.open(copy) as store:
         run = newest(store).id

@@ -13,9 +13,10 @@ import pytest
 from test_plan_record import PASS
 
 from passagent import cli
-from passagent.cli.commands import pass_commands
+from passagent.cli import pass_verbs
 from passagent.errors import UsageError
 from passagent.evaluator.result import MANIFEST
+from passagent.plan import recorder_process
 from passagent.plan.arguments import IntArg, ValueArg
 from passagent.plan.messages import Recorded
 from passagent.plan.model import (
@@ -117,7 +118,7 @@ def passagent(recorder, monkeypatch, capsys):
     """`passagent plan ...`, whose recording process is there already: exit code, stdout, stderr."""
 
     def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(pass_commands, "recording_process", lambda: contextlib.nullcontext(recorder))
+        monkeypatch.setattr(recorder_process, "recording_process", lambda: contextlib.nullcontext(recorder))
         monkeypatch.setattr("sys.argv", ["passagent", "plan", *map(str, words)])
         with pytest.raises(SystemExit) as ended:
             cli.main()
@@ -182,6 +183,6 @@ def test_the_command_prints_triton_ir(tmp_path):
 
 def test_a_mistake_in_the_command_is_a_usage_error(task, tmp_path):
     with pytest.raises(UsageError, match="no such pass directory"):
-        pass_commands.plan(str(tmp_path / "none"), str(task), "cpu", None, False)
+        pass_verbs.plan(str(tmp_path / "none"), str(task), "cpu", None, False)
     with pytest.raises(UsageError, match="--device tpu: a plan is for cpu or cuda"):
-        pass_commands.plan(str(tmp_path), str(task), "tpu", None, False)
+        pass_verbs.plan(str(tmp_path), str(task), "tpu", None, False)

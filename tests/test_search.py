@@ -524,7 +524,7 @@ def test_finalists_are_measured_again_side_by_side(store, task, five_rounds):
     assert winner.id == min(best_first, key=lambda node: node.as_score).id != best_first[0].id
     mean = (3 - winner.as_score) * 1.1 ** (2 / 5)
     assert confirmations.score_of(store, winner) == pytest.approx(mean)
-    text = run_text(store, run, session.config)
+    text = run_text(store, run_data(store, run))
     assert f"measured again side by side: node {winner.id}, AS {mean:.4f}" in text
     assert "cannot be told apart" not in text  # every round says the same
 
@@ -540,7 +540,7 @@ def test_finalists_are_measured_again_side_by_side(store, task, five_rounds):
     assert confirmations.winner(store, run.id).id in {node.id for node in best_first}
     assert confirmations.found_since(store, run.id).id == fourth.id
     assert f"found since: node {fourth.id}, AS {lucky['score']:.4f} in one" in run_text(
-        store, runs.get_run(store, run.id), session.config
+        store, run_data(store, runs.get_run(store, run.id))
     )
 
 
@@ -572,10 +572,10 @@ def test_best_and_summary_show_headline_and_table_of_the_same_rounds(
     finish(session)
     run = runs.get_run(store, session.run.id)
     mean = confirmations.score_of(store, confirmations.winner(store, run.id))
-    data = run_data(store, run, session.config)["best"]
+    data = run_data(store, run)["best"]
     assert data["as_score"] == pytest.approx(mean)
     assert data["graphs"][0]["speedup"]["e2e"] == data["gmean_speedup"] == pytest.approx(mean)
-    text = run_text(store, run, session.config)
+    text = run_text(store, run_data(store, run))
     assert "geometric means over 5 rounds beside other finalists" in text
     write_best(
         "last",
@@ -607,7 +607,7 @@ def test_the_best_pass_is_a_confirmed_node_in_a_short_run_too(store, task, tmp_p
     winner = confirmations.winner(store, run.id)
     assert winner.id in confirmed
     assert max(node.as_score for node in correct[2:]) > confirmations.score_of(store, winner)
-    assert f"best pass: node {winner.id}," in run_text(store, run, session.config)
+    assert f"best pass: node {winner.id}," in run_text(store, run_data(store, run))
     write_best(
         "last",
         {

@@ -14,7 +14,6 @@ from test_search import finish, open_tiny, shape, store, task  # noqa: F401 (fix
 
 from passagent.cli.commands import running
 from passagent.cli.commands.delivering import best as write_best
-from passagent.cli.commands.run_commands import list_runs
 from passagent.config import load_config
 from passagent.data.bench.measure import best_of_search
 from passagent.errors import PassagentError, UsageError
@@ -27,7 +26,7 @@ from passagent.store import Store, episodes, nodes, runs
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
 from passagent.tasks import load_task
-from passagent.view.run_summary import run_row, run_text
+from passagent.view.run_summary import run_data, run_row, run_text
 from passagent.view.tree import tree_text
 from passagent.view.why import why_data
 
@@ -73,7 +72,7 @@ def test_the_expert_s_seeds_are_there_before_the_first_episode(store, tmp_path):
     assert [island.episodes for island in runs.islands(store, run.id)] == [2, 2]
     assert runs.get_island(store, run.id, SEEDS).role == "seed"
     assert "Your part is the start" in episodes.conversation(store, rows[0]["id"])[1]["content"]
-    text = run_text(store, run, session.config)
+    text = run_text(store, run_data(store, run))
     assert f"seeds: {len(first) + len(second)} ok" in text
     assert "4/4 episodes" in text and "seed" in tree_text(nodes.of_run(store, run.id), best.id, {})
 
@@ -242,15 +241,14 @@ def made_by_model_and_seed(store, task, tmp_path):  # noqa: F811
     return session, seed, max(own, key=rank)
 
 
-def test_runs_credit_the_model_with_its_own_and_name_the_seeds_origin(store, task, tmp_path, capsys):  # noqa: F811
+def test_runs_credit_the_model_with_its_own_and_name_the_seeds_origin(store, task, tmp_path, capsys, call):  # noqa: F811
     session, seed, own = made_by_model_and_seed(store, task, tmp_path)
     assert seed.as_score > own.as_score
     run, origin = runs.get_run(store, session.run.id), f"directory {tmp_path / 'mine'}"
     row = run_row(store, run)
     assert (row["best_as"], row["seed"], row["seed_from"]) == (own.as_score, seed.as_score, origin)
-    list_runs(str(store.runs_dir), False)
-    assert f"{seed.as_score:.3f} (directory)" in capsys.readouterr().out
-    text = run_text(store, run, session.config)
+    assert f"{seed.as_score:.3f} (directory)" in call("runs", "--runs-dir", store.runs_dir)[1]
+    text = run_text(store, run_data(store, run))
     assert f"best pass: node {seed.id}, a seed ({origin})," in text and f"1 ok ({origin})" in text
     write_best(
         run.id,

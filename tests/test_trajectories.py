@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from wire_server import Said, WireServer
 
 from passagent.cli import app
-from passagent.cli.commands import running, showing
+from passagent.cli.commands import running
+from passagent.cli.look_verbs import show
 from passagent.config import load_config
 from passagent.errors import UsageError
 from passagent.models import open_model
@@ -48,7 +49,7 @@ def searched(tmp_path: Path, model: Any = None, settings: dict[str, Any] = SETTI
 
 def shown(runs_dir: Path, number: int, capsys: pytest.CaptureFixture[str]) -> str:
     capsys.readouterr()
-    showing.show("last", number, None, str(runs_dir), True)
+    show("last", number, runs_dir=runs_dir, json=True)
     return capsys.readouterr().out
 
 
@@ -78,7 +79,7 @@ def test_an_episode_is_shown_whole(tmp_path: Path, capsys: pytest.CaptureFixture
         with pytest.raises(UsageError, match="has no episode 9; it has 1 to 4"):
             find_episode(store, run, 9)
 
-    showing.show("last", 3, None, str(runs_dir), False)
+    show("last", 3, runs_dir=runs_dir, json=False)
     text = capsys.readouterr().out
     assert "-> file_editor command=create path=Fused.py" in text
     assert f"=> node {found.nodes[0].node}: {found.nodes[0].status}, AS" in text
@@ -92,7 +93,7 @@ def test_what_a_model_writes_cannot_command_the_terminal(
     evil = "\x1b[2J[bold red]not markup[/] \x9b31m"
     runs_dir = searched(tmp_path, ScriptedModel(lambda messages, tools: evil), tiny_search.settings(1, 1, 0))
     capsys.readouterr()
-    showing.show("last", 1, None, str(runs_dir), False)
+    show("last", 1, runs_dir=runs_dir, json=False)
     text = capsys.readouterr().out
     assert "\x1b" not in text and "\x9b" not in text
     assert "[bold red]not markup[/]" in text
@@ -158,7 +159,7 @@ def test_no_secret_is_in_a_trajectory(
 
     runs_dir = searched(tmp_path, ScriptedModel(gossip), tiny_search.settings(1, 1, 0))
     text = shown(runs_dir, 1, capsys)
-    showing.show("last", 1, None, str(runs_dir), False)
+    show("last", 1, runs_dir=runs_dir, json=False)
     text += capsys.readouterr().out
     kept = [path.read_bytes() for path in runs_dir.rglob("*") if path.is_file()]
     wire = ("abcdef123456", "dXNlcjpwYXNz", "sk-abcdefghij0123456789")
@@ -203,13 +204,13 @@ def test_a_prompt_is_printed_as_it_was(tmp_path: Path, capsys: pytest.CaptureFix
             call[:2] for call in model.calls if f"Episode seed: {_seed(store, node)}" in call[1]["content"]
         )
     capsys.readouterr()
-    showing.show(str(node.id), None, "prompt", str(runs_dir), True)
+    show(str(node.id), None, prompt=True, runs_dir=runs_dir, json=True)
     assert json.loads(capsys.readouterr().out)["messages"] == seen
-    showing.show(str(node.id), None, "prompt", str(runs_dir), False)
+    show(str(node.id), None, prompt=True, runs_dir=runs_dir, json=False)
     text = capsys.readouterr().out
     assert seen[0]["content"] in text and seen[1]["content"] in text
     with pytest.raises(UsageError, match="99: no such node"):
-        showing.show("99", None, "prompt", str(runs_dir), False)
+        show("99", None, prompt=True, runs_dir=runs_dir, json=False)
 
 
 def _seed(store: Store, node: nodes.Node) -> int:

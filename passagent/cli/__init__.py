@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from passagent import __version__
-from passagent.cli import run_verbs, tool_verbs
+from passagent.cli import look_verbs, pass_verbs, run_verbs, serve_verbs, tool_verbs
 from passagent.cli.parameters import VARIABLES
 from passagent.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, PassagentError
 from passagent.system.faults import machine_fault
@@ -54,7 +54,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for verbs in (run_verbs, tool_verbs):
+for verbs in (run_verbs, look_verbs, pass_verbs, tool_verbs, serve_verbs):
     app.add_typer(verbs.commands)
 
 

@@ -1,18 +1,30 @@
-"""`passagent run`, `resume`, `fork`, `stop`, and the commands that look at runs."""
+"""`passagent run`, `resume`, `fork` and `stop`; `runs`, `status` and `gc`."""
 
 from __future__ import annotations
 
+import json as json_text
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Unpack
+from typing import TYPE_CHECKING, Annotated, NamedTuple, Unpack
 
 import typer
 
 from passagent.cli import commands as do
-from passagent.cli.groups import PageOptions, ShowOptions
 from passagent.cli.parameters import argument, command
 from passagent.errors import UsageError
 from passagent.options import ForkOptions, Json, Natural, ResumeOptions, RunOptions, RunsDir
+from passagent.system.faults import os_fault
 from passagent.system.option_groups import Option
+from passagent.view.text import clock, number, print_answer, table
+
+if TYPE_CHECKING:
+    from passagent.store import Store
+    from passagent.store.runs import Run as RunRecord
 
 commands = typer.Typer()
 runs_app = typer.Typer(rich_markup_mode=None)
@@ -25,6 +37,8 @@ Task = Annotated[
     ),
 ]
 Run = Annotated[str, argument("RUN", "A run's id, a unique prefix, or 'last'.")]
+POLL_S = 0.25
+"""Time between two looks of `status --follow` at the database, s."""
 
 
 @command(commands)
@@ -67,18 +81,57 @@ def stop(
     json: Json,
 ) -> None:
     """Stop a live RUN, as Ctrl-C does. Model calls under way are finished and stored."""
-    do.run_commands.stop(run, after_episodes, str(runs_dir), json)
+    from passagent.store import Store, runs, sessions
+
+    with Store.open(runs_dir, create=False) as store:
+        before = runs.find_run(store, run)
+        driver = sessions.ask_to_stop(store, before, after_episodes)
+        wanted, go_on = runs.get_run(store, before.id).wanted, sessions.resume_command(store, before.id)
+    finished = "model calls under way are finished and stored, evaluations only if they end in time"
+    finished = "the episodes under way are finished first" if after_episodes else finished
+    process = driver._asdict() if driver else None
+    data = {"run": before.id, "wanted": wanted, "was": before.wanted, "process": process}
+    print_answer(json, data, lambda: f"run {before.id}: asked to stop; {finished}; go on with {go_on}")
 
 
 @command(runs_app, is_callback=True)
-def runs(context: typer.Context, runs_dir: RunsDir, json: Json) -> None:
+def list_runs(context: typer.Context, runs_dir: RunsDir, json: Json) -> None:
     """List the runs, newest first. `passagent runs rm RUN...` removes some."""
-    if context.invoked_subcommand is None:
-        do.run_commands.list_runs(str(runs_dir), json)
+    from passagent.store import Store, runs
+    from passagent.view.run_summary import run_row
+
+    if context.invoked_subcommand is not None:
+        sources = [context.get_parameter_source(name) for name in ("runs_dir", "json")]
+        if any(source is not None and source.name == "COMMANDLINE" for source in sources):
+            command = f"passagent runs {context.invoked_subcommand}"
+            raise UsageError(f"write options after the command: {command} ...")
         return
-    sources = [context.get_parameter_source(name) for name in ("runs_dir", "json")]
-    if any(source is not None and source.name == "COMMANDLINE" for source in sources):
-        raise UsageError(f"write options after the command: passagent runs {context.invoked_subcommand} ...")
+    with Store.open(runs_dir, create=False) as store:
+        listed = [run_row(store, run) for run in runs.list_runs(store)]
+    rows = [
+        [
+            *(run["run"], run["created_at"][:16].replace("T", " "), run["task"], run["model"], run["device"]),
+            *(run["state"], f"{run['episodes']}/{'-' if run['iters'] is None else run['iters']}"),
+            number(run["best_as"]),
+            f"{number(run['seed'])} ({run['seed_from'].split()[0]})" if run["seed_from"] else "-",
+            clock(run["elapsed_s"]),
+        ]
+        for run in listed
+    ]
+    header = [
+        "run",
+        "begun (UTC)",
+        "task",
+        "model",
+        "device",
+        "state",
+        ">episodes",
+        ">best AS",
+        "seed",
+        ">time",
+    ]
+    drop = ["device", "begun (UTC)", "time", "model", "seed"]
+    print_answer(json, {"runs": listed}, lambda: table(header, rows, indent="", drop=drop))
 
 
 @command(runs_app, "rm")
@@ -89,7 +142,40 @@ def runs_rm(
     json: Json,
 ) -> None:
     """Remove runs at rest, with all that is theirs alone."""
-    do.run_commands.remove_runs(names, yes, str(runs_dir), json)
+    from passagent.store import Store, runs, sessions
+
+    with Store.open(runs_dir, create=False) as store:
+        chosen = list({run.id: run for run in (runs.find_run(store, name) for name in names)}.values())
+        for run in chosen:
+            if sessions.is_driven(store, run.id):
+                raise sessions.driven(store, run.id)
+        if not yes and not _agrees([f"{run.id} ({run.task}, begun {run.created_at[:16]})" for run in chosen]):
+            return
+        runs.for_removal(store)
+        removed = {}
+        with store.transaction():
+            for run in chosen:
+                if sessions.is_driven(store, run.id):
+                    raise UsageError(f"run {run.id} was taken up meanwhile; nothing was removed")
+                removed[run.id] = runs.remove_run(store, run.id)
+        for run in chosen:
+            shutil.rmtree(store.runs_dir / run.id, ignore_errors=True)
+        lines = []
+        for name, counts in removed.items():
+            hints = f", {counts.hints} hints distilled from it" if counts.hints else ""
+            rows = f"{counts.nodes} nodes, {counts.evaluations} evaluations, {counts.messages} messages"
+            lines.append(f"removed run {name}: {rows}{hints}")
+        lines.append(f"passagent gc{sessions.runs_dir_flag(store)} frees the space")
+    data = {"removed": {name: counts._asdict() for name, counts in removed.items()}}
+    print_answer(json, data, lambda: "\n".join(lines))
+
+
+def _agrees(descriptions: list[str]) -> bool:
+    """Return whether the person at the terminal agrees. Raises UsageError where there is no terminal."""
+    if not sys.stdin.isatty():
+        raise UsageError("passagent runs rm asks before it removes; without a terminal say --yes")
+    print(f"remove {', '.join(descriptions)} for good? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 @command(commands)
@@ -106,95 +192,56 @@ def status(
     json: Json,
 ) -> None:
     """Show the state of RUN. Processes, budgets, pace, best so far; with -f, its events as they happen."""
-    if follow:
-        do.run_commands.follow(run or "last", lines, str(runs_dir), json)
-    else:
-        do.run_commands.status(run, str(runs_dir), json)
+    from passagent.store import Store, runs, sessions
+    from passagent.view.run_summary import status_data, status_text
+
+    with Store.open(runs_dir, create=False) as store:
+        if follow:
+            _follow(store, runs.find_run(store, run or "last"), lines, json)
+            return
+        live = [record for record in runs.list_runs(store) if sessions.is_driven(store, record.id)]
+        listed = [runs.find_run(store, run or "last")] if run is not None or not live else live
+        data = [status_data(store, record) for record in listed]
+        one_or_all = data[0] if run is not None else {"runs": data}
+        print_answer(json, one_or_all, lambda: "\n\n".join(status_text(store, of) for of in data))
 
 
-@command(commands, context_settings={"ignore_unknown_options": True})  # -1 is an episode: a seed's
-def show(
-    what: Annotated[
-        str,
-        argument(
-            "WHAT",
-            "A node's number; a run's id or 'last'; a task; a directory that export or tasks build wrote.",
-        ),
-    ],
-    number: Annotated[
-        int | None, argument("[N]", "An episode of the run (a seed's: 0, -1, ...), or a row of the export.")
-    ] = None,
-    **options: Unpack[ShowOptions],
-) -> None:
-    """Show a node, run, episode, task, data set or row of one.
+def _follow(store: Store, run: RunRecord, count: int, as_json: bool) -> None:
+    """Print a run's last `count` events, then those to come, until no process works on it."""
+    from passagent.store import runs, sessions, timeline
+    from passagent.view.event_lines import event_text
+    from passagent.view.run_summary import shown_state
 
-    What it is; and of a node, how it came to be."""
-    parts: list[do.showing.Part] = [part for part in do.showing.PARTS if options[part]]
-    if len(parts) > 1:
-        raise UsageError(f"--{parts[0]} and --{parts[1]} exclude each other")
-    do.showing.show(what, number, parts[0] if parts else None, str(options["runs_dir"]), options["json"])
-
-
-@command(commands)
-def diff(
-    first: Annotated[int, argument("A", "A node's number.")],
-    second: Annotated[int, argument("B", "Another node's.")],
-    runs_dir: RunsDir,
-    json: Json,
-) -> None:
-    """Compare nodes A and B. Their files, and the speedup of each subgraph."""
-    do.run_commands.diff(first, second, str(runs_dir), json)
+    roles = {island.island: island.role for island in runs.islands(store, run.id)}
+    events, position = timeline.newest(store, run.id, count)
+    is_live = True
+    while True:
+        for event in events:
+            line = json_text.dumps(event.as_json()) if as_json else event_text(event, roles)
+            print(line, flush=True)
+        if not is_live:
+            break
+        # asked before looking, so that what a process did before it left is seen, too
+        is_live = sessions.is_driven(store, run.id)
+        if is_live:
+            time.sleep(POLL_S)
+        events = timeline.since(store, run.id, position)
+    if not as_json:
+        run = runs.get_run(store, run.id)
+        print(f"run {run.id} is {shown_state(store, run)}: {run.stop_reason or 'no process works on it'}")
 
 
-@command(commands)
-def doctor(run: Run, runs_dir: RunsDir, json: Json) -> None:
-    """Check that the mechanisms of RUN work. Gives figures and advice; exit code 1 if a check failed."""
-    do.run_commands.doctor(run, str(runs_dir), json)
+_RUN = re.compile(r"[0-9a-f]{8}")
+_OF_A_RUN = {"run.log", "best", "best.new", "devices.json"}
 
 
-@command(commands)
-def view(
-    runs_dir: Annotated[
-        str,
-        argument(
-            "[RUNS_DIR]",
-            "Where runs are stored.",
-            envvar="PASSAGENT_RUNS_DIR",
-            show_default="runs",
-        ),
-    ] = "runs",
-    **options: Unpack[PageOptions],
-) -> None:
-    """Serve a page to look at runs in a browser, live. Needs passagent[web]; Ctrl-C ends it."""
-    from passagent.view.page.page_server import serve
+class Leftover(NamedTuple):
+    """A file or directory that can go."""
 
-    serve(Path(runs_dir), options)
-
-
-@command(commands)
-def report(
-    run: Run,
-    html: Annotated[str | None, Option("The page to write.", metavar="FILE")],
-    pictures: Annotated[
-        str | None,
-        Option(
-            "Draw the best so far, the islands, the cost and the tree as SVG (needs passagent[report]).",
-            metavar="DIR",
-        ),
-    ],
-    runs_dir: RunsDir,
-    json: Json,
-) -> None:
-    """Write RUN as one HTML file, which opens from disk.
-
-    With --pictures, draw it as SVG files, too."""
-    do.run_commands.report(run, html, pictures, str(runs_dir), json)
-
-
-@command(commands)
-def hints(runs_dir: RunsDir, json: Json) -> None:
-    """List curated and learned hints. With where they come from, and what showing learned ones gains."""
-    do.run_commands.list_hints(str(runs_dir), json)
+    kind: str
+    path: Path
+    size: int
+    """Bytes."""
 
 
 @command(commands)
@@ -204,4 +251,75 @@ def gc(
     json: Json,
 ) -> None:
     """Remove what nothing needs. Old directories, files of dead evaluators, old kernels."""
-    do.tidying.gc(dry_run, str(runs_dir), json)
+    from passagent.evaluator.reference.leftovers import dead_scratch, unused_builds
+    from passagent.store import Store, runs, sessions
+
+    with Store.open(runs_dir, create=False) as store:
+        live, reason = [run.id for run in runs.list_runs(store) if sessions.is_driven(store, run.id)], ""
+        removed = _clear(_directories_of_removed_runs(store), dry_run)
+        removed += _clear((Leftover("scratch", path, size_of(path)) for path in dead_scratch()), dry_run)
+        removed += _clear(
+            (Leftover("built kernel", path, size_of(path)) for path in unused_builds()), dry_run
+        )
+        free = store.rows(
+            "SELECT freelist_count * page_size AS size FROM pragma_freelist_count, pragma_page_size"
+        )
+        pages = free[0]["size"]
+        if pages and live:
+            reason = f"the space in passagent.db is kept while a run is live: {', '.join(live)}"
+        elif pages:
+            removed.append(Leftover("space in passagent.db", store.runs_dir, pages))
+            if not dry_run:
+                store.execute("VACUUM", {})
+    total = sum(leftover.size for leftover in removed)
+    rows = []
+    for kind in sorted({leftover.kind for leftover in removed}):
+        sizes = [leftover.size for leftover in removed if leftover.kind == kind]
+        rows.append([kind, str(len(sizes)), _size(sum(sizes))])
+    lines = [table(["what", ">count", ">size"], rows, indent="")] if rows else []
+    lines.append(f"{'would free' if dry_run else 'freed'} {_size(total)}{f'; {reason}' if reason else ''}")
+    listed = [{"kind": of.kind, "path": str(of.path), "bytes": of.size} for of in removed]
+    data = {"dry_run": dry_run, "bytes": total, "kept": reason or None, "found": listed}
+    print_answer(json, data, lambda: "\n".join(lines))
+
+
+def _size(size: int) -> str:
+    """`12 kB`, `3.4 MB`."""
+    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
+
+
+def _clear(leftovers: Iterable[Leftover], dry_run: bool) -> list[Leftover]:
+    """Remove the leftovers unless `dry_run`, and return them; one that is gone already is no error.
+
+    Raises PassagentError.
+    """
+    removed = list(leftovers)
+    for leftover in () if dry_run else removed:
+        try:
+            if leftover.path.is_dir():
+                shutil.rmtree(leftover.path, ignore_errors=True)
+            else:
+                leftover.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise os_fault(error, leftover.path) from error
+    return removed
+
+
+def _directories_of_removed_runs(store: Store) -> Iterator[Leftover]:
+    """Directories of runs that the database does not know any more."""
+    run_ids = {row["id"] for row in store.rows("SELECT id FROM runs")}
+    for path in store.runs_dir.iterdir():
+        if path.name not in run_ids and _RUN.fullmatch(path.name) and path.is_dir():
+            names = {entry.name for entry in path.iterdir()}
+            if names and names <= _OF_A_RUN:
+                yield Leftover("directory of a removed run", path, size_of(path))
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes of a file or of all files in a directory; 0 for what another process removes."""
+    if path.is_dir():
+        return sum(size_of(Path(place, name)) for place, _, names in os.walk(path) for name in names)
+    try:
+        return path.lstat().st_size
+    except FileNotFoundError:
+        return 0

@@ -1,4 +1,4 @@
-"""The commands that judge passes, deploy them, make and read data, and serve others."""
+"""The commands that measure and deploy passes, and that make and read data."""
 
 from __future__ import annotations
 
@@ -12,23 +12,17 @@ from passagent.cli.groups import (
     BuildOptions,
     ExportOptions,
     ImportOptions,
-    McpOptions,
-    ModelsOptions,
-    ProfileOptions,
-    WorkerOptions,
 )
 from passagent.cli.parameters import argument, command
-from passagent.cli.run_verbs import Run, Task
+from passagent.cli.run_verbs import Run
 from passagent.errors import UsageError
 from passagent.options import (
     Against,
     BenchOptions,
     CollectOptions,
     Device,
-    EvalOptions,
     Json,
     OptimizeOptions,
-    OwnLibrary,
     RunsDir,
     SettingsOptions,
     Share,
@@ -39,18 +33,11 @@ commands = typer.Typer()
 tasks_app = typer.Typer(
     help="List, check, import, build and export tasks.", no_args_is_help=True, rich_markup_mode=None
 )
-library_app = typer.Typer(
-    help="List, show and verify passes found for earlier models.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
 commands.add_typer(tasks_app, name="tasks")
-commands.add_typer(library_app, name="library")
 
 Tasks = Annotated[
     list[str], argument("TASKS...", "Tasks, directories of tasks, quoted globs, sample lists, example:NAME.")
 ]
-PassDir = Annotated[str, argument("PASS_DIR", "The candidate.")]
 Factory = Annotated[
     str,
     argument(
@@ -69,15 +56,6 @@ NewDirectory = Annotated[str, Option("The directory to write; a new one.", metav
 # Judging
 
 
-@command(commands, "eval")
-def evaluate(task: Task, json: Json, **options: Unpack[EvalOptions]) -> None:
-    """Judge a pass directory on TASK. Is it correct, and how fast?
-
-    A pass that was measured before on this machine is answered from the store. Exit code 1 if it is not ok.
-    """
-    do.pass_commands.evaluate(task, options, json)
-
-
 @command(commands)
 def check(
     directory: Annotated[str, argument("DIR", "A directory that export or tasks build wrote.")],
@@ -90,27 +68,6 @@ def check(
 ) -> None:
     """Check what export or tasks build wrote. Against its record, evaluation tasks and its runs."""
     do.collecting.check(directory, list(against or ()), runs_dir or [], json)
-
-
-@command(commands)
-def plan(
-    pass_dir: PassDir,
-    task: Task,
-    device: Annotated[
-        str | None,
-        Option("cpu or cuda; no GPU is needed for either.", shown="cuda for Triton and CUDA C++, else cpu"),
-    ],
-    ir: Annotated[Literal["ttir"] | None, Option("Also print what each Triton kernel became.")],
-    json: Json,
-) -> None:
-    """Show what a pass does on TASK in each call. Allocations, launches with their arguments, bytes moved."""
-    do.pass_commands.plan(pass_dir, task, device, ir, json)
-
-
-@command(commands)
-def profile(pass_dir: PassDir, task: Task, json: Json, **options: Unpack[ProfileOptions]) -> None:
-    """Say what limits a pass on TASK. Speed of light, compilers' figures, a trace; --deep: GPU counters."""
-    do.pass_commands.profile(pass_dir, task, options, json)
 
 
 @command(commands)
@@ -212,37 +169,6 @@ def best(run: Run, json: Json, **options: Unpack[BestOptions]) -> None:
     do.delivering.best(run, options, json)
 
 
-@command(library_app, "list")
-def library_list(library: OwnLibrary, json: Json) -> None:
-    """List the passes that are kept, the fastest first."""
-    do.library_of_passes.list_passes(library, json)
-
-
-@command(library_app, "show")
-def library_show(
-    kept: Annotated[str, argument("HASH", "The beginning of a region's hash, as list shows it.")],
-    library: OwnLibrary,
-    json: Json,
-) -> None:
-    """Show a pass: where it comes from, how it was measured, its text."""
-    do.library_of_passes.show(kept, library, json)
-
-
-@command(library_app, "verify")
-def library_verify(
-    kept: Annotated[
-        list[str] | None,
-        argument("[HASH...]", "Beginnings of regions' hashes; without any, all of this device."),
-    ] = None,
-    *,
-    library: OwnLibrary,
-    device: Device,
-    json: Json,
-) -> None:
-    """Evaluate passes again. One that does not hold is used no more; exit code 1."""
-    do.library_of_passes.verify(kept or [], library, device or "cpu", json)
-
-
 # Data
 
 
@@ -341,36 +267,3 @@ def tasks_export(
     """Write tasks as environments of Harbor. Each has an instruction, an image and a test."""
     settings = options["settings"] or {}
     do.task_commands.export_harbor(tasks, harbor, device or "cpu", wheel, settings, json)
-
-
-# Serving
-
-
-@command(commands)
-def worker(
-    target: Annotated[
-        str | None,
-        argument(
-            "[ssh://HOST]",
-            "Start it on another machine, forwarded here.",
-            show_default=False,
-        ),
-    ] = None,
-    *,
-    json: Json,
-    **options: Unpack[WorkerOptions],
-) -> None:
-    """Evaluate for other machines. They name it by --pool http://HOST:PORT. SIGTERM lets it finish first."""
-    do.server_commands.offer(target, options, json)
-
-
-@command(commands)
-def mcp(**options: Unpack[McpOptions]) -> None:
-    """Serve the evaluator to coding agents. Over the Model Context Protocol on stdin and stdout."""
-    do.server_commands.serve_mcp(options)
-
-
-@command(commands)
-def models(json: Json, **options: Unpack[ModelsOptions]) -> None:
-    """List models with their addresses, keys and prices. Exit code 1 if one fails --check."""
-    do.model_check.models(options, json)

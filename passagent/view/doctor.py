@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
-from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 from passagent.config import Config
 from passagent.evaluator.hardware.health import orphaned_workers
-from passagent.search.migration import why_none
-from passagent.search.policies import policy_of
 from passagent.search.run_files import devices_of
 from passagent.search.setup import stored_config
-from passagent.store import Store, bests, confirmations, evaluations, nodes, runs, sessions
+from passagent.store import Store, confirmations, nodes, sessions
 from passagent.store.runs import Run
-from passagent.view.text import clock, counted, number, percent, printable, table
+from passagent.view.text import counted, percent, printable, table
 
-MAX_REPEATS = 0.3
-"""Share of nodes that may be equal to an earlier one."""
 MAX_FLATTERY = 0.02
 """The finalists' first measurement may be above the second by this share."""
-MAX_IDLE = 0.1
-"""Share of the time searched that a device may be without an evaluation."""
 MAX_ERRORS = 0.1
 """Share of requests to models that may fail."""
 
@@ -42,8 +34,7 @@ class Finding(NamedTuple):
 def examine(store: Store, run: Run) -> list[Finding]:
     """Make all checks of the run."""
     config = stored_config(run)
-    checks = [check for check in _CHECKS if not run.is_served or check not in _OF_SEARCHES]
-    return [check(store, run, config) for check in checks]
+    return [check(store, run, config) for check in _CHECKS]
 
 
 def findings_text(run: Run, findings: list[Finding]) -> str:
@@ -56,115 +47,6 @@ def findings_text(run: Run, findings: list[Finding]) -> str:
             rows.append(["", "", f"-> {finding.advice.replace('RUN', run.id)}"])
     lines += table(["", "", ""], rows, indent="", wrap=[""]).splitlines()[1:]
     return "\n".join(lines)
-
-
-def _islands(store: Store, run: Run, config: Config) -> Finding:
-    """Check that every island had its share of the episodes."""
-    islands = runs.islands(store, run.id)
-    done = [island.episodes for island in islands]
-    figures = {"episodes": done, "best_as": [island.best_as for island in islands]}
-    if len(done) == 1:
-        return Finding("islands", f"one island, {done[0]} episodes", figures)
-    text = f"{len(done)} islands, {min(done)} to {max(done)} episodes each"
-    if min(done) == 0 and max(done) > 1:
-        advice = "an island finished no episode: passagent status RUN --follow says why"
-        return Finding("islands", text, figures, "fail", advice)
-    if max(done) - min(done) > max(1, 0.25 * max(done)):
-        advice = "an island is much slower: look at its model's latency (passagent show RUN)"
-        return Finding("islands", text, figures, "warn", advice)
-    return Finding("islands", text, figures)
-
-
-def _migrations(store: Store, run: Run, config: Config) -> Finding:
-    """Check that elites moved, and helped; or say why none did."""
-    moved = bests.list_migrations(store, run.id)
-    rows = store.rows(
-        "SELECT gain FROM episodes WHERE run_id = :run AND migrated AND state = 'done'", {"run": run.id}
-    )
-    helped = sum((row["gain"] or 0) > 0 for row in rows)
-    islands = runs.islands(store, run.id)
-    best = max((island.best_as for island in islands if island.best_as is not None), default=None)
-    stuck = [
-        island.island
-        for island in islands
-        if policy_of(config.search).scope == "islands"
-        and island.stagnant > config.search.stagnation + 1
-        and best is not None
-        and (island.best_as or 0.0) < best
-        and not any(migration.to_island == island.island for migration in moved)
-    ]
-    figures = {"migrations": len(moved), "helped": helped, "stuck_islands": stuck}
-    if stuck:
-        text = f"{len(moved)}; island {', '.join(map(str, stuck))} stagnates behind the others without one"
-        return Finding("migrations", text, figures, "warn", "lower search.stagnation, or look at the policy")
-    if not moved:
-        return Finding("migrations", why_none(store, run, config.search), figures)
-    text = f"{len(moved)}, and {helped} of the {len(rows)} episodes from a migrant gained over it"
-    return Finding("migrations", text, figures)
-
-
-def _hints(store: Store, run: Run, config: Config) -> Finding:
-    """Check that hints were shown."""
-    [figures] = store.rows(
-        "SELECT (SELECT count(*) FROM episodes WHERE run_id = :run AND model IS NOT NULL) AS episodes, "
-        "count(DISTINCT episode_id) AS with_hints, count(DISTINCT hint_id) AS hints "
-        "FROM hint_uses WHERE run_id = :run AND is_shown",
-        {"run": run.id},
-    )
-    if not config.agent.hints:
-        return Finding("hints", "turned off (agent.hints is 0)", figures)
-    if figures["episodes"] and not figures["hints"]:
-        text = f"none was shown in {figures['episodes']} episodes"
-        return Finding("hints", text, figures, "fail", "see whether knowledge/hints.yaml fits the task")
-    text = "{hints} different ones in {with_hints} of {episodes} episodes".format(**figures)
-    return Finding("hints", text, figures)
-
-
-def _duplicates(store: Store, run: Run, config: Config) -> Finding:
-    """Check that equal candidates were avoided, and that none was evaluated twice under equal conditions."""
-    [counts] = store.rows(
-        "SELECT count(*) AS nodes, count(*) - count(DISTINCT canonical_key) AS equal, "
-        "count(DISTINCT candidate_key) - count(DISTINCT canonical_key) AS rewritten FROM nodes "
-        "WHERE run_id = :run",
-        {"run": run.id},
-    )
-    again = _evaluated_again(store, run.id)
-    share = counts["equal"] / counts["nodes"] if counts["nodes"] else 0.0
-    figures = counts | {"evaluated_again": again, "share": share}
-    text = f"{counts['equal']} of {counts['nodes']} nodes are equal to an earlier one ({share:.0%}), "
-    if counts["rewritten"]:
-        text += f"{counts['rewritten']} of them but for comments and formatting, "
-    if not config.search.reuse:
-        return Finding("duplicates", f"{text}evaluated anew (search.reuse is off)", figures)
-    if again:
-        text += f"{again} candidates were evaluated more than once under the same conditions"
-        return Finding("duplicates", text, figures, "fail", "evaluations were wasted: report this")
-    text += "none was evaluated twice"
-    if counts["nodes"] >= 10 and share > MAX_REPEATS:
-        advice = "the model repeats itself: raise its temperature, or take another policy or more roles"
-        return Finding("duplicates", text, figures, "warn", advice)
-    return Finding("duplicates", text, figures)
-
-
-def _evaluated_again(store: Store, run_id: str) -> int:
-    """Count the programs with more than one evaluation under the same conditions; a validator's are apart."""
-    rows = store.rows(
-        "WITH twice AS (SELECT canonical_key FROM nodes WHERE run_id = :run AND evaluation_id IS NOT NULL "
-        "  GROUP BY canonical_key HAVING count(DISTINCT evaluation_id) > 1) "
-        "SELECT DISTINCT evaluations.id, nodes.canonical_key, evaluator_version || environment AS conditions "
-        "FROM nodes JOIN twice ON twice.canonical_key = nodes.canonical_key "
-        "AND substr(nodes.canonical_key, 1, 16) = substr(twice.canonical_key, 1, 16) "
-        "JOIN evaluations ON evaluations.id = nodes.evaluation_id "
-        "JOIN conditions ON conditions.id = conditions_id "
-        "WHERE nodes.run_id = :run AND evaluations.status != 'infrastructure'",
-        {"run": run_id},
-    )
-    times = Counter(
-        (row["canonical_key"], row["conditions"])
-        for row in rows
-        if evaluations.get_evaluation(store, row["id"], samples=False).get("validator") is None
-    )
-    return sum(count > 1 for count in times.values())
 
 
 _ADVICE = {
@@ -255,50 +137,6 @@ def _models(store: Store, run: Run, config: Config) -> Finding:
     return Finding("models", text, figures, verdict if counts["replies"] else "fail", advice)
 
 
-def _device(store: Store, run: Run, config: Config) -> Finding:
-    """Check that the device was busy. An evaluation was under way for its `seconds` before it was stored."""
-    names = store.rows(
-        "SELECT DISTINCT coalesce(json_extract(sessions.config, '$.evaluator.device'), device) AS name "
-        "FROM runs LEFT JOIN sessions ON run_id = runs.id WHERE runs.id = :run",
-        {"run": run.id},
-    )
-    devices = sorted({device for row in names for device in row["name"].split(",")})
-    rows = store.rows(
-        "SELECT created_at, seconds FROM evaluations WHERE created_at >= :begun AND id IN ("
-        "  SELECT evaluation_id FROM nodes WHERE run_id = :run "
-        "  UNION SELECT evaluation_id FROM confirmations WHERE run_id = :run)",
-        {"run": run.id, "begun": run.created_at},
-    )
-    total_s = sum(row["seconds"] for row in rows)
-    busy_s, mean_s = _covered_s(rows) if len(devices) == 1 else total_s, total_s / max(1, len(rows))
-    available_s = run.elapsed_s * len(devices)
-    idle = 1 - min(1.0, busy_s / available_s) if available_s > 0 else None
-    figures = {"devices": devices, "evaluations": len(rows), "busy_s": busy_s, "mean_s": mean_s}
-    figures |= {"elapsed_s": run.elapsed_s, "idle": idle}
-    if idle is None:
-        return Finding("device", "nothing was searched yet", figures)
-    text = (
-        f"no evaluation under way for {idle:.0%} of {clock(run.elapsed_s)} searched "
-        f"({len(rows)} evaluations, {number(mean_s, 1)} s each)"
-    )
-    if any(name.endswith(":all") for name in devices):
-        return Finding("device", f"{text}, all devices together", figures)
-    if idle > MAX_IDLE:
-        advice = "more islands (search.islands) keep it busy while models think"
-        return Finding("device", text, figures, "warn", advice)
-    return Finding("device", text, figures)
-
-
-def _covered_s(rows: list[dict[str, Any]]) -> float:
-    """Return the time in which at least one of the evaluations was under way, s."""
-    ends = [datetime.fromisoformat(row["created_at"]).timestamp() for row in rows]
-    covered, until = 0.0, float("-inf")
-    for begin, end in sorted((end - row["seconds"], end) for end, row in zip(ends, rows, strict=True)):
-        covered += max(0.0, end - max(begin, until))
-        until = max(until, end)
-    return covered
-
-
 def _devices(store: Store, run: Run, config: Config) -> Finding:
     """Check that every device that a process last had is fit."""
     devices = devices_of(store.runs_dir / run.id)
@@ -348,34 +186,4 @@ def _left_behind(store: Store, run: Run, config: Config) -> Finding:
     return Finding("left behind", text, {"orphans": orphans}, "warn" if orphans else "ok", advice)
 
 
-def _files(store: Store, run: Run, config: Config) -> Finding:
-    """Check that the candidates' files are all there."""
-    rows = store.rows(
-        "SELECT DISTINCT candidate_key FROM nodes WHERE run_id = :run "
-        "AND NOT EXISTS (SELECT 1 FROM files WHERE key = candidate_key)",
-        {"run": run.id},
-    )
-    figures = {"missing": [row["candidate_key"] for row in rows]}
-    if rows:
-        text = f"{len(rows)} candidates' files are gone from {store.runs_dir}"
-        return Finding("files", text, figures, "fail", "restore the database from a backup")
-    return Finding("files", "every candidate's files are there", figures)
-
-
-Check = Callable[[Store, Run, Config], Finding]
-_OF_SEARCHES: tuple[Check, ...] = (_hints, _finalists, _models, _device)
-"""Runs of MCP clients do not have these: their models are not asked here, and think as long as they like."""
-_CHECKS: tuple[Check, ...] = (
-    _islands,
-    _migrations,
-    _hints,
-    _duplicates,
-    _candidates,
-    _finalists,
-    _models,
-    _device,
-    _devices,
-    _processes,
-    _left_behind,
-    _files,
-)
+_CHECKS = (_candidates, _finalists, _models, _devices, _processes, _left_behind)

@@ -6,7 +6,7 @@ A Run reads the store each time that it is asked, so that it follows a live run.
 from __future__ import annotations
 
 import functools
-import io
+import html
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,46 +25,20 @@ if TYPE_CHECKING:
     from passagent.plan.model import Recording
 
 
-_HTML = "<pre style=\"font-family:Menlo,'DejaVu Sans Mono',consolas,monospace\">{code}</pre>"
-
-
 class Shown:
     """An object that a notebook shows as its text, in a fixed-width font."""
 
     __slots__ = ()
 
     def _repr_html_(self) -> str:
-        return str(_recorded(str(self)).export_html(inline_styles=True, code_format=_HTML))
+        return f'<pre style="font-family:monospace">{html.escape(str(self))}</pre>'
 
 
 class Table(str, Shown):
-    """Aligned text. It prints as text; a notebook shows it in a fixed-width font."""
+    """Aligned or indented text. It prints as text; a notebook shows it in a fixed-width font."""
 
     __slots__ = ()
     __repr__ = str.__str__
-
-
-class Tree(str):
-    """Indented text. It prints as text; a notebook shows it as SVG."""
-
-    __slots__ = ()
-    __repr__ = str.__str__
-
-    def _repr_svg_(self) -> str:
-        return str(_recorded(self).export_svg(title="passagent"))
-
-
-def _recorded(text: str) -> Any:
-    """Return a console that has recorded the text, to export it; what it holds of HTML is escaped."""
-    from rich.console import Console
-    from rich.text import Text
-
-    wide = max((len(line) for line in text.split("\n")), default=0) + 1
-    console = Console(
-        record=True, file=io.StringIO(), width=max(wide, 20), highlight=False, force_jupyter=False
-    )
-    console.print(Text(text), soft_wrap=True)
-    return console
 
 
 def data_frame(rows: Iterable[dict[str, Any]], columns: Iterable[str]) -> pandas.DataFrame:
@@ -205,12 +179,10 @@ class Run(Shown):
     @property
     def data(self) -> dict[str, Any]:
         """Everything about the run as plain data, as `passagent show --json` prints it."""
-        from passagent.search.setup import stored_config
         from passagent.view.run_summary import run_data
 
         with Store.open(self.runs_dir, create=False) as store:
-            run = runs.get_run(store, self.id)
-            return run_data(store, run, stored_config(run))
+            return run_data(store, runs.get_run(store, self.id))
 
     @property
     def state(self) -> str:
@@ -232,20 +204,18 @@ class Run(Shown):
         with Store.open(self.runs_dir, create=False) as store:
             return Nodes(Node.of(store, node, node.as_score) for node in nodes.of_run(store, self.id))
 
-    def tree(self) -> Tree:
-        """Parents above their children; `*` marks the best. A notebook shows it as SVG."""
+    def tree(self) -> Table:
+        """Parents above their children; `*` marks the best."""
         from passagent.view.tree import run_tree
 
         with Store.open(self.runs_dir, create=False) as store:
-            return Tree(run_tree(store, self.id))
+            return Table(run_tree(store, self.id))
 
     def __str__(self) -> str:
-        from passagent.search.setup import stored_config
-        from passagent.view.run_summary import run_text
+        from passagent.view.run_summary import run_data, run_text
 
         with Store.open(self.runs_dir, create=False) as store:
-            run = runs.get_run(store, self.id)
-            return run_text(store, run, stored_config(run))
+            return run_text(store, run_data(store, runs.get_run(store, self.id)))
 
 
 @dataclass(frozen=True)

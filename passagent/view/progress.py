@@ -15,7 +15,7 @@ from passagent.store import Store, runs
 from passagent.store.runs import SEEDS, Run
 from passagent.system.faults import os_fault
 from passagent.view.event_lines import PROGRESS, event_line
-from passagent.view.status import live_data, status_text
+from passagent.view.run_summary import status_data, status_text
 from passagent.view.text import clock, console, number, thousands, width
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class SearchProgress(Screen):
     def _look(self, run: Run) -> None:
         """Keep the status for the terminal, which another thread draws."""
         if self.is_terminal:
-            self._status = status_text(self.store, live_data(self.store, run))
+            self._status = status_text(self.store, status_data(self.store, run))
 
     def render(self) -> RenderableType:
         """Return the status as it was at the last event, and the time since the search began."""

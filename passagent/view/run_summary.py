@@ -1,17 +1,20 @@
-"""The summary of a run: as plain data for `--json`, and as text for people."""
+"""A run: what it is, how it is doing and what came of it, as data for `--json` and as text for people."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from passagent.agent.prompt import short_note
-from passagent.config import Config
 from passagent.evaluator.result import Evaluation
 from passagent.search.comparison import confirmed_evaluation, standing
 from passagent.search.finalists import rounds_of
 from passagent.search.migration import why_none
+from passagent.search.run_files import are_worth_a_line, devices_of
+from passagent.search.setup import stored_config
 from passagent.store import Store, bests, confirmations, ledger, nodes, runs, sessions
 from passagent.store.ledger import Spent
 from passagent.store.nodes import Node
@@ -19,7 +22,7 @@ from passagent.store.runs import SEEDS, Run
 from passagent.store.seeds import author_of, seed_origins
 from passagent.store.sessions import resume_command, runs_dir_flag
 from passagent.view.evaluation import graph_table
-from passagent.view.text import TableData, clock, number, table, thousands
+from passagent.view.text import TableData, clock, interval, number, table, thousands
 
 _GRAPH_FIELDS = {
     "name",
@@ -34,62 +37,113 @@ _GRAPH_FIELDS = {
 }
 
 
-def run_facts(
-    store: Store, run: Run, counts: dict[int, dict[str, int]] | None, exported: Path | None = None
-) -> dict[str, Any]:
-    """Return what `show` and `status` say of a run, as plain data.
-
-    counts: of its nodes by island and status, None to leave them out; exported: see run_data.
-    """
+def status_data(store: Store, run: Run) -> dict[str, Any]:
+    """Return the run as it is now, as plain data."""
+    settings, counts = json.loads(run.config), nodes.counts(store, run.id)
     islands, best = runs.islands(store, run.id), confirmations.winner(store, run.id)
+    is_driven, driver = sessions.is_driven(store, run.id), sessions.driver(store, run.id)
+    state = shown_state(store, run)
+    # a process notes now and then how long it has searched, and nothing at first
+    paced_s = run.elapsed_s if not is_driven or run.elapsed_s >= sessions.SAVE_S else 0.0
+    # each command has the whole time: it is known of the first one only
+    max_time_s = settings["search"]["max_time_s"] if len(sessions.of_run(store, run.id)) < 2 else None
+    episodes = sum(island.episodes for island in islands)
+    used: dict[str, tuple[float, float | None]] = {
+        "episodes": (episodes, run.limit),
+        "evaluations": (run.evaluations, settings["search"]["max_evaluations"]),
+        "tokens": (run.tokens, settings["search"]["max_tokens"]),
+        "cost_usd": (run.cost, settings["search"]["max_cost"]),
+        "seconds": (run.elapsed_s, max_time_s),
+    }
+    fields = ("island", "role", "episodes", "best_node", "best_as", "nodes", "stagnant")
     return {
         "run": run.id,
         "task": run.task,
         "model": run.model,
         "device": run.device,
-        "state": shown_state(store, run),
+        "state": state,
         "reason": run.stop_reason,
-        "episodes": sum(island.episodes for island in islands),
-        "best": best_data(store, best, exported) if best else None,
+        "episodes": episodes,
+        "best": best_data(store, best) if best else None,
         "islands": [
-            {
-                "island": island.island,
-                "role": island.role,
-                "episodes": island.episodes,
-                "best_node": island.best_node,
-                "best_as": island.best_as,
-                "nodes": island.nodes,
-                "stagnant": island.stagnant,
-            }
-            | ({} if counts is None else {"statuses": counts.get(island.island, {})})
+            {name: getattr(island, name) for name in fields} | {"statuses": counts.get(island.island, {})}
             for island in islands
         ],
+        "seeds": counts.get(SEEDS, {}),
+        "wanted": run.wanted,
+        "is_driven": is_driven,
+        "process": driver._asdict() if driver else None,
+        "devices": devices_of(store.runs_dir / run.id) if is_driven else [],
+        "under_way": _under_way(store, run.id, state),
+        "max_steps": settings["agent"]["max_steps"],
+        "budget": {name: {"used": now, "limit": limit} for name, (now, limit) in used.items()},
+        "per_hour": {
+            name: now * 3600 / paced_s if paced_s > 0 else None
+            for name, (now, _) in used.items()
+            if name != "seconds"
+        },
+        "eta_s": _eta_s(used, paced_s) if is_driven else None,
     }
 
 
-def run_data(store: Store, run: Run, config: Config, exported: Path | None = None) -> dict[str, Any]:
-    """Return the run as one JSON object; `exported`: where the best pass was written."""
-    since, counts = confirmations.found_since(store, run.id), nodes.counts(store, run.id)
+def run_data(store: Store, run: Run, exported: Path | None = None) -> dict[str, Any]:
+    """Return all of the run as one JSON object; `exported`: where the best pass was written."""
+    data, since = status_data(store, run), confirmations.found_since(store, run.id)
     moved = bests.list_migrations(store, run.id)
-    return run_facts(store, run, counts, exported) | {
+    if data["best"]:
+        data["best"]["path"] = str(exported) if exported else None
+    return data | {
         "task_path": run.task_path,
         "seed": run.seed,
         "iters": run.limit,
-        "nodes": sum(sum(of_status.values()) for of_status in counts.values()),
+        "nodes": sum(sum(of.values()) for of in nodes.counts(store, run.id).values()),
         "evaluations": run.evaluations,
         "tokens": {"input": run.input_tokens, "output": run.output_tokens},
         "spending": spending_data(store, run.id),
         "elapsed_s": round(run.elapsed_s, 3),
         "finalists": finalists_data(store, run),
         "found_since": {"node": since.id, "as_score": since.as_score} if since else None,
-        "seeds": counts.get(SEEDS, {}),
         "seeds_from": seed_origins(store, run.id),
         "migrations": [
             {"node": m.node_id, "from": m.from_island, "to": m.to_island, "reason": m.reason} for m in moved
         ],
-        "no_migration": None if moved else why_none(store, run, config.search),
+        "no_migration": None if moved else why_none(store, run, stored_config(run).search),
         "runs_dir": str(store.runs_dir),
     }
+
+
+def _under_way(store: Store, run_id: str, state: str) -> list[dict[str, Any]]:
+    """Return the episodes that have not ended, by island; those that a dead process left, too.
+
+    `asked_at`: when the model call under way was sent. `evaluating`: the node that is being evaluated.
+    """
+    rows = store.rows(
+        "SELECT number AS episode, island, model, parent_id AS parent, steps, created_at AS begun_at, "
+        "(SELECT count(*) FROM nodes WHERE episode_id = episodes.id) AS nodes, "
+        "(SELECT max(started_at) FROM calls WHERE episode_id = episodes.id AND state = 'started') "
+        "AS asked_at, "
+        "(SELECT max(id) FROM nodes WHERE episode_id = episodes.id AND state != 'done') AS evaluating, "
+        "(SELECT max(created_at) FROM nodes WHERE episode_id = episodes.id AND state != 'done') "
+        "AS evaluating_since "
+        # + : by the index of the few that run
+        "FROM episodes WHERE run_id = :run AND state = 'running' ORDER BY +island, +number",
+        {"run": run_id},
+    )
+    for row in rows:
+        waits_for = "evaluating" if row["evaluating"] is not None else "waiting"
+        row["doing"] = "at rest" if state != "running" else "thinking" if row["asked_at"] else waits_for
+    return rows
+
+
+def _eta_s(used: dict[str, tuple[float, float | None]], elapsed_s: float) -> float | None:
+    """Return the time until the first limit is reached, s; None before the first episode's end."""
+    if not used["episodes"][0] or elapsed_s <= 0:
+        return None
+    return min(
+        max(0.0, limit - now) * elapsed_s / now
+        for now, limit in used.values()
+        if limit is not None and now > 0
+    )
 
 
 def spending_data(store: Store, run_id: str) -> dict[str, Any]:
@@ -183,7 +237,7 @@ def _with_interval(word: str, node_id: int, score: dict[str, float]) -> str:
     )
 
 
-def best_data(store: Store, node: Node, exported: Path | None) -> dict[str, Any]:
+def best_data(store: Store, node: Node) -> dict[str, Any]:
     """The best node as plain data."""
     evaluation = confirmed_evaluation(store, node)
     return {
@@ -194,7 +248,6 @@ def best_data(store: Store, node: Node, exported: Path | None) -> dict[str, Any]
         "confirmed": node.id in confirmations.scores(confirmations.last_series(store, node.run_id)),
         "gmean_speedup": evaluation.gmean_speedup,
         "note": short_note(node.note),
-        "path": str(exported) if exported else None,
         "graphs": [graph.model_dump(mode="json", include=_GRAPH_FIELDS) for graph in evaluation.graphs],
     }
 
@@ -204,75 +257,112 @@ def shown_state(store: Store, run: Run) -> str:
     return "interrupted" if run.state == "running" and not sessions.is_driven(store, run.id) else run.state
 
 
-def run_text(store: Store, run: Run, config: Config, exported: Path | None = None) -> str:
-    """The final summary of a run."""
-    data = run_data(store, run, config, exported)
-    flag = runs_dir_flag(store)
-    of = "" if run.limit is None else f"/{run.limit}"
+def run_text(store: Store, data: dict[str, Any]) -> str:
+    """Sum up all of a run (`run_data`) for people."""
+    flag, best = runs_dir_flag(store), data["best"]
+    of = "" if data["iters"] is None else f"/{data['iters']}"
     parts = [
-        f"run {run.id} {data['state']}: {run.stop_reason or 'not ended'} "
-        f"({data['episodes']}{of} episodes, {data['nodes']} nodes, {run.evaluations} evaluations, "
-        f"{thousands(run.tokens)} tokens, {clock(run.elapsed_s)})"
+        f"run {data['run']} {data['state']}: {data['reason'] or 'not ended'} "
+        f"({data['episodes']}{of} episodes, {data['nodes']} nodes, {data['evaluations']} evaluations, "
+        f"{thousands(sum(data['tokens'].values()))} tokens, {clock(data['elapsed_s'])})",
+        _best_text(data),
     ]
-    best = confirmations.winner(store, run.id)
-    if best is None:
-        parts.append("best pass: none; no candidate was correct on every graph")
-    else:
-        note = f": {data['best']['note']}" if data["best"]["note"] else ""
-        parts.append(
-            f"best pass: node {best.id}, {data['best']['from']}, AS {number(data['best']['as_score'], 4)}"
-            f"{', measured again' if data['best']['confirmed'] else ''}, "
-            f"correct on every graph{note}"
-        )
-        parts.append(finalists_text(data["finalists"]))
-        parts.append(found_since_text(store, run.id))
-        parts.append(str(graph_table(confirmed_evaluation(store, best))))
-        if data["best"]["path"]:
-            parts.append(f"its files: {data['best']['path']}")
-    rows = [
-        [
-            str(island["island"]),
-            island["role"],
-            str(island["episodes"]),
-            number(island["best_as"]),
-            statuses_text(island["statuses"]) or "none",
-        ]
-        for island in data["islands"]
-    ]
-    header = [">island", "role", ">episodes", ">best AS", "nodes"]
-    parts.append(table(header, rows, wrap=["nodes"]))
+    if best is not None:
+        parts += [finalists_text(data["finalists"]), found_since_text(store, data["run"])]
+        parts.append(str(graph_table(confirmed_evaluation(store, nodes.get_node(store, best["node"])))))
+        parts.append(f"its files: {best['path']}" if best["path"] else "")
+    parts.append(_island_table(data))
     if data["seeds"]:
         parts.append(f"seeds: {statuses_text(data['seeds'])} ({'; '.join(data['seeds_from'])})")
-    parts.append(str(spending_table(ledger.spent(store, run.id))))
+    parts.append(str(spending_table(ledger.spent(store, data["run"]))))
     parts += [f"migration of node {m['node']} to island {m['to']}: {m['reason']}" for m in data["migrations"]]
-    if data["no_migration"]:
-        parts.append(data["no_migration"])
-    parts.append(f"the tree: passagent show {run.id}{flag}")
+    parts.append(data["no_migration"] or "")
+    parts.append(f"the tree: passagent show {data['run']}{flag}")
     if best is not None:
-        parts.append(f"export:   passagent best {run.id}{flag} --out pass_dir")
-    parts.append(f"go on:    {resume_command(store, run.id)}{_wider(data, config)}")
+        parts.append(f"export:   passagent best {data['run']}{flag} --out pass_dir")
+    # what a finished run needs to go on: more episodes; else another one of its limits changed
+    more = data["state"] == "finished" and data["iters"] is not None and data["episodes"] >= data["iters"]
+    wider = f" --iters {data['iters'] * 2}" if more else ""
+    parts.append(f"go on:    {resume_command(store, data['run'])}{wider}")
     return "\n".join(part for part in parts if part)
 
 
-_LIMITS = {
-    "target_as": "--target-as",
-    "max_evaluations": "--max-evals",
-    "max_tokens": "--max-tokens",
-    "max_cost": "--max-cost",
-    "max_stagnation": "--max-stagnation",
-    "until": "--until",
-    "until_sol": "--set search.until_sol",
-}
+def status_text(store: Store, data: dict[str, Any]) -> str:
+    """Write how a run is doing (`status_data`) for people."""
+    name, process = data["run"], data["process"]
+    who = f"process {process['pid']} on {process['host']}" if process else "a process begins"
+    who = who if data["is_driven"] else "no process works on it"
+    reason = f" ({data['reason']})" if data["reason"] else ""
+    is_asked = data["is_driven"] and data["wanted"] != "run"
+    wanted_text = f", asked to {data['wanted'].replace('_', ' ')}" if is_asked else ""
+    head = f"run {name}: {data['task']}, {data['model']}, {data['device']}"
+    parts = [f"{head}: {data['state']}{reason}{wanted_text}; {who}", _best_text(data)]
+    parts.append(found_since_text(store, name) if data["best"] else "")
+    parts.append("used: " + ", ".join(used_text(key, of) for key, of in data["budget"].items()))
+    rates = [used_text(key, {"used": of, "limit": None}) for key, of in data["per_hour"].items() if of]
+    parts.append(f"per hour: {', '.join(rates)}" if rates else "")
+    parts.append("" if data["eta_s"] is None else f"at this pace it ends in {clock(data['eta_s'])}")
+    parts.append(_island_table(data))
+    if are_worth_a_line(devices := data["devices"]):
+        names = ("device", "model", "state", "busy", "evaluations", "faults")
+        rows = [[f"{of[key]:.0%}" if key == "busy" else str(of[key]) for key in names] for of in devices]
+        parts.append(table([*names[:3], *(f">{key}" for key in names[3:])], rows, drop=["model"]))
+        versions = {json.dumps(device["versions"]) for device in devices if "versions" in device}
+        for of_host in map(json.loads, sorted(versions)):
+            named = (f"{key} {version}" for key, version in of_host.items() if key != "evaluator")
+            parts.append(f"on each: {', '.join(named)}")
+    parts.append("" if data["is_driven"] else f"go on: {resume_command(store, name)}")
+    return "\n".join(part for part in parts if part)
 
 
-def _wider(data: dict[str, Any], config: Config) -> str:
-    """Say what a finished run needs to go on: more episodes, or another one of its limits changed."""
-    if data["state"] != "finished":
-        return ""
-    if data["episodes"] >= data["iters"]:
-        return f" --iters {data['iters'] * 2}"
-    flags = [flag for key, flag in _LIMITS.items() if getattr(config.search, key) is not None]
-    return f" with a wider limit ({', '.join(flags)})" if flags else ""  # each command has --max-time anew
+def _best_text(data: dict[str, Any]) -> str:
+    best = data["best"]
+    if best is None:
+        return "best pass: none; no candidate was correct on every graph"
+    score = interval(best["as_score"], best["as_low"], best["as_high"], 4)
+    again, note = ", measured again" if best["confirmed"] else "", f": {best['note']}" if best["note"] else ""
+    return f"best pass: node {best['node']}, {best['from']}, AS {score}{again}, correct on every graph{note}"
+
+
+def used_text(name: str, budget: dict[str, Any]) -> str:
+    """`3 of 12 episodes`, `1.2k tokens`, `0:32 of 10:00 searched`."""
+
+    def show(value: float) -> str:
+        if name == "cost_usd":
+            return f"${value:.4f}"
+        if name == "seconds":
+            return clock(value)
+        return thousands(int(value))
+
+    noun = {"cost_usd": "", "seconds": " searched"}.get(name, f" {name}")
+    limit = "" if budget["limit"] is None else f" of {show(budget['limit'])}"
+    return f"{show(budget['used'])}{limit}{noun}"
+
+
+def _island_table(data: dict[str, Any]) -> str:
+    """A line for each island, with the episodes under way, if there are any."""
+    under_way = {episode["island"]: episode for episode in data["under_way"]}
+    header = [">island", "role", ">episodes", ">best AS", "nodes"]
+    header[4:4] = [">episode", ">step", "doing"] if under_way else []
+    rows = []
+    for island in data["islands"]:
+        row = [str(island["island"]), island["role"], str(island["episodes"]), number(island["best_as"])]
+        if episode := under_way.get(island["island"]):
+            step = f"{episode['steps'] + 1}/{data['max_steps']}"
+            row += [str(episode["episode"]), step, _doing_text(episode)]
+        elif under_way:
+            row += ["-", "-", "-"]
+        rows.append([*row, statuses_text(island["statuses"]) or "none"])
+    return table(header, rows, drop=["step", "episode", "role"] if under_way else [], wrap=["doing", "nodes"])
+
+
+def _doing_text(episode: dict[str, Any]) -> str:
+    """`thinking 0:12`, `evaluating node 7 0:03`."""
+    doing = str(episode["doing"])
+    since = {"thinking": episode["asked_at"], "evaluating": episode["evaluating_since"]}.get(doing)
+    what = f" node {episode['evaluating']}" if doing == "evaluating" else ""
+    age_s = (datetime.now(UTC) - datetime.fromisoformat(since)).total_seconds() if since else 0.0
+    return f"{doing}{what}{f' {clock(max(0.0, age_s))}' if since else ''}"
 
 
 def maker_text(store: Store, node: Node) -> str:

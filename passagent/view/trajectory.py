@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rich.console import Console
@@ -130,12 +130,6 @@ def plain(text: str, style: str = "") -> Text:
     return Text(printable(text), style)
 
 
-_LISTS = ("messages", "prompt", "completion", "chosen", "rejected", "conversations", "steps")
-"""Where the formats have their messages."""
-_ROLES = ("role", "from", "source")
-_TEXTS = ("content", "value", "message")
-
-
 def summary_text(out: str, summary: Summary) -> str:
     """Sum up what an export wrote."""
     files = ", ".join(f"{name} ({rows})" for name, rows in sorted(summary.files.items()))
@@ -196,22 +190,24 @@ def _figures(group: list[dict[str, Any]]) -> list[str]:
 
 
 def print_row(origin: dict[str, Any], row: dict[str, Any], console: Console) -> None:
-    """Print where the row comes from, and its messages; long texts are cut, `--json` has them whole."""
+    """Print where the row comes from, and all that it holds; long texts are cut, `--json` has them whole."""
     score = number(origin["as_score"], 4)
     console.print(
         plain(f"{origin['id']}: {origin['task']}, {origin['model']}, {origin['device']}, AS {score}")
     )
     console.print(plain(f"{origin['file']}:{origin['line']}, {origin['tokens']} tokens"))
-    for name in _LISTS:
-        messages = row.get(name)
-        for place, entry in enumerate(messages if isinstance(messages, list) else [], 1):
-            message = entry.get("message", entry) if name == "messages" else entry
-            role = next((str(message[key]) for key in _ROLES if key in message), "?")
-            trained = "" if message.get("weight", message.get("train", 1)) else ", not trained"
-            _rule(console, f"{name} {place}: {role}{trained}")
-            if thought := message.get("reasoning_content"):
-                _cut_text(console, f"(thinks) {thought}", MAX_LINES, "dim")
-            text = next((message[key] for key in _TEXTS if isinstance(message.get(key), str)), "")
-            _cut_text(console, text, HEAD if role in ("system", "user") else MAX_LINES)
-            for call in message.get("tool_calls") or []:
-                console.print(plain("-> " + json.dumps(call, ensure_ascii=False)))
+    for path, value in _leaves(row, ""):
+        if isinstance(value, str) and ("\n" in value or len(value) > 80):
+            _rule(console, path)
+            _cut_text(console, value, MAX_LINES)
+        else:
+            console.print(plain(f"{path}: {json.dumps(value, ensure_ascii=False)}"))
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield what the row holds, each with where it is, such as `messages.0.content`."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    if not pairs:
+        yield path, value
+    for key, item in pairs:
+        yield from _leaves(item, f"{path}.{key}" if path else str(key))

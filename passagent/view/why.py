@@ -19,8 +19,6 @@ from passagent.store.sessions import runs_dir_flag
 from passagent.view.run_summary import score_data
 from passagent.view.text import are_separate, counted, interval, number, percent, printable
 
-_LONGEST = 100_000
-"""Ancestors of a node at most."""
 _COLOURS = {"ok": "green", "wrong_result": "yellow", "mismatch": "yellow", "refused": "red"}
 
 
@@ -50,7 +48,7 @@ def why_data(store: Store, node: Node) -> dict[str, Any]:
 
 def lineage(store: Store, node: Node) -> list[Node]:
     """Return the node and all its ancestors, the eldest first."""
-    return [*reversed(ancestors(store, node.id, _LONGEST)), node]
+    return [*reversed(ancestors(store, node.id, 100_000)), node]
 
 
 def _chain(store: Store, run: Run, node: Node) -> list[dict[str, Any]]:
@@ -61,15 +59,13 @@ def _chain(store: Store, run: Run, node: Node) -> list[dict[str, Any]]:
     if origin is not None:
         chain = _chain(store, runs.get_run(store, origin.run_id), origin)
         before = nodes.get_files(store, origin)
-    episode_facts: dict[int, dict[str, Any]] = {}
+    of_episode: dict[int, dict[str, Any]] = {}
     for step in steps:
-        files = nodes.get_files(store, step)
-        if step.episode_id not in episode_facts:
-            episode_facts[step.episode_id] = _episode_data(
-                store, run, episodes.get_episode(store, step.episode_id)
-            )
-        chain.append(_step_data(store, step, files, changes(before, files)))
-        chain[-1]["episode"] = episode_facts[step.episode_id]
+        files, number = nodes.get_files(store, step), step.episode_id
+        if number not in of_episode:
+            of_episode[number] = _episode_data(store, run, episodes.get_episode(store, number))
+        facts = _step_data(store, step, files, changes(before, files))
+        chain.append(facts | {"episode": of_episode[number]})
         before = files
     return chain
 
@@ -141,12 +137,9 @@ def _chosen(store: Store, run: Run, episode: Episode, parent: Node | None) -> st
     if parent.island == SEEDS and is_first(settings.get("drafts", 0), run.islands, episode.number):
         return "seed: the island's first episode starts from the run's best seed"
     if parent.status != "ok":
-        return f"{policy} policy: to be mended, nothing was correct there"
-    correct, better = _rank_then(store, episode, parent)
+        return f"{policy} policy: to be repaired, nothing was correct there"
     origin = {episode.island: "", SEEDS: ", a seed"}.get(parent.island, f", of island {parent.island}")
-    place = f"the {_ordinal(better + 1)} best" if better else "the best"
-    among = f"of {counted(correct, 'correct node')} then"
-    return f"{policy} policy: {place} {among}{origin}"
+    return f"{policy} policy: a correct node{origin}"
 
 
 def why_text(store: Store, data: dict[str, Any]) -> Text:
@@ -221,7 +214,7 @@ def _append_step(text: Text, step: dict[str, Any], before: dict[str, Any] | None
     if step["episode"]["forked_from"] is None:
         _append_line(text, f"{'changed' if step['parent'] is not None else 'written'}: {changed}")
     if step["diagnosis"]:
-        _append_line(text, _diagnosis(step["diagnosis"]))
+        _append_line(text, short_note(step["diagnosis"]["text"], 200))
 
 
 def _append_line(text: Text, line: str) -> None:
@@ -238,48 +231,3 @@ def _score(step: dict[str, Any]) -> str:
     elif step["failed_rounds"]:
         again = f", measured again: {', '.join(step['failed_rounds'])}"
     return f"{step['status']}, AS {interval(step['as_score'], step['as_low'], step['as_high'])}{again}"
-
-
-def _diagnosis(diagnosis: dict[str, Any]) -> str:
-    """Say what limits a candidate, by its figures where it was timed; else the beginning of what was said."""
-    graphs = diagnosis.get("graphs", ())
-    if not graphs:
-        return short_note(diagnosis["text"], 200)
-    limited = sum(graph["limiter"] == diagnosis["label"] for graph in graphs)
-    shares = [
-        f"{name} {min(of_graphs):.0%} to {max(of_graphs):.0%}"
-        for name in ("memory", "latency")
-        if (of_graphs := [min(1.0, graph[f"{name}_share"]) for graph in graphs])  # caches are faster
-    ]
-    label = diagnosis["label"].replace("_", " ")
-    return f"{label} on {limited} of {counted(len(graphs), 'subgraph')}; of the time: {', '.join(shares)}"
-
-
-def _ordinal(number: int) -> str:
-    """`2nd`, `3rd`, `11th`."""
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number % 100 not in (11, 12, 13) else "th"
-    return f"{number}{ending}"
-
-
-def _rank_then(store: Store, episode: Episode, parent: Node) -> tuple[int, int]:
-    """Count the correct candidates that the episode could begin from, and those better than `parent`.
-
-    They are those of the island's episodes before this one, and the seeds.
-    """
-    row = store.row(
-        "SELECT count(*) AS correct, coalesce(sum(as_score > :score), 0) AS better FROM nodes "
-        "WHERE run_id = :run AND island IN (:island, :seeds, :origin) AND status = 'ok' "
-        "AND repeat_of IS NULL AND number < :number "
-        "AND (island != :origin OR :origin IN (:island, :seeds) OR id = :parent)",
-        {
-            "run": episode.run_id,
-            "island": episode.island,
-            "seeds": SEEDS,
-            "origin": parent.island,
-            "parent": parent.id,
-            "number": episode.number,
-            "score": -1.0 if parent.as_score is None else parent.as_score,
-        },
-    )
-    assert row is not None
-    return row["correct"], row["better"]

@@ -11,20 +11,13 @@ if TYPE_CHECKING:
         collecting,
         delivering,
         deploying,
-        library_of_passes,
-        model_check,
-        pass_commands,
-        run_commands,
         running,
-        server_commands,
-        showing,
         task_commands,
-        tidying,
     )
 
 __all__ = [
-    "benching", "collecting", "delivering", "deploying", "library_of_passes", "model_check", "pass_commands",
-    "run_commands", "running", "server_commands", "showing", "task_commands", "tidying",
+    "benching", "collecting", "delivering", "deploying",
+    "running", "task_commands",
 ]  # fmt: skip
 
 

@@ -166,10 +166,8 @@ def search_run(prepared: Prepared, as_json: bool, follow: OnEvent | None = None)
     finally:
         progress.close()
     run = runs.get_run(store, run.id)
-    if as_json:
-        print(json.dumps(run_data(store, run, config, exported)))
-    else:
-        print(run_text(store, run, config, exported))
+    data = run_data(store, run, exported)
+    print(json.dumps(data) if as_json else run_text(store, data))
     if sessions[0].is_interrupted:
         raise Interrupted(interrupted)
 

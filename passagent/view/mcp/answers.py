@@ -30,42 +30,24 @@ def finite(value: float | None) -> float | None:
 
 
 Figure = Annotated[float | None, AfterValidator(finite)]
-A = TypeVar("A", bound="Answer")
-T = TypeVar("T", bound="TextAnswer")
+T = TypeVar("T", bound="Answer")
 
 
-class Answer(BaseModel):
-    """A part of an answer, and where the next one begins."""
+class Answer(BaseModel, extra="allow"):
+    """A part of an answer, and where the next one begins; more fields are data for programs."""
 
+    text: str = ""
     cursor: str | None = Field(
         None, description="give it back to the same tool for the rest; null: that is all"
     )
 
 
-class TextAnswer(Answer):
-    """Words."""
+class JobAnswer(Answer):
+    """The answer about a candidate that is or was evaluated."""
 
-    text: str
-
-
-class TaskList(Answer):
-    """The answer of list_tasks."""
-
-    tasks: list[dict[str, Any]]
-
-
-class Checked(TextAnswer):
-    """The answer of check."""
-
-    ok: bool = Field(description="whether nothing was found wrong")
-
-
-class JobAnswer(TextAnswer):
-    """The answer of evaluate, wait and cancel."""
-
-    job: int = Field(description="its number; passagent's node")
-    run: str
-    state: Literal["running", "done", "failed", "cancelled"]
+    job: int | None = Field(description="its number; passagent's node; null: there is none")
+    run: str | None = None
+    state: Literal["running", "done", "failed", "cancelled"] | None = None
     status: str | None = Field(None, description="of a done one: ok, mismatch, wrong_result, refused, ...")
     as_score: Figure = Field(None, description="aggregated speedup over eager; eager is 1")
     as_low: Figure = None
@@ -73,40 +55,6 @@ class JobAnswer(TextAnswer):
     best_job: int | None = Field(None, description="the best correct one on this task on this machine")
     best_as: Figure = None
     told: str | None = Field(None, description="what a running one waits for; why one failed")
-
-
-class Similar(TextAnswer):
-    """The answer of similar: the passes' files are in its text."""
-
-    passes: list[dict[str, Any]]
-
-
-class History(Answer):
-    """The answer of history."""
-
-    candidates: list[dict[str, Any]]
-
-
-class Best(TextAnswer):
-    """The answer of best."""
-
-    job: int | None = Field(description="null: nothing is correct yet")
-    run: str | None = None
-    as_score: Figure = None
-    as_low: Figure = None
-    as_high: Figure = None
-    files: list[dict[str, Any]] = []
-
-
-class Written(BaseModel):
-    """The answer of package and extract."""
-
-    state: Literal["running", "done"]
-    path: str | None = None
-    tasks: list[str] = Field([], description="of extract: names for the other tools")
-    operators: dict[str, str] = Field({}, description="of package: operator to pass")
-    left_out: list[tuple[str, str]] = []
-    told: str = Field(description="how to use it; of a running one how to go on")
 
 
 def harmless(text: str) -> str:
@@ -139,16 +87,15 @@ def paged(whole: T, cursor: str | None, fence: bool = True) -> T:
         size = max(1, len(part) - over)
 
 
-def listed(kind: type[A], items: Sequence[dict[str, Any]], start: int, more: bool) -> A:
-    """Return an answer of this kind with as many items as fit, at least one.
+def listed(field: str, items: Sequence[dict[str, Any]], start: int, more: bool) -> Answer:
+    """Return an answer whose `field` has as many items as fit, at least one.
 
     items: those from place `start` on; more: others follow them.
     """
-    [field] = kind.model_fields.keys() - Answer.model_fields.keys()
     size = len(items)
     while True:
         cursor = str(start + size) if more or size < len(items) else None
-        answer = kind.model_validate({field: items[:size], "cursor": cursor})
+        answer = Answer.model_validate({field: items[:size], "cursor": cursor})
         over = len(answer.model_dump_json(indent=2)) - LIMIT
         if over <= 0 or size <= 1:
             return answer

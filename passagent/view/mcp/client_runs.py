@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from passagent.config import Config, override
@@ -39,6 +40,12 @@ Call = tuple[str, dict[str, Any], str]
 """Tool, arguments, answer."""
 
 
+def served_config(config: Config) -> Config:
+    """The configuration of a run that clients fill."""
+    fixed = {"model.name": CLIENTS, "model.ensemble": [], "search.islands": 1, "search.iters": ENDLESS}
+    return override(config, fixed | {"search.expert_seeds": 0, "search.drafts": 0, "search.seed_dir": None})
+
+
 class ClientModel:
     """Stands where a search has its model. Nobody asks it: candidates come from clients."""
 
@@ -52,21 +59,15 @@ class ClientModel:
         """Do nothing: there is nothing to close."""
 
 
-def served_config(config: Config) -> Config:
-    """The configuration of a run that clients fill."""
-    fixed = {"model.name": CLIENTS, "model.ensemble": [], "search.islands": 1, "search.iters": ENDLESS}
-    return override(config, fixed | {"search.expert_seeds": 0, "search.drafts": 0, "search.seed_dir": None})
-
-
 @dataclass
 class ClientRun:
-    """A run that this process drives."""
+    """A run that this process drives: what clients evaluate on a task are its nodes."""
 
     session: Session
     held: ExitStack
     """Ends with the work on the run."""
     watching: asyncio.Task[None]
-    episodes: dict[str, Episode] = field(default_factory=dict)
+    episodes: dict[str, Episode]
     """One for each client."""
 
     @property
@@ -74,22 +75,19 @@ class ClientRun:
         """A person stopped it, or its database is gone."""
         return self.session.stop_reason is not None or self.watching.done()
 
-    def episode_of(self, client: str, opening: list[Message]) -> Episode:
-        """The client's episode; a new one begins with the messages `opening`."""
-        if client not in self.episodes:
-            store, session = self.session.store, self.session
-            with store.transaction():
-                begun = episodes.begin_served(store, session.run, client)
-                _say(store, begun, opening)
-            self.episodes[client] = begun
-        return self.episodes[client]
+    def say(self, episode: Episode, messages: list[Message]) -> None:
+        """Append messages; what a client's model took of tokens is not known."""
+        episodes.add_messages(
+            self.session.store, episode, [(redacted(message), None) for message in messages]
+        )
 
-    def record(self, episode: Episode, call_id: str, call: Call) -> None:
+    def record(self, episode: Episode, call: Call, call_id: str | None = None) -> None:
         """Append a call and its answer to the conversation, both or none."""
         name, arguments, text = call
+        call_id = call_id or f"call_{episode.id}_{time.monotonic_ns()}"
         request = {"id": call_id, "name": name, "arguments": json.dumps(arguments)}
         answer: Message = {"role": "tool", "tool_call_id": call_id, "name": name, "content": text}
-        _say(self.session.store, episode, [assistant("", [request]), answer])
+        self.say(episode, [assistant("", [request]), answer])
 
     async def close(self, reason: str) -> None:
         """Leave the run. Episodes are concluded, but for those with a job that is not done."""
@@ -97,39 +95,31 @@ class ClientRun:
         self.watching.cancel()
         await asyncio.wait({self.watching})
         with self.held, store.transaction():
-            waiting = {
-                node.episode_id
-                for node in nodes.unfinished(store, session.run.id)
-                if node.status != CANCELLED
-            }
+            open_nodes = nodes.unfinished(store, session.run.id)
+            waiting = {node.episode_id for node in open_nodes if node.status != CANCELLED}
             for episode in self.episodes.values():
                 if episode.id not in waiting:
                     conclude(session, episode, None, reason)
             sessions.end(store, session.run.id, "stopped", reason, session.elapsed_s)
 
 
-def _say(store: Store, episode: Episode, messages: list[Message]) -> None:
-    """Append messages; what a client's model took of tokens is not known."""
-    entries: list[tuple[Message, dict[str, int] | None]] = [(redacted(one), None) for one in messages]
-    episodes.add_messages(store, episode, entries)
-
-
 async def open_run(
-    store: Store, task: Task, config: Config, evaluator: Evaluator, tell: Callable[[str], None]
+    store: Store, task: Task, config: Config, evaluator: Evaluator, note: Callable[[str], None]
 ) -> ClientRun:
     """Drive the run that clients fill on `task` under `config` (served_config), made if there is none yet.
 
-    Scores of another evaluator are not compared: then a new run begins, and while another server has the run.
-    `tell` gets lines for people. Raises PassagentError.
+    Scores of another evaluator are not compared: then a new run begins, and while another server has the
+    run. `note` gets lines for people. Raises PassagentError.
     """
-    await asyncio.to_thread(measure_machine, first_device(config.evaluator.device))  # it may import torch
+    await asyncio.to_thread(measure_machine, first_device(config.evaluator.device))
 
     def on_event(event: Event) -> None:
         if isinstance(event, Noted):
-            tell(event.message)
+            note(event.message)
 
     def session_on(run: runs.Run) -> Session:
-        return open_session(Prepared(store, run, task, config, ClientModel(), Parts()), on_event, evaluator)
+        prepared = Prepared(store, run, task, config, ClientModel(), Parts())
+        return open_session(prepared, on_event, evaluator)
 
     with store.transaction():
         chosen_run = same_run(store, task, config)

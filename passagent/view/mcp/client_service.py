@@ -1,21 +1,27 @@
-"""The service behind the tools: tasks, store, evaluator, the runs that clients fill, and their jobs."""
+"""The service behind the tools: tasks, store, evaluator, the runs that clients fill, and their jobs.
+
+A job is a node of the store, so its number outlives this process. No client need wait longer than MAX_WAIT_S
+for an answer: clients give up after 60 s. The work goes on meanwhile, whether or not anybody waits.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import time
-from collections import defaultdict, deque
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from passagent.agent.context import EpisodeContext
 from passagent.agent.prompt import compose
 from passagent.agent.taskfiles import TASK, TaskFiles, ToolError
 from passagent.agent.workspace import Workspace
 from passagent.config import Config
-from passagent.errors import UsageError, nearest
+from passagent.errors import PassagentError, UsageError, nearest
 from passagent.evaluator.candidate import Candidate
 from passagent.evaluator.fleet.opening import threads_of
 from passagent.evaluator.hardware.devices import find_devices, first_device
@@ -25,77 +31,40 @@ from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.evaluator.target import target_of
 from passagent.models.types import Message, ToolSpec
 from passagent.sandbox.environment import device_name, evaluator_version
-from passagent.search.candidates import propose
-from passagent.search.session import Evaluator
+from passagent.search.candidates import judge, propose, tell
+from passagent.search.session import Evaluator, Stopping
 from passagent.search.setup import stored_task
-from passagent.store import Store, nodes, runs, sessions
+from passagent.store import Store, episodes, nodes, runs, sessions
 from passagent.store.episodes import Episode
 from passagent.store.nodes import CANCELLED, Node
 from passagent.tasks import Task, load_task
 from passagent.tasks.examples import PREFIX, examples
 from passagent.tasks.tasklist import find_tasks
 from passagent.view.mcp.client_runs import Call, ClientRun, open_run, served_config
-from passagent.view.mcp.jobs import MAX_WAIT_S, Job, Jobs, Report
+
+log = logging.getLogger("passagent.mcp")
 
 EVALUATE = "evaluate"
-KEPT_CALLS = 100
-"""Calls kept of a client on a task before it has anything evaluated: then they begin its conversation."""
-POLL_S = 0.5
-"""Between two looks at a node that another server evaluates, s."""
+MAX_WAIT_S = 45.0
+LOOK_S = 0.25
+"""Between two looks at a job, s."""
+PROGRESS_S = 5.0
+"""Progress is reported at least so often: a client's patience may begin anew with it, s."""
+
+Report = Callable[[float, str], Awaitable[None]]
+"""`await report(seconds, line)`: say to a client how a job stands."""
 
 
-class Catalog:
-    """Names and places of tasks. A client never gives a path of this machine."""
+@dataclass(eq=False)
+class Job:
+    """A node that this process evaluates."""
 
-    def __init__(self, directories: Sequence[str]) -> None:
-        """Raises UsageError for a directory that is not there."""
-        for directory in directories:
-            if not Path(directory).is_dir():
-                raise UsageError(f"--tasks {directory}: no such directory")
-        self._directories = [Path(directory) for directory in directories]
-        self._places: dict[str, Path] = {}
-
-    def look(self) -> dict[str, Path]:
-        """Name and directory of each task that is there now."""
-        places = {f"{PREFIX}{name}": path for name, path in examples().items()}
-        for directory in self._directories:
-            for path in _tasks_below(directory):
-                name, root_name = path.relative_to(directory).as_posix(), directory.resolve().name
-                name = root_name if name == "." else name
-                places[f"{root_name}/{name}" if name in places else name] = path
-        self._places = places
-        return places
-
-    def add(self, directory: Path) -> None:
-        """Have the tasks below `directory` from now on, too."""
-        if directory not in self._directories:
-            self._directories.append(directory)
-
-    def task(self, name: str) -> Task:
-        """The task of this name. Raises ToolError; TaskError for one that cannot be read."""
-        place = self._places.get(name) or self.look().get(name)
-        if place is None:
-            raise ToolError(
-                f"no task '{name[:80]}'{nearest(name[:80], list(self._places))}; list_tasks lists them"
-            )
-        return load_task(place)
-
-
-def _tasks_below(directory: Path) -> list[Path]:
-    """The tasks in it, which may be none yet."""
-    try:
-        return find_tasks([str(directory)])
-    except UsageError:
-        return []
-
-
-def read_file(task: Task, path: str) -> str:
-    """Return a file of the task, or the listing of a directory. Raises ToolError."""
-    workspace = Workspace(TaskFiles(task.path), {})
-    name = f"{TASK}/{path}"
-    if workspace.is_directory(name):
-        return "\n".join(workspace.listing(name))
-    return workspace.read(name)
+    node: Node
+    run: ClientRun
+    work: asyncio.Task[None] = field(init=False)
+    begun: float = field(default_factory=time.monotonic)
+    error: str | None = None
+    """Why it failed."""
 
 
 class Service:
@@ -120,25 +89,57 @@ class Service:
         of a pool on `config`'s device.
         """
         target_of(config.evaluator)
-        self.catalog = Catalog(tasks)
-        if (extracted := Path(runs_dir) / "extracted").is_dir():
-            self.catalog.add(extracted)
+        if missing := [directory for directory in tasks if not Path(directory).is_dir()]:
+            raise UsageError(f"--tasks {missing[0]}: no such directory")
+        self.extracted = Path(runs_dir) / "extracted"
+        self._directories = [*map(Path, tasks), self.extracted]
+        self._places: dict[str, Path] = {}
         self.config = served_config(config)
         self.store = Store.open(runs_dir)
         self.trust_files = trust_files
-        self.jobs = Jobs()
-        self._evaluator = evaluator
+        self.evaluator = evaluator
+        self._devices = 1
+        self._jobs: dict[int, Job] = {}
+        self._line = ("", 0.0)
+        """The pool's last line about what is waited for, and when it came, time.monotonic()."""
         self._runs: dict[str, ClientRun] = {}
         self._stopped: set[str] = set()
         self._opening = asyncio.Lock()
         self._prompts: dict[tuple[str, str], str] = {}
-        self._last: dict[str, str] = {}
-        self._calls = defaultdict[tuple[str, str], deque[Call]](lambda: deque(maxlen=KEPT_CALLS))
+        self._calls = defaultdict[tuple[str, str], list[Call]](list)
+        """Calls of a client on a task before it has anything evaluated: they begin its conversation."""
+        self._work: dict[Hashable, asyncio.Task[Any]] = {}
+        """Profiles and commands under way."""
 
     @functools.cached_property
     def environment(self) -> str:
         """The conditions of scores that can be compared with this server's: see environment_of."""
         return f"{evaluator_version()}; {environment_key(self.config.evaluator)}"
+
+    # Tasks
+
+    def places(self) -> dict[str, Path]:
+        """Name and directory of each task that is there now. A client never gives a path of this machine."""
+        places = {f"{PREFIX}{name}": path for name, path in examples().items()}
+        for directory in self._directories:
+            try:
+                paths = find_tasks([str(directory)])
+            except UsageError:  # there is none yet
+                continue
+            for path in paths:
+                name, root_name = path.relative_to(directory).as_posix(), directory.resolve().name
+                name = root_name if name == "." else name
+                places[f"{root_name}/{name}" if name in places else name] = path
+        self._places = places
+        return places
+
+    def task(self, name: str) -> Task:
+        """The task of this name. Raises ToolError; TaskError for one that cannot be read."""
+        place = self._places.get(name) or self.places().get(name)
+        if place is None:
+            near = nearest(name[:80], list(self._places))
+            raise ToolError(f"no task '{name[:80]}'{near}; list_tasks lists them")
+        return load_task(place)
 
     async def context(self, task: Task) -> EpisodeContext:
         """Return what a client's model is shown of the task."""
@@ -160,90 +161,123 @@ class Service:
         self._prompts[client, task.key] = user["content"]
         return f"{system['content']}\n\n{user['content']}"
 
-    async def evaluator(self) -> Evaluator:
-        """The pool, made when it is first asked for: it may import torch. Raises UsageError."""
-        if self._evaluator is None:
+    # Runs and episodes
+
+    async def pool(self) -> Evaluator:
+        """The evaluator, made when it is first asked for: it may import torch. Raises UsageError."""
+        if self.evaluator is None:
             devices = await asyncio.to_thread(find_devices, self.config.evaluator.device)
-            self.jobs.devices = len(devices)
-            if self._evaluator is None:
-                self._evaluator = EvaluatorPool(self.config.evaluator, devices, tell=self.jobs.tell)
-        return self._evaluator
+            self._devices = len(devices)
+            if self.evaluator is None:
+                self.evaluator = EvaluatorPool(self.config.evaluator, devices, tell=self.take_line)
+        return self.evaluator
+
+    def take_line(self, line: str) -> None:
+        """Keep a line of the pool for people: the jobs under way wait for what it says."""
+        self._line = line, time.monotonic()
+        log.info(line)
 
     async def run_of(self, task: Task) -> ClientRun:
         """The run on `task`, begun if need be. Raises ToolError where a person stopped it."""
         async with self._opening:
             run = self._runs.get(task.key)
             if run is not None and run.is_over:
-                await self._leave(task.key, run)
-                run = None
+                await self._end([job for job in self._jobs.values() if job.run is run])
+                await run.close(run.session.stop_reason or "the server ended")
+                if run.session.is_interrupted:
+                    self._stopped.add(task.key)
+                del self._runs[task.key]
             if task.key in self._stopped:
                 raise ToolError("a person stopped this run; ask before you go on, with a new server")
-            if run is None:
-                evaluator = await self.evaluator()
-                run = await open_run(self.store, task, self.config, evaluator, self.jobs.tell)
+            if task.key not in self._runs:
+                evaluator = await self.pool()
+                run = await open_run(self.store, task, self.config, evaluator, self.take_line)
                 self._runs[task.key] = run
-            return run
+            return self._runs[task.key]
 
-    async def _leave(self, key: str, run: ClientRun) -> None:
-        await self.jobs.close(run)
-        await run.close(run.session.stop_reason or "the server ended")
-        if run.session.is_interrupted:
-            self._stopped.add(key)
-        del self._runs[key]
-
-    def note(self, client: str, task: str | None, call: Call) -> None:
-        """Keep a call for the client's conversation on `task`; None: on the one that it asked of last."""
-        key = self._last.get(client) if task is None else self.catalog.task(task).key
-        if key is None:
-            return
-        self._last[client] = key
+    def note(self, client: str, task: str, call: Call) -> None:
+        """Keep a call for the client's conversation on `task`."""
+        key = self.task(task).key
         run = self._runs.get(key)
-        episode = run.episodes.get(client) if run is not None and not run.is_over else None
-        if run is not None and episode is not None:
-            run.record(episode, self._name_call(episode), call)
+        if run is not None and not run.is_over and client in run.episodes:
+            run.record(run.episodes[client], call)
         else:
             self._calls[client, key].append(call)
 
-    @staticmethod
-    def _name_call(episode: Episode) -> str:
-        return f"call_{episode.id}_{time.monotonic_ns()}"
+    def _episode_of(self, run: ClientRun, client: str, task: Task) -> Episode:
+        """The client's episode; a new one begins with the task and what the client called before."""
+        if client not in run.episodes:
+            system: Message = {"role": "system", "content": INSTRUCTIONS}
+            system["tools"] = [asdict(spec) for spec in self.specs]
+            unseen = f"Write a pass for the task {task.name}. What the client was asked is not known here."
+            user: Message = {"role": "user", "content": self._prompts.get((client, task.key), unseen)}
+            with self.store.transaction():
+                episode = episodes.begin_served(self.store, run.session.run, client)
+                run.say(episode, [system, user])
+            run.episodes[client] = episode
+        for call in self._calls.pop((client, task.key), ()):
+            run.record(run.episodes[client], call)
+        return run.episodes[client]
+
+    # Jobs
 
     async def begin_job(self, client: str, task: Task, name: str, files: dict[str, str]) -> Node:
         """The node of a client's candidate, its job begun unless it is done. Raises PassagentError."""
         run = await self.run_of(task)
-        episode = run.episode_of(client, self._opening_of(client, task))
-        for call in self._calls.pop((client, task.key), ()):
-            run.record(episode, self._name_call(episode), call)
+        episode = self._episode_of(run, client, task)
         # the same files again are the same call: a client that gave up and asks again finds its job
         call_id = f"{EVALUATE}_{Candidate(files).key[:24]}"
         node, first = propose(run.session, episode, files, call_id, lambda: None)
-        job = self.jobs.get(node.id)
-        if node.state != "done" and (job is None or job.is_done):
-            self.jobs.begin(run, episode, node, (EVALUATE, {"task": name, "files": files}), first)
+        job = self._jobs.get(node.id)
+        if node.state != "done" and (job is None or job.work.done()):
+            self._begin(Job(node, run), episode, {"task": name, "files": files}, first)
         return node
 
-    def _opening_of(self, client: str, task: Task) -> list[Message]:
-        system: Message = {
-            "role": "system",
-            "content": INSTRUCTIONS,
-            "tools": [asdict(spec) for spec in self.specs],
-        }
-        unseen = (
-            f"Write a pass for the task {task.name}. What the client was asked is not known to the server."
-        )
-        return [system, {"role": "user", "content": self._prompts.get((client, task.key), unseen)}]
+    def _begin(self, job: Job, episode: Episode, arguments: dict[str, Any], first: bool) -> Job:
+        """Evaluate the job's node, whose files are in the `arguments`; `first`: see candidates.propose."""
+
+        async def work() -> None:
+            session, files = job.run.session, arguments["files"]
+            try:
+                node, evaluation = await judge(session, job.node, Candidate(files), first)
+                text = tell(session.store, node, files, evaluation)
+                job.run.record(episode, (EVALUATE, arguments, text), node.call_id)
+            except Stopping as stopping:
+                job.error = f"run {session.run.id}: {stopping}"
+            except PassagentError as error:
+                job.error = str(error)
+            except Exception as error:
+                log.exception("job %d failed with an error of passagent's own", job.node.id)
+                job.error = f"an error of passagent's own: {type(error).__name__}"
+
+        job.work = asyncio.create_task(work())
+        self._jobs[job.node.id] = job
+        return job
+
+    def job_line(self, node_id: int) -> tuple[str, bool]:
+        """Say how the job of a node that is not done stands, and whether it failed."""
+        job = self._jobs.get(node_id)
+        if job is None:
+            return "another server evaluates it", False
+        if job.work.done() and job.error:
+            return job.error, True
+        seconds = f"{time.monotonic() - job.begun:.0f} s so far"
+        under_way = [other for other in self._jobs.values() if not other.work.done()]
+        ahead = under_way.index(job) - self._devices + 1 if job in under_way else 0
+        if ahead > 0:
+            return f"waiting: {ahead} before it in this server; {seconds}", False
+        line, at = self._line
+        said = f"{line}; said {time.monotonic() - at:.0f} s ago, {seconds}"
+        return (said if at >= job.begun else f"under way; {seconds}"), False
 
     async def wait_for(self, node_id: int, seconds: float, report: Report) -> Node:
         """The node when it is done, or after so many seconds. One that a dead server left is taken up."""
-        until = time.monotonic() + min(seconds, self.max_wait_s)
-        node = nodes.get_node(self.store, node_id)
-        job = self.jobs.get(node.id) or await self._take_up(node)
+        node, seconds = nodes.get_node(self.store, node_id), min(seconds, self.max_wait_s)
+        job = self._jobs.get(node.id) or await self._take_up(node)
         if job is not None:
-            await self.jobs.wait(job, until - time.monotonic(), report)
-        while job is None and is_open(node) and (remaining_s := until - time.monotonic()) > 0:
-            await report(seconds - remaining_s, "another server evaluates it")
-            await asyncio.sleep(min(POLL_S, remaining_s))
-            node = nodes.get_node(self.store, node_id)
+            await waited(job.work, seconds, report, lambda: self.job_line(node_id)[0])
+        elif is_open(node):
+            await asyncio.sleep(seconds)
         return nodes.get_node(self.store, node_id)
 
     async def _take_up(self, node: Node) -> Job | None:
@@ -255,43 +289,84 @@ class Service:
         is_elsewhere = mine is None or mine.session.run.id != run.id
         if is_elsewhere and sessions.is_driven(self.store, run.id):
             return None
+        again = "evaluate its files again"
         if run.config != self.config.model_dump_json():
-            raise ToolError(f"job {node.id} was begun under other settings; evaluate its files again")
+            raise ToolError(f"job {node.id} was begun under other settings; {again}")
         joined = await self.run_of(stored_task(run))
-        node = nodes.get_node(self.store, node.id)
         begun = {episode.id: episode for episode in joined.episodes.values()}
         if node.episode_id not in begun:
-            raise ToolError(f"job {node.id} was left by a server that has ended; evaluate its files again")
-        files = nodes.get_files(self.store, node)
+            raise ToolError(f"job {node.id} was left by a server that has ended; {again}")
+        arguments = {"task": run.task, "files": nodes.get_files(self.store, node)}
         first = nodes.start(self.store, node.id)
-        call = (EVALUATE, {"task": run.task, "files": files})
-        return self.jobs.begin(joined, begun[node.episode_id], node, call, first)
+        job = Job(nodes.get_node(self.store, node.id), joined)
+        return self._begin(job, begun[node.episode_id], arguments, first)
 
     async def cancel_job(self, node_id: int) -> Node:
         """The node, no longer to be evaluated. Raises ToolError for one that is not of this server."""
         node = nodes.get_node(self.store, node_id)
-        if not is_open(node):
-            return node
-        job = self.jobs.get(node.id) or await self._take_up(node)
-        if job is None:
-            raise ToolError(f"job {node_id} is another server's; it cannot be cancelled here")
-        await self.jobs.cancel(job)
+        if is_open(node):
+            job = self._jobs.get(node.id) or await self._take_up(node)
+            if job is None:
+                raise ToolError(f"job {node_id} is another server's; it cannot be cancelled here")
+            await self._end([job])
+            nodes.cancel(self.store, node_id)
         return nodes.get_node(self.store, node_id)
+
+    async def finished(
+        self, key: Hashable, begin: Callable[[], Coroutine[Any, Any, Any]], report: Report, line: str
+    ) -> Any | None:
+        """The result of the work `key`, begun if it is not under way; None while it goes on."""
+        if key not in self._work:
+            self._work[key] = asyncio.create_task(begin())
+        if not await waited(self._work[key], self.max_wait_s, report, lambda: line):
+            return None
+        return self._work.pop(key).result()
+
+    async def _end(self, jobs: Sequence[Job]) -> None:
+        """Leave off jobs: the next server may go on with them."""
+        for job in jobs:
+            job.work.cancel()
+        if jobs:
+            await asyncio.wait({job.work for job in jobs})
 
     async def close(self) -> None:
         """Leave all runs and end the evaluator. Jobs under way are left for the next server."""
-        await self.jobs.close()
+        await self._end([*self._jobs.values()])
         for run in self._runs.values():
             await run.close("the server ended")
         self._runs.clear()
-        if self._evaluator is not None:
-            await self._evaluator.close()
+        if self.evaluator is not None:
+            await self.evaluator.close()
         self.store.close()
+
+
+async def waited(work: asyncio.Task[Any], seconds: float, report: Report, line: Callable[[], str]) -> bool:
+    """Return whether `work` is done within so many seconds.
+
+    Progress is reported where `line()` changes, but for what follows its first semicolon, and now and then.
+    """
+    begun, reported_s, last = time.monotonic(), float("-inf"), ""
+    while not work.done():
+        passed, text = time.monotonic() - begun, line()
+        state = text.partition(";")[0]
+        if state != last or passed - reported_s >= PROGRESS_S:
+            last, reported_s = state, passed
+            await report(passed, text)
+        if passed >= seconds:
+            return False
+        await asyncio.wait({work}, timeout=min(LOOK_S, seconds - passed))
+    return True
 
 
 def is_open(node: Node) -> bool:
     """Return whether the node is still to be evaluated."""
     return node.state != "done" and node.status != CANCELLED
+
+
+def read_file(task: Task, path: str) -> str:
+    """Return a file of the task, or the listing of a directory. Raises ToolError."""
+    workspace, name = Workspace(TaskFiles(task.path), {}), f"{TASK}/{path}"
+    return "\n".join(workspace.listing(name)) if workspace.is_directory(name) else workspace.read(name)
 
 
 INSTRUCTIONS = (

@@ -29,6 +29,7 @@ from mcp.server.mcpserver.tools import Tool
 from mcp.server.mcpserver.utilities.func_metadata import func_metadata
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types import Resource, ToolAnnotations
+from starlette.responses import PlainTextResponse
 
 from passagent import __version__
 from passagent.agent.prompt import task_text
@@ -72,8 +73,8 @@ class ServedTool(Tool):
         try:
             checked = check_arguments(spec, clean(arguments))
             answer = await self.fn(Caller(client, report), **checked)
-            if self.name in NOTED:
-                service.note(client, checked.get("task"), (self.name, checked, answer.text))
+            if self.name in NOTED and "task" in checked:
+                service.note(client, checked["task"], (self.name, checked, answer.text))
         except PassagentError as error:
             raise ToolFailed(answers.harmless(str(error))) from error
         except Exception as error:
@@ -88,7 +89,7 @@ class PassServer(MCPServer):
 
     async def list_resources(self) -> list[Resource]:
         """Tasks, at most MAX_LISTED."""
-        names = list(self.service.catalog.look())[:MAX_LISTED]
+        names = list(self.service.places())[:MAX_LISTED]
         return [
             Resource(uri=f"task://{quote(name, safe='')}", name=name, mime_type="text/markdown")
             for name in names
@@ -145,13 +146,13 @@ def _add_resources(server: PassServer, service: PassTools) -> None:
     async def task(task: str) -> str:
         """A task: its graphs, shapes and dtypes."""
         with _resource():
-            return answers.harmless(task_text(await service.context(service.catalog.task(task))))
+            return answers.harmless(task_text(await service.context(service.task(task))))
 
     @server.resource("task://{task}/{+path}", mime_type="text/plain")
     async def task_file(task: str, path: str) -> str:
         """A file of a task."""
         with _resource():
-            return answers.harmless(read_file(service.catalog.task(task), path))
+            return answers.harmless(read_file(service.task(task), path))
 
     @server.resource("run://{run}/node/{node}", mime_type="application/json")
     async def node(run: str, node: str) -> str:
@@ -195,7 +196,7 @@ def _add_prompts(server: PassServer, service: PassTools) -> None:
     @server.prompt(name="write_pass", description="How to write a pass, and the task to write one for.")
     async def write_pass(task: str, ctx: Context) -> str:
         try:
-            loaded_task = service.catalog.task(task)
+            loaded_task = service.task(task)
             return answers.harmless(await service.prompt(client_of(ctx), loaded_task))
         except PassagentError as error:
             raise ValueError(answers.harmless(str(error))) from error
@@ -276,22 +277,18 @@ def guarded(app: App, token: str, is_local: bool) -> App:
     """The application behind the token, if there is one; from elsewhere no web page is let in."""
 
     async def guard(scope: Scope, receive: Any, send: Any) -> None:
+        chosen: App = app
         if scope["type"] == "http":
             headers = {name.lower(): value for name, value in scope["headers"]}
             authorization = headers.get(b"authorization", b"")
             if token and not hmac.compare_digest(authorization, f"Bearer {token}".encode()):
-                return await _refuse(send, 401, "a bearer token is wanted")
-            if not is_local and b"origin" in headers:
-                return await _refuse(send, 403, "web pages are not served")
-        return await app(scope, receive, send)
+                needed = {"www-authenticate": "Bearer"}
+                chosen = PlainTextResponse("a bearer token is wanted", 401, headers=needed)
+            elif not is_local and b"origin" in headers:
+                chosen = PlainTextResponse("web pages are not served", 403)
+        await chosen(scope, receive, send)
 
     return guard
-
-
-async def _refuse(send: Any, status: int, reason: str) -> None:
-    headers = [(b"content-type", b"text/plain"), (b"www-authenticate", b"Bearer")]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": reason.encode()})
 
 
 def parse_address(text: str) -> tuple[str, int]:

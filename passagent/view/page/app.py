@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import inspect
 import secrets
-import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
@@ -24,7 +23,8 @@ from starlette.staticfiles import StaticFiles
 from passagent import __version__
 from passagent.errors import PassagentError, UsageError
 from passagent.store import Store, nodes, runs, sessions
-from passagent.store.database import DATABASE
+from passagent.store.pass_library import library_path
+from passagent.view.listening import is_loopback, listen, shown_host
 from passagent.view.page import views
 from passagent.view.page.guard import Access, Guard
 from passagent.view.page.rendering import HERE, Relative, environment
@@ -41,43 +41,26 @@ class Site:
         self.access = access
         self.control = control
         self.templates = environment()
-        self.freshness = Freshness(runs_dir)
 
-    def page(
-        self,
-        template: str,
-        view: View,
-        of_files: bool = False,
-        of_library: bool = False,
-        is_part: bool = False,
-    ) -> Callable[..., Any]:
+    def page(self, template: str, view: View, is_part: bool = False) -> Callable[..., Any]:
         """The endpoint that shows `view`, a function of the store and of what the address names.
 
-        of_files: it shows files beside the database, too, so that the database shows no change.
-        of_library: it shows the library.
-        is_part: of the page whose address is one level above: links are seen from there.
+        is_part: of the page whose address is one level above: links are seen from there. The tag of a page is
+        a hash of it, so that a viewer who has it is not sent it again.
         """
         names = inspect.signature(view).parameters.keys() - {"store"}
 
         async def endpoint(request: Request) -> Response:
             query = {key: value for key, value in request.query_params.items() if key in names}
-            address, asked_tag = str(request.url), request.headers.get("if-none-match")
-            library = self.library if of_library else None
-            version = None if of_files else await run_in_threadpool(self.freshness.version, library)
-            tag = self.freshness.known_tag(address, version)
-            if tag is not None and tag == asked_tag:
-                return Response(status_code=304, headers={"ETag": tag})
-            arguments = query | request.path_params
             path = request.url.path.removeprefix(request.scope.get("root_path", ""))
             here = path.rpartition("/")[2] + (f"?{request.url.query}" if request.url.query else "")
             base = {"go": Relative(path.rpartition("/")[0] if is_part else path), "here": here or "./"}
+            arguments = query | request.path_params
             status, body = await run_in_threadpool(self._made, template, view, arguments, base)
-            if status != 200:
-                return HTMLResponse(body, status)
-            tag = self.freshness.tag(address, version, body)
-            if tag == asked_tag:
-                return Response(status_code=304, headers={"ETag": tag})
-            return HTMLResponse(body, headers={"ETag": tag})
+            tag = {"ETag": f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'}
+            if status == 200 and tag["ETag"] == request.headers.get("if-none-match"):
+                return Response(status_code=304, headers=tag)
+            return HTMLResponse(body, status, headers=tag if status == 200 else None)
 
         return endpoint
 
@@ -123,41 +106,39 @@ class Site:
         if not secrets.compare_digest(form.get("csrf", "").encode(), self.access.csrf.encode()):
             return PlainTextResponse("the form is of another start of passagent view: load it again", 403)
         what, name = form.get("what", ""), request.path_params["name"]
+        if what not in ("stop", "stop_after_episodes"):
+            return PlainTextResponse(f"{what:.40}: not something that a run can be asked", 409)
+
+        def stop() -> None:
+            with Store.open(self.runs_dir, create=False) as store:
+                sessions.ask_to_stop(store, runs.get_run(store, name), after_episodes=what != "stop")
+
         try:
-            await run_in_threadpool(self._ask, name, what)
+            await run_in_threadpool(stop)
         except UsageError as error:
             return PlainTextResponse(str(error), 409)
         return RedirectResponse(f"./{name}", 303)
 
-    def _ask(self, name: str, what: str) -> None:
-        if what not in ("stop", "stop_after_episodes"):
-            raise UsageError(f"{what:.40}: not something that a run can be asked")
-        with Store.open(self.runs_dir, create=False) as store:
-            sessions.ask_to_stop(store, runs.get_run(store, name), after_episodes=what != "stop")
-
     async def file(self, request: Request) -> Response:
         """A candidate's file as it is, for one that a page cuts."""
+        number, path = request.path_params["number"], request.path_params["file"]
+
+        def read() -> str:
+            with Store.open(self.runs_dir, create=False, to_look=True) as store:
+                files = nodes.get_files(store, nodes.get_node(store, number))
+            if path not in files:
+                raise UsageError(f"node {number} has no file {path!r:.80}")
+            return files[path]
+
         try:
-            text = await run_in_threadpool(
-                self._file, request.path_params["number"], request.path_params["file"]
-            )
+            text = await run_in_threadpool(read)
         except PassagentError as error:
             return PlainTextResponse(str(error), 404)
-        name = request.path_params["file"].rpartition("/")[2]
-        headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quoted(name)}"}
+        name = path.rpartition("/")[2]
+        headers = {
+            "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='', errors='replace')}"
+        }
         return PlainTextResponse(text.encode(errors="backslashreplace"), headers=headers)
-
-    def _file(self, number: int, name: str) -> str:
-        with Store.open(self.runs_dir, create=False, to_look=True) as store:
-            files = nodes.get_files(store, nodes.get_node(store, number))
-        if name not in files:
-            raise UsageError(f"node {number} has no file {name!r:.80}")
-        return files[name]
-
-
-def quoted(name: str) -> str:
-    """A file's name in a header."""
-    return quote(name, safe="", errors="replace")
 
 
 def create_app(
@@ -179,60 +160,34 @@ def create_app(
             Route("/node/{number:int}/diff/{other:int}", page("diff.html", views.compared_nodes)),
             Route("/node/{number:int}/plan", page("plan.html", views.plan)),
             Route("/node/{number:int}/file/{file:path}", site.file),
-            Route("/task/{key}", page("task.html", views.task, of_files=True)),
+            Route("/task/{key}", page("task.html", views.task)),
             Route("/compare", page("compare.html", views.compare)),
             Route("/collect", page("collect.html", views.collect)),
             Route("/hints", page("hints.html", views.hints)),
-            Route("/library", page("library.html", lambda store: views.library(library), of_library=True)),
-            Route(
-                "/library/{word}",
-                page("kept.html", lambda store, word: views.kept_pass(library, word), of_library=True),
-            ),
-            Route("/bench", page("benches.html", views.all_benches, of_files=True)),
-            Route("/bench/{name}", page("bench.html", views.bench, of_files=True)),
+            Route("/library", page("library.html", lambda store: views.library(library))),
+            Route("/library/{word}", page("kept.html", lambda store, word: views.kept_pass(library, word))),
+            Route("/bench", page("benches.html", views.all_benches)),
+            Route("/bench/{name}", page("bench.html", views.bench)),
             Mount("/assets", StaticFiles(directory=HERE / "assets")),
         ],
         middleware=[Middleware(Guard, access=access), Middleware(GZipMiddleware, minimum_size=2000)],
     )
 
 
-_REMEMBERED = 512
-"""Addresses whose last answer is known."""
-LOOK_AGAIN_S = 5.0
-"""A page is made anew after this time at the latest: a process that dies changes no file."""
+def serve(runs_dir: Path, options: Mapping[str, Any]) -> None:
+    """Serve the page until a signal ends it; its address is printed once it answers.
 
-
-class Freshness:
-    """The version of a runs directory, and the tags (ETag) of what was made of it.
-
-    A tag is a hash of the page, so that who has it need not be sent it again. Where the version is that of
-    the last answer, its tag is known without making the page.
+    options: those of `passagent view` (PageOptions). Raises UsageError where the port is taken.
     """
-
-    def __init__(self, runs_dir: Path) -> None:
-        self.database = runs_dir / DATABASE
-        self._tags: dict[str, tuple[str, str]] = {}
-
-    def version(self, library: Path | None = None) -> str:
-        """Return what changes with every commit to the database, or to a library, and every LOOK_AGAIN_S."""
-        stamps = [time.time() // LOOK_AGAIN_S]
-        for database in (self.database, library) if library else (self.database,):
-            for path in (database, database.with_name(f"{database.name}-wal")):
-                with suppress(FileNotFoundError):  # the log goes when the last one who writes does
-                    state = path.stat()
-                    stamps += [state.st_ino, state.st_mtime_ns, state.st_size]
-        return str(stamps)
-
-    def known_tag(self, address: str, version: str | None) -> str | None:
-        """Return the tag of the page at `address`, if it was made of this version."""
-        last_version, tag = self._tags.get(address, (None, None))
-        return tag if version is not None and last_version == version else None
-
-    def tag(self, address: str, version: str | None, body: bytes) -> str:
-        """Return the tag of a page that was just made of `version`; None: of files that may change."""
-        tag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'
-        if version is not None:
-            if len(self._tags) >= _REMEMBERED:
-                self._tags.clear()
-            self._tags[address] = version, tag
-        return tag
+    host, port = options["host"], options["port"]
+    token = options["token"] or (None if is_loopback(host) else secrets.token_urlsafe(24))
+    access = Access(token, frozenset(name.lower() for name in (*(options["allow_host"] or ()), host)))
+    library = library_path(options["library"], runs_dir)
+    app = create_app(runs_dir.absolute(), access, options["control"], library)
+    with listen(host, port, f"--host {host} --port {port}") as listener:
+        config = uvicorn.Config(
+            app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2
+        )
+        query = f"?token={token}" if token else ""
+        print(f"http://{shown_host(host)}:{listener.getsockname()[1]}/{query}", flush=True)
+        uvicorn.Server(config).run(sockets=[listener])

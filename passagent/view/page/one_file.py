@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
 from passagent import __version__
 from passagent.store import Store, confirmations, nodes
+from passagent.store.nodes import Node
 from passagent.store.runs import Run
 from passagent.view.page import views
 from passagent.view.page.rendering import HERE, environment
@@ -40,11 +40,11 @@ def anchor(*parts: object) -> str:
 
 
 def one_file(store: Store, run: Run) -> str:
-    """The run, its tree, the nodes that matter (see `chosen`) and the conversation that made the best."""
-    node_ids = chosen(store, run)
-    best = confirmations.winner(store, run.id)
+    """The run, its tree, the nodes that matter (see `_chosen`) and the conversation that made the best."""
+    best, figures = confirmations.winner(store, run.id), views.figures(store, run.id)
+    node_ids = _chosen(store, run, best, [row["node_id"] for row in figures["finalists"]])
     pages: list[tuple[str, str, dict[str, Any]]] = [
-        (anchor("run", run.id), "run.html", views.run(store, run.id) | views.figures(store, run.id)),
+        (anchor("run", run.id), "run.html", views.run(store, run.id) | figures),
         (anchor("run", run.id, "tree"), "tree.html", views.tree(store, run.id)),
         *((anchor("node", number), "node.html", views.node(store, number)) for number in node_ids),
     ]
@@ -78,17 +78,15 @@ def one_file(store: Store, run: Run) -> str:
     )
 
 
-def chosen(store: Store, run: Run) -> list[int]:
+def _chosen(store: Store, run: Run, best: Node | None, finalists: list[int]) -> list[int]:
     """The best node's lineage, the finalists, and the newest of each kind of failure, at most MOST_NODES."""
-    best = confirmations.winner(store, run.id)
     node_ids = [node.id for node in reversed(lineage(store, best))] if best else []
-    node_ids += [row["node_id"] for row in views.figures(store, run.id)["finalists"]]
     rows = store.rows(
         "SELECT max(id) AS id FROM nodes WHERE run_id = :run AND state = 'done' AND status != 'ok' "
         "GROUP BY status",
         {"run": run.id},
     )
-    node_ids += [row["id"] for row in rows]
+    node_ids += [*finalists, *(row["id"] for row in rows)]
     own_ids = [number for number in dict.fromkeys(node_ids) if nodes.get_node(store, number).run_id == run.id]
     return own_ids[:MOST_NODES]
 
@@ -102,13 +100,3 @@ def _asset(name: str) -> str:
 def _hash(text: str) -> str:
     """Return the hash by which a Content-Security-Policy allows the text."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
-
-
-def write(path: Path, text: str) -> None:
-    """Write the file, whole or not at all. Raises OSError."""
-    fresh = path.with_name(f".{path.name}.new")
-    try:
-        fresh.write_text(text, encoding="utf-8")
-        fresh.replace(path)
-    finally:
-        fresh.unlink(missing_ok=True)

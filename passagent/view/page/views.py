@@ -21,7 +21,7 @@ from passagent.store.pass_library import KeptPass, PassLibrary
 from passagent.store.runs import SEEDS, Run
 from passagent.store.sessions import runs_dir_flag
 from passagent.store.trajectories import find_episode, trajectory
-from passagent.view import charts, collect_table, difference, status, why
+from passagent.view import charts, collect_table, difference, why
 from passagent.view.evaluation import graph_table
 from passagent.view.hint_report import hint_data, uplift_text
 from passagent.view.run_summary import (
@@ -30,6 +30,8 @@ from passagent.view.run_summary import (
     found_since_text,
     run_row,
     spending_table,
+    status_data,
+    used_text,
 )
 from passagent.view.trajectory import arguments_of
 from passagent.view.tree import layout, node_row
@@ -62,7 +64,7 @@ def run(store: Store, name: str) -> dict[str, Any]:
 def now(store: Store, name: str) -> dict[str, Any]:
     """A run as it is now, without a look at all of its nodes."""
     record = runs.get_run(store, name)
-    data = status.live_data(store, record)
+    data = status_data(store, record)
     newest = store.all(
         Node, "SELECT * FROM nodes WHERE run_id = :run ORDER BY id DESC LIMIT :n", {"run": name, "n": NEWEST}
     )
@@ -70,7 +72,7 @@ def now(store: Store, name: str) -> dict[str, Any]:
         "run": record,
         "now": data,
         "doing": {episode_data["island"]: episode_data for episode_data in data["under_way"]},
-        "used": [status.used_text(key, of) for key, of in data["budget"].items()],
+        "used": [used_text(key, of) for key, of in data["budget"].items()],
         "newest": [node_row(node) | {"repeat_of": node.repeat_of} for node in newest],
         "is_live": data["is_driven"],
         "go_on": f"passagent resume {name}{runs_dir_flag(store)}",
@@ -253,7 +255,7 @@ def compare(store: Store, a: str = "", b: str = "") -> dict[str, Any]:
     if not a or not b:
         raise UsageError("compare: give two runs, ?a=RUN&b=RUN")
     pair = [runs.find_run(store, name) for name in (a, b)]
-    sides = [status.status_data(store, run) for run in pair]
+    sides = [status_data(store, run) for run in pair]
     courses = [charts.course(charts.made(store, run.id)) for run in pair]
     best = [confirmations.winner(store, run.id) for run in pair]
     paired = difference.diff_data(store, best[0], best[1]) if best[0] and best[1] else None
@@ -261,7 +263,7 @@ def compare(store: Store, a: str = "", b: str = "") -> dict[str, Any]:
     return {
         "runs": pair,
         "sides": sides,
-        "used": [[status.used_text(key, of) for key, of in side["budget"].items()] for side in sides],
+        "used": [[used_text(key, of) for key, of in side["budget"].items()] for side in sides],
         "statuses": [course.statuses for course in courses],
         "chart_spec": charts.side_by_side(list(zip(names, courses, strict=True))),
         "paired": paired,

@@ -1,0 +1,302 @@
+"""The commands that judge passes, show what they do, and keep them: `eval`, `plan`, `profile`, `library`."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json as json_text
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
+
+import typer
+
+from passagent.cli.groups import ProfileOptions
+from passagent.cli.parameters import argument, command
+from passagent.cli.run_verbs import Task
+from passagent.errors import PassagentError, UsageError
+from passagent.options import Device, EvalOptions, Json, OwnLibrary, config_of, settings_of
+from passagent.system.option_groups import Option
+from passagent.view.text import number, print_answer, table
+
+if TYPE_CHECKING:
+    from passagent.config import Config
+    from passagent.evaluator.candidate import Candidate
+    from passagent.evaluator.service.known import Known
+    from passagent.models.types import Model
+    from passagent.plan.messages import Recorded, Refusal
+    from passagent.store import Store
+    from passagent.store.pass_library import KeptPass
+    from passagent.tasks import Task as TaskRecord
+    from passagent.view.warm_evaluator import Evaluator
+
+commands = typer.Typer()
+library_app = typer.Typer(
+    help="List, show and verify passes found for earlier models.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+commands.add_typer(library_app, name="library")
+
+PassDir = Annotated[str, argument("PASS_DIR", "The candidate.")]
+SHOWN_DIGITS = 12
+"""Digits of a hash that are shown."""
+
+
+@command(commands, "eval")
+def evaluate(task: Task, json: Json, **options: Unpack[EvalOptions]) -> None:
+    """Judge a pass directory on TASK. Is it correct, and how fast?
+
+    A pass that was measured before on this machine is answered from the store. Exit code 1 if it is not ok.
+    """
+    from passagent.agent import validator
+    from passagent.config import load_config
+    from passagent.evaluator.candidate import Candidate
+    from passagent.store import Store
+    from passagent.tasks import load_task
+    from passagent.view.evaluation import evaluation_text
+
+    settings = settings_of(EvalOptions, options)
+    if options["reward"] is not None:
+        if options["fresh"] or options["validator"] is not None:
+            raise UsageError("--reward takes neither --fresh nor --validator")
+        _reward(task, options, settings, json)
+        return
+    loaded = load_task(task)
+    config = load_config(options["config"], settings)
+    candidate = Candidate.from_dir(options["pass_dir"] or loaded.path / "pass_dir")
+    model = validator.open_validator(config)  # a wrong one is an error before anything is measured
+    with Store.open(options["runs_dir"]) as store:
+        result = asyncio.run(_evaluate(store, loaded, candidate, config, model, options["fresh"]))
+    evaluation = result.evaluation
+    data = json_text.loads(evaluation.model_dump_json())  # it knows how to write nan and inf
+    data |= {"measured_at": result.measured_at, "from_store": result.from_store}
+    lines = [evaluation_text(evaluation)]
+    if evaluation.validator is not None:
+        lines.append(validator.opinion_line(evaluation.validator))
+    if result.from_store:
+        lines.append(f"measured {result.measured_at}, from the store; --fresh measures again")
+    print_answer(json, data, lambda: "\n".join(lines))
+    if evaluation.status != "ok":
+        raise PassagentError(f"{evaluation.task}: the pass is judged {evaluation.status}, not ok")
+
+
+def _reward(task_path: str, options: EvalOptions, settings: dict[str, Any], as_json: bool) -> None:
+    """Judge a pass_dir as PassEnv does, write its reward and print it. Raises PassagentError."""
+    from passagent.data.rl.reward import write_reward
+
+    place = Path(str(options["reward"]))
+    value, outcome = write_reward(task_path, options["pass_dir"], options["config"], settings, place)
+    status, score = (None, None) if isinstance(outcome, str) else (outcome.status, outcome.as_score)
+    why = outcome if isinstance(outcome, str) else f"{status}, AS {number(score, 4)}"
+    data = {"reward": value, "status": status, "as_score": score}
+    print_answer(as_json, data, lambda: f"reward {value}: {why}")
+
+
+@command(commands)
+def profile(pass_dir: PassDir, task: Task, json: Json, **options: Unpack[ProfileOptions]) -> None:
+    """Say what limits a pass on TASK. Speed of light, compilers' figures, a trace; --deep: GPU counters."""
+    from passagent.evaluator.candidate import Candidate
+    from passagent.evaluator.fleet.opening import LOCAL
+    from passagent.experience.profiling.profile_text import profile_text
+    from passagent.experience.profiling.profiler import profile_evaluated
+    from passagent.store import Store
+    from passagent.tasks import load_task
+
+    loaded, config = load_task(task), config_of(ProfileOptions, options)
+    if config.evaluator.pool != LOCAL:
+        raise UsageError(f"--pool {config.evaluator.pool}: profiles are made on devices of this machine")
+    candidate = Candidate.from_dir(pass_dir)
+    with Store.open(options["runs_dir"]) as store:
+        evaluation = asyncio.run(_evaluate(store, loaded, candidate, config, None, False)).evaluation
+    profiled = profile_evaluated(loaded, candidate, evaluation, config.evaluator.device, options["deep"])
+    print(profiled.as_json() if json else profile_text(profiled))
+    if evaluation.status != "ok":
+        raise PassagentError(f"{evaluation.task}: the pass is judged {evaluation.status}, not ok")
+
+
+async def _evaluate(
+    store: Store, task: TaskRecord, candidate: Candidate, config: Config, model: Model | None, fresh: bool
+) -> Known:
+    from passagent.agent.validator import Judges, judged
+    from passagent.evaluator.fleet.opening import open_pool
+
+    pool = open_pool(config.evaluator, tell=lambda text: print(f"passagent: {text}", file=sys.stderr))
+    try:
+        return await judged(Judges(pool.evaluate, model), store, task, candidate, config, fresh)
+    finally:
+        await pool.close()
+        if model is not None:
+            await model.close()
+
+
+@command(commands)
+def plan(
+    pass_dir: PassDir,
+    task: Task,
+    device: Annotated[
+        str | None,
+        Option("cpu or cuda; no GPU is needed for either.", shown="cuda for Triton and CUDA C++, else cpu"),
+    ],
+    ir: Annotated[Literal["ttir"] | None, Option("Also print what each Triton kernel became.")],
+    json: Json,
+) -> None:
+    """Show what a pass does on TASK in each call. Allocations, launches with their arguments, bytes moved."""
+    from passagent.evaluator.candidate import Candidate
+    from passagent.evaluator.target import uses_triton
+    from passagent.plan.recorder_process import recording_process
+
+    if device not in (None, "cpu", "cuda"):
+        raise UsageError(f"--device {device}: a plan is for cpu or cuda")
+    candidate = Candidate.from_dir(pass_dir)
+    with recording_process() as process:  # it imports torch while this process does
+        from passagent.plan.facts import device_facts
+        from passagent.plan.messages import Recorded
+        from passagent.plan.record import record, subgraphs_of
+        from passagent.plan.show import recording_text
+        from passagent.tasks import load_task
+
+        loaded = load_task(task)
+        named = any("cuda_kernel" in text for text in candidate.files.values())
+        target = device or ("cuda" if named or uses_triton(candidate) else "cpu")
+        subgraphs = subgraphs_of(loaded, target)
+        answer = record(process, candidate, subgraphs, target, device_facts())
+    if json:
+        print(answer.model_dump_json())
+    if not isinstance(answer, Recorded):
+        raise PassagentError(_place(answer) + answer.message)
+    if not json:
+        print(recording_text(answer.recording, ir == "ttir"))
+    _check_matches(candidate, answer)
+
+
+def _check_matches(candidate: Candidate, answer: Recorded) -> None:
+    """Raise PassagentError for passes that match nowhere, and for subgraphs in which none does."""
+    recording = answer.recording
+    problems = [
+        f"{failure.subgraph}: {_place(failure.why)}{failure.why.message}" for failure in answer.failed
+    ]
+    for failure in recording.passes:
+        if not failure.plans and not answer.failed:
+            reason = next((m.words for m in answer.missed if m.name == failure.name), "no reason was given")
+            place = f"{failure.file}:{_pattern_line(candidate, failure.file)}"
+            problems.append(f"{place}: matches nothing: {reason}")
+    if not problems:
+        bare = [subgraph.name for subgraph in recording.subgraphs if not subgraph.calls]
+        problems += [f"no pass matches in {', '.join(bare)}"] if bare else []
+    if problems:
+        raise PassagentError("; ".join(problems))
+
+
+def _place(refusal: Refusal) -> str:
+    return f"{refusal.file}:{refusal.line}: " if refusal.file else ""
+
+
+def _pattern_line(candidate: Candidate, file: str) -> int:
+    """Where the file defines `pattern`; 1 where it imports it."""
+    for node in ast.parse(candidate.files[file]).body:
+        if isinstance(node, ast.FunctionDef) and node.name == "pattern":
+            return node.lineno
+    return 1
+
+
+@command(library_app, "list")
+def library_list(library: OwnLibrary, json: Json) -> None:
+    """List the passes that are kept, the fastest first."""
+    from passagent.store.pass_library import PassLibrary
+
+    with PassLibrary.open(library, create=False) as kept:
+        passes = kept.all()
+    rows = [
+        [
+            _short(record),
+            record.operators,
+            record.device,
+            record.torch,
+            f"{record.speedup:.2f}x of {record.reference}",
+            record.status
+            if record.verified_at is None
+            else f"{record.status}, verified {record.verified_at[:10]}",
+        ]
+        for record in passes
+    ]
+    data = {"library": str(kept.path), "passes": [record.data() for record in passes]}
+    header = ["region", "operators", "device", "torch", ">speedup", "status"]
+    print_answer(json, data, lambda: table(header, rows))
+
+
+@command(library_app, "show")
+def library_show(
+    kept: Annotated[str, argument("HASH", "The beginning of a region's hash, as list shows it.")],
+    library: OwnLibrary,
+    json: Json,
+) -> None:
+    """Show a pass: where it comes from, how it was measured, its text."""
+    from passagent.store.pass_library import PassLibrary
+
+    with PassLibrary.open(library, create=False) as passes:
+        record = passes.named(kept)
+    data = record.data()
+    lines = [f"{f'{key}:':<13}{value}" for key, value in data.items() if key != "files" and value is not None]
+    lines += [f"\n--- {name}\n{text.rstrip()}" for name, text in record.sources.items()]
+    print_answer(json, data, lambda: "\n".join(lines))
+
+
+@command(library_app, "verify")
+def library_verify(
+    kept: Annotated[
+        list[str] | None,
+        argument("[HASH...]", "Beginnings of regions' hashes; without any, all of this device."),
+    ] = None,
+    *,
+    library: OwnLibrary,
+    device: Device,
+    json: Json,
+) -> None:
+    """Evaluate passes again. One that does not hold is used no more; exit code 1."""
+    from importlib.metadata import version
+
+    from passagent.evaluator.hardware.devices import find_devices
+    from passagent.store.pass_library import PassLibrary
+    from passagent.view.warm_evaluator import Evaluator
+
+    name, torch = find_devices(device or "cpu")[0].model, version("torch")
+    results: list[dict[str, str]] = []
+    with PassLibrary.open(library, create=False) as stored:
+        passes = [stored.named(word) for word in kept or ()] or stored.all()
+        for dispatch, reference in sorted({(record.dispatch, record.reference) for record in passes}):
+            settings = {"evaluator.dispatch": dispatch, "evaluator.reference": reference}
+            with Evaluator(device=device or "cpu", settings=settings) as evaluator:
+                for record in passes:
+                    if (record.dispatch, record.reference) != (dispatch, reference):
+                        continue
+                    if (record.device, record.torch.partition("+")[0]) != (name, torch.partition("+")[0]):
+                        status, why = "elsewhere", f"of {record.device} with torch {record.torch}"
+                    else:
+                        status, why = _evaluated(record, evaluator)
+                        stored.note(record, status)
+                    result = {"instance": record.instance, "operators": record.operators}
+                    results.append(result | {"status": status, "why": why})
+                    if not json:
+                        print(f"{_short(record)} {record.operators}: {status}{f', {why}' if why else ''}")
+    if json:
+        print(json_text.dumps({"library": str(stored.path), "passes": results}))
+    failed = [result for result in results if result["status"] not in ("ok", "elsewhere")]
+    if failed:
+        raise PassagentError(f"{failed[0]['operators']}: does not hold any more: {failed[0]['why']}")
+
+
+def _evaluated(record: KeptPass, evaluator: Evaluator) -> tuple[str, str]:
+    """Return the status of a pass that is evaluated again, and why it is wrong or how fast it is."""
+    with tempfile.TemporaryDirectory() as place:
+        result = evaluator.evaluate(record.write_task(Path(place)), record.sources, fresh=True).evaluation
+    if result.status != "ok":
+        error = next((graph.error for graph in result.graphs if graph.error), result.error)
+        return result.status, error or result.status
+    speedup = result.gmean_vs_reference
+    return "ok", "" if speedup is None else f"{speedup:.2f}x of {record.reference} now"
+
+
+def _short(record: KeptPass) -> str:
+    return record.instance.rpartition(":")[2][:SHOWN_DIGITS]

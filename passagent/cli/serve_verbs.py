@@ -1,0 +1,294 @@
+"""The commands that serve others: `worker`, this machine's devices; `mcp`, tools for agents; and `models`."""
+
+from __future__ import annotations
+
+import asyncio
+import json as json_text
+import os
+import random
+import secrets
+import shlex
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
+from urllib.parse import urlsplit
+
+import typer
+
+from passagent.cli.groups import McpOptions, ModelsOptions, WorkerOptions
+from passagent.cli.parameters import argument, command
+from passagent.errors import InfrastructureError, PassagentError, UsageError
+from passagent.options import Json, config_of
+from passagent.view.text import print_answer, table
+
+if TYPE_CHECKING:
+    from passagent.config import Config, ModelConfig
+    from passagent.models.prices import Price
+    from passagent.models.types import Reply
+
+commands = typer.Typer()
+STDIN = "-"
+REMOTE_PORTS = range(20_000, 32_000)
+"""Below those that Linux gives to outgoing connections."""
+KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
+ADDRESSES = {"openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL"}
+
+
+@command(commands)
+def worker(
+    target: Annotated[
+        str | None,
+        argument(
+            "[ssh://HOST]",
+            "Start it on another machine, forwarded here.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    json: Json,
+    **options: Unpack[WorkerOptions],
+) -> None:
+    """Evaluate for other machines. They name it by --pool http://HOST:PORT. SIGTERM lets it finish first."""
+    certificate, key = options["tls_cert"], options["tls_key"]
+    if (certificate is None) != (key is None):
+        raise UsageError("--tls-cert and --tls-key: give both")
+    if target is not None:
+        _over_ssh(target, options)
+        return
+    try:
+        from passagent.evaluator.fleet.worker_app import Door, serve
+    except ModuleNotFoundError as error:
+        raise UsageError(f"worker needs {error.name}: pip install 'passagent[web]'") from error
+    from passagent.evaluator.fleet.host import Host
+    from passagent.evaluator.fleet.machine_facts import find_machine
+
+    token = _token(options["token_file"])
+    facts = find_machine(options["device"])
+    names = [f"{device['name']} ({device['label']})" for device in facts["devices"]]
+
+    def ready(address: str) -> None:
+        facts_text = {"address": address, "devices": names, "pid": os.getpid()}
+        print(json_text.dumps(facts_text) if json else f"{address} offers {', '.join(names)}", flush=True)
+
+    door = Door(options["listen"], token, certificate, key)
+    serve(Host(facts), door, ready, until_stdin_ends=options["token_file"] == STDIN)
+
+
+def _token(file: str) -> str:
+    """The token; a file that is not there is made, for its owner's eyes. Raises UsageError."""
+    if file == STDIN:
+        return os.read(0, 200).decode(errors="replace").strip()
+    from passagent.evaluator.fleet.http_fleet import token_in
+
+    try:
+        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as token_file:
+            token_file.write(secrets.token_urlsafe(32) + "\n")
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise UsageError(f"--token-file {file}: {error.strerror}") from error
+    return token_in(file)
+
+
+def _over_ssh(target: str, options: WorkerOptions) -> None:
+    """Start a worker on another machine, its port forwarded to `--listen` here, until ssh ends."""
+    url = urlsplit(target)
+    if url.scheme != "ssh" or not url.hostname or url.path not in ("", "/"):
+        raise UsageError(f"{target}: write ssh://[USER@]HOST[:PORT]")
+    token, port = _token(options["token_file"]), random.choice(REMOTE_PORTS)
+    device = shlex.quote(options["device"])
+    there = f"{options['remote_command']} worker --listen 127.0.0.1:{port} --device {device}"
+    command = [
+        *("ssh", "-o", "BatchMode=yes", "-o", "ExitOnForwardFailure=yes", "-o", "ServerAliveInterval=15"),
+        *("-L", f"{options['listen']}:127.0.0.1:{port}"),
+        *(() if url.port is None else ("-p", str(url.port))),
+        url.hostname if url.username is None else f"{url.username}@{url.hostname}",
+        f"{there} --token-file {STDIN}",
+    ]
+    try:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    except OSError as error:
+        raise UsageError(f"ssh: {error.strerror}; install an ssh client") from error
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        print(token, file=process.stdin, flush=True)
+        for line in process.stdout:
+            print(line.rstrip().replace(f"127.0.0.1:{port}", options["listen"], 1), flush=True)
+        code = process.wait()
+    except BrokenPipeError:
+        code = process.wait()
+    finally:
+        process.stdin.close()  # the worker there ends with it
+        try:
+            process.wait(10.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    if code:
+        raise InfrastructureError(f"{target}: the worker ended with exit code {code}; its words are above")
+
+
+@command(commands)
+def mcp(**options: Unpack[McpOptions]) -> None:
+    """Serve the evaluator to coding agents. Over the Model Context Protocol on stdin and stdout."""
+    try:
+        import mcp  # noqa: F401
+    except ImportError as error:
+        raise UsageError("mcp is not installed; pip install 'passagent[mcp]'") from error
+    from passagent.view.mcp.pass_server import build, serve_http, serve_stdio
+    from passagent.view.mcp.served_tools import PassTools
+
+    service = PassTools(
+        options["tasks"] or [],
+        config_of(McpOptions, options),
+        str(options["runs_dir"]),
+        trust_files=options["trust_files"],
+    )
+    service.max_wait_s = options["max_wait"]
+    server = build(service)
+    http = options["http"]
+    if http is not None:
+        serve_http(service, server, http)
+        return
+    if sys.stdin.isatty():
+        print(
+            "passagent mcp: a client's messages are read from stdin; --http serves an address",
+            file=sys.stderr,
+        )
+    serve_stdio(service, server)
+
+
+@command(commands)
+def models(json: Json, **options: Unpack[ModelsOptions]) -> None:
+    """List models with their addresses, keys and prices. Exit code 1 if one fails --check."""
+    from passagent.models.prices import prices_of, read_prices
+    from passagent.models.probe import distinct_models
+
+    config, check = config_of(ModelsOptions, options), options["check"]
+    listed = configured(config)
+    checks = {}
+    for model in distinct_models(config) if check else ():
+        price = prices_of(config.model, [model.name])[model.name]
+        checks[model.name] = asyncio.run(checked(model, price))
+    rows = [row | ({"check": checks[row["model"]]} if check else {}) for row in listed]
+    data = {"prices_of": read_prices()[0], "models": rows}
+    print_answer(json, data, lambda: _text(listed) + (_check_text([*checks.values()]) if check else ""))
+    failed = [result for result in checks.values() if not result["ok"]]
+    if failed:
+        first = f"{failed[0]['model']}: {failed[0]['error']}"
+        raise PassagentError(f"{len(failed)} of {len(checks)} models failed the check: {first}")
+
+
+def configured(config: Config) -> list[dict[str, Any]]:
+    """Return the models of `config`: those that write passes, and those of the other roles.
+
+    `weight`: in an ensemble. `base_url`: None for the provider's own. `key`: whether it is set, None where
+    no key is used. `price`: USD per million tokens, None where it is not known.
+    """
+    from passagent.models import provider_of, role_config
+    from passagent.models.prices import prices_of
+    from passagent.models.probe import other_roles
+
+    weights: list[float | None] = [member.weight for member in config.model.ensemble] or [None]
+    named = [("agent", *pair) for pair in zip(config.model.members(), weights, strict=True)]
+    named += [(role, role_config(config, role), None) for role in other_roles(config)]
+    rows = []
+    for role, model, weight in named:
+        provider = provider_of(model.name)
+        variable, key = KEYS.get(provider), None
+        if variable:
+            key = f"{variable} is {'set' if os.environ.get(variable, '').strip() else 'not set'}"
+        price = prices_of(config.model, [model.name])[model.name]
+        address = model.base_url or os.environ.get(ADDRESSES.get(provider, "")) or None
+        rows.append(
+            {
+                "role": role,
+                "model": model.name,
+                "weight": weight,
+                "base_url": address if variable else None,
+                "key": key,
+                "price": price.model_dump(exclude_none=True, exclude={"over", "up_to"}) if price else None,
+            }
+        )
+    return rows
+
+
+async def checked(config: ModelConfig, price: Price | None) -> dict[str, Any]:
+    """Ask the model for one tool call. Nothing is raised that a model's server or settings may cause.
+
+    `tools`: it called the tool with the right argument. `streaming`: the reply came as a stream. `caching`:
+    the server reports a prompt cache.
+    """
+    from passagent.models.probe import ask
+
+    started, error = time.monotonic(), None
+    http, reply, is_asked = None, None, True
+    try:
+        if answer := await ask(config):
+            http, reply = answer
+        else:  # the expert and recordings answer tasks only
+            is_asked = False
+    except PassagentError as failure:
+        error = str(failure).removeprefix(f"{config.name} at ")
+    called = not is_asked or _called(reply)
+    if error is None and not called:
+        error = "it answered without calling the tool as asked"
+    usage = reply.usage if reply else None
+    return {
+        "model": config.name,
+        "ok": error is None,
+        "tools": called,
+        "streaming": bool(http and http.is_streamed),
+        "caching": bool(http and http.reports_cache),
+        "input_tokens": usage.input_tokens if usage else 0,
+        "output_tokens": usage.output_tokens if usage else 0,
+        "cost_usd": price.cost(usage) if price and usage else None if is_asked else 0.0,
+        "seconds": round(time.monotonic() - started, 3),
+        "error": error,
+    }
+
+
+def _called(reply: Reply | None) -> bool:
+    """Return whether the reply is the tool call that was asked for."""
+    from passagent.models.probe import PING
+
+    calls = reply.message["tool_calls"] if reply else []
+    try:
+        return any(c["name"] == PING.name and json_text.loads(c["arguments"])["word"] for c in calls)
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def _text(listed: list[dict[str, Any]]) -> str:
+    from passagent.models.prices import read_prices
+
+    rows = []
+    for row in listed:
+        price = row["price"]
+        rows.append([
+            row["role"],
+            row["model"],
+            "" if row["weight"] is None else f"{row['weight']:g}",
+            row["base_url"] or ("the provider's own" if row["key"] else "none"),
+            row["key"] or "no key needed",
+            f"{price['input']:g} / {price['output']:g}" if price else "unknown",
+        ])  # fmt: skip
+    header = ["role", "model", ">weight", "address", "key", "USD per million in / out"]
+    models_table = table(header, rows, indent="", drop=["weight", "address"])
+    return models_table + f"\nprices of {read_prices()[0]}; configs/prices.yaml, --price"
+
+
+def _check_text(checks: list[dict[str, Any]]) -> str:
+    rows = [
+        [
+            row["model"],
+            *("yes" if row[flag] else "no" for flag in ("ok", "tools", "streaming", "caching")),
+            f"{row['input_tokens']} + {row['output_tokens']}",
+            "unknown" if row["cost_usd"] is None else f"{row['cost_usd']:.6f}",
+            f"{row['seconds']:.1f}",
+            row["error"] or "",
+        ]
+        for row in checks
+    ]
+    header = ["model", "works", "tools", "streaming", "caching", ">tokens", ">USD", ">s", ""]
+    return "\n\n" + table(header, rows, indent="", drop=["s", "tokens", "caching", "streaming"], wrap=[""])
