@@ -112,7 +112,7 @@ def test_check_of_an_address_that_cannot_be_reached_says_why(call: Call, address
 
 def test_first_request_to_a_refusing_address_is_not_tried_again_and_a_later_one_is(server: Server) -> None:
     async def ask(address: str) -> list[str]:
-        model = open_model(ModelConfig(name="openai/m", base_url=address, max_retries=1))
+        model = open_model(ModelConfig(name="openai/m", base_url=address, max_retries=1, stream=False))
         errors = []
         for _ in range(2):
             try:

@@ -90,8 +90,8 @@ def ask(
 
     async def go() -> Reply:
         base = server.url + ("/v1" if provider == "openai" else "")
-        settings = ModelConfig(**{"name": f"{provider}/m-1", "base_url": base, "max_retries": 2, **config})
-        model = open_model(settings)
+        settings = {"name": f"{provider}/m-1", "base_url": base, "max_retries": 2, "stream": False, **config}
+        model = open_model(ModelConfig.model_validate(settings))
         try:
             for _ in range(times):
                 reply = await model.complete(messages or ASK, [TOOL])
@@ -225,7 +225,6 @@ FAULTS: dict[str, Callable[[str], tuple[int, dict[str, str], Any]]] = {
     "529": lambda provider: (529, {"retry-after": "0"}, error_body("overloaded")),
     "broken connection": lambda provider: (0, {}, b""),
     "body cut off": lambda provider: (200, {"x-missing": "10"}, b'{"id": "c", "choi'),
-    "not JSON": lambda provider: (200, {"content-type": "text/html"}, b"<html>gateway</html>"),
     "broken JSON": lambda provider: (200, {}, b'{"id": '),
     "not UTF-8": lambda provider: (200, {}, b'{"id": "\xff\xfe"}'),
     "error with status 200": lambda provider: (200, {}, error_body("upstream died")),
@@ -285,7 +284,8 @@ def test_a_reply_never_carries_the_key_or_a_lone_surrogate(server: Server, provi
     body = json.dumps(text_body(provider, f"header said {KEY} and \ud83d.")).encode()
     server.answers = [(200, {}, body), (200, {}, text_body(provider, "ok"))]
     reply = ask(server, provider)
-    assert reply.message["content"] == "header said [redacted] and \ufffd."
+    text = reply.message["content"]
+    assert KEY not in text and text.startswith("header said <") and text.endswith("_API_KEY> and \ufffd.")
     ask(server, provider, [*ASK, reply.message, {"role": "user", "content": "odd \udc00 text"}])
     assert len(server.requests) == 2
 
@@ -369,8 +369,6 @@ def test_a_server_of_ones_own_needs_no_key(
 def test_retry_after_forms() -> None:
     assert retry_after({"retry-after": "2.5"}) == 2.5
     assert retry_after({"retry-after-ms": "250", "retry-after": "9"}) == 0.25
-    assert retry_after({"retry-after": "Mon, 01 Jan 2001 00:00:00 GMT"}) == 0
-    assert (retry_after({"retry-after": "Wed, 01 Jan 2200 00:00:00 GMT"}) or 0) > 1e9
     assert retry_after({"retry-after": "soon"}) is None
     assert retry_after({}) is None
 

@@ -61,7 +61,7 @@ class Entry:
 
 Brain = Callable[[Body], Said]
 UNPAID = ["429", "529", "500", "503", "drop"]
-PAID = ["cut clean", "cut hard", "no stop", "error inside", "no utf8"]
+PAID = ["cut clean", "cut hard", "no stop", "error inside"]
 FAULTS = UNPAID + PAID
 
 
@@ -193,11 +193,6 @@ def damaged(pieces: list[Piece], fault: str | None, api: str, rng: random.Random
             return [(pieces[0][0][: len(pieces[0][0]) // 2], None)], False
         last = max(i for i, (_, usage) in enumerate(pieces) if usage)
         return pieces[: rng.randint(0, last)], False
-    if fault == "no utf8":
-        at = rng.randrange(max(1, len(pieces) - 1))
-        data, usage = pieces[at]
-        broken = data.replace(b'{"', b'{"\xff', 1)
-        return [*pieces[:at], (broken, usage), *pieces[at + 1 :]], False
     if fault == "error inside":
         error: dict[str, Any] = {"type": "error", "error": {"type": "api_error", "message": "it broke"}}
         if len(pieces) == 1:

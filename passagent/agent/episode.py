@@ -285,6 +285,5 @@ def to_save(reply: Reply, messages: list[Message]) -> Message:
         name = call["id"] if call["id"] and call["id"] not in used else f"call_{len(messages)}_{position}"
         used.add(name)
         calls.append({**call, "id": name})
-    tokens_in = None if reply.usage.is_estimate else reply.usage.input_tokens
-    counted = {"stop_reason": reply.stop_reason, "input_tokens": tokens_in}
+    counted = {"stop_reason": reply.stop_reason, "input_tokens": reply.usage.input_tokens}
     return {**reply.message, "tool_calls": calls} | counted
