@@ -377,14 +377,7 @@ def test_a_resume_evaluates_nothing_twice_and_loses_nothing(tmp_path: Path) -> N
 
 def test_a_late_result_is_folded_as_any_other(tmp_path: Path) -> None:
     best = "[result of pass_evaluator, call e1]\nthe best\n\nstatus: ok\nAS: 2.0000\nleft: 1 of 9 steps"
-    writer = calling(write(1), LATER, ids=["w1", "e1"])
-    writer["tool_calls"][0]["arguments"] = json.dumps(write(1)[1] | {"file_text": "x = 1\n" * 200})
-    other = calling(write(2), ids=["w2"])
-    other["tool_calls"][0]["arguments"] = json.dumps(write(2)[1] | {"file_text": "x = 2\n" * 200})
-    answers = [
-        {"role": "tool", "tool_call_id": name, "name": "file_editor", "content": "ok"}
-        for name in ("w1", "w2")
-    ]
+    writer = calling(LATER, ids=["e1"])
     begun = {"role": "tool", "tool_call_id": "e1", "name": "pass_evaluator", "content": "is being evaluated"}
     late = {"role": "user", "content": best, "late": "e1", "data": verdict("ok", 2.0)}
     views = [
@@ -395,11 +388,9 @@ def test_a_late_result_is_folded_as_any_other(tmp_path: Path) -> None:
             {"role": "tool", "tool_call_id": f"l{i}", "name": "file_editor", "content": "line\n" * 300},
         )
     ]
-    messages = [*START, writer, answers[0], begun, other, answers[1], assistant("done"), late, *views]
+    messages = [*START, writer, begun, assistant("done"), late, *views]
     sent = fold(messages, 1900).messages
-    assert late in sent
-    assert writer in sent  # what the best was written with, though the result came after the next version
-    assert other not in sent and "[folded: 201 lines]" in json.dumps(sent)
+    assert late in sent and "[folded: 301 lines of file_editor" in json.dumps(sent)
 
 
 def late_reply(messages: list[Message], tools: Any) -> Scripted:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import unified_diff
-
-from pydantic import ValidationError
+from functools import partial
 
 from passagent.agent import structured
-from passagent.agent.structured import Question, read_object, render
+from passagent.agent.structured import read_answer, render
 from passagent.agent.tokens import cut_end
 from passagent.config import Config
 from passagent.evaluator.result import Evaluation, GraphResult
@@ -54,7 +53,6 @@ TOOL = ToolSpec(
         "additionalProperties": False,
     },
 )
-AGAIN = "That was no hint: {reason}. Call `write_hint` once."
 
 
 @dataclass(frozen=True)
@@ -102,11 +100,12 @@ async def ask(
 ) -> LearnedHint | None:
     """Return the model's hint; None after a second malformed reply. Raises what the model raises."""
 
-    def read_hint(message: Message) -> LearnedHint | None:
-        return read(message, improvement)
+    def save_hint(reply: Reply, answer: LearnedHint | ValueError | None) -> None:
+        save(reply, answer if isinstance(answer, LearnedHint) else None)
 
-    question = Question(prompt(improvement), TOOL, AGAIN, read_hint, lambda reason: None)
-    return await structured.ask(model, question, save)
+    question = (prompt(improvement), TOOL)
+    hint = await structured.ask(model, question, partial(read, improvement), save_hint)
+    return hint if isinstance(hint, LearnedHint) else None
 
 
 def prompt(improvement: Improvement) -> str:
@@ -136,15 +135,9 @@ def prompt(improvement: Improvement) -> str:
     )
 
 
-def read(message: Message, improvement: Improvement) -> LearnedHint:
+def read(improvement: Improvement, message: Message) -> LearnedHint:
     """Read the hint of a reply, from its tool call or else its text. Raises ValueError with what is wrong."""
-    fields = read_object(message, TOOL)
-    try:
-        hint = LearnedHint.model_validate({**fields, "id": improvement.hint_id, "source": improvement.source})
-    except ValidationError as error:
-        first = error.errors()[0]
-        message_text = first["msg"].removeprefix("Value error, ")
-        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {message_text}") from None
+    hint = read_answer(message, TOOL, LearnedHint, id=improvement.hint_id, source=improvement.source)
     operators, dtypes = frozenset(improvement.task.operators), frozenset(improvement.dtypes)
     if not fitness(hint, Situation(hint.trigger[0], operators, improvement.target, dtypes)):
         raise ValueError("context: it leaves out the very task that the hint comes from")

@@ -13,9 +13,9 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from passagent.agent.failure import excerpts
 from passagent.agent.validator import opinion_line
 from passagent.evaluator.result import Evaluation, GraphResult, Mismatch, Status, Violation
+from passagent.experience.failure import excerpts, mismatch_text
 
 MAX_LEFT = 30
 """Operators named that passes left."""
@@ -179,7 +179,12 @@ def _worst_of(members: list[GraphResult]) -> str:
 def _what(graph: GraphResult) -> str:
     """Name what failed, equally for equal failures; empty for wrong results, which all differ."""
     if graph.status in ("mismatch", "refused") and graph.mismatches and not graph.matches:
-        return "\n".join([*map(_mismatch, graph.mismatches), *([graph.error] if graph.error else [])])
+        return "\n".join(
+            [
+                *(mismatch_text(mismatch, {}) for mismatch in graph.mismatches),
+                *([graph.error] if graph.error else []),
+            ]
+        )
     if graph.status == "wrong_result" and graph.worst is not None and not graph.error:
         return ""
     return graph.error or "(no message)"
@@ -194,17 +199,6 @@ def _quoted(error: str, sources: Mapping[str, str], limit: int) -> str:
 def _where(members: list[GraphResult]) -> str:
     names = ", ".join(f"{g.name} ({g.dtype})" for g in members[:3])
     return f"x {len(members)} graphs: {names}, ..." if len(members) > 3 else f"in {names}:"
-
-
-def _mismatch(mismatch: Mismatch) -> str:
-    far = f"{mismatch.matched_nodes} of {mismatch.pattern_nodes} pattern nodes matched"
-    against = (
-        f"graph node: {mismatch.graph_node}" if mismatch.graph_node else "the graph has no node of its kind"
-    )
-    return (
-        f"pass {mismatch.pass_name} did not match: {far}, then {mismatch.reason}\n"
-        f"  pattern node: {mismatch.pattern_node}\n  {against}"
-    )
 
 
 def _worst(graph: GraphResult) -> str:
@@ -229,7 +223,7 @@ def _idle_passes(graphs: list[GraphResult]) -> list[str]:
             for mismatch in graph.mismatches:
                 if mismatch.pass_name not in applied:
                     idle.setdefault(mismatch.pass_name, mismatch)
-    return [f"matched in no graph:\n{_indent(_mismatch(mismatch))}" for mismatch in idle.values()]
+    return [f"matched in no graph:\n{_indent(mismatch_text(mismatch, {}))}" for mismatch in idle.values()]
 
 
 def _loose_graphs(graphs: list[GraphResult]) -> list[GraphResult]:
