@@ -15,7 +15,6 @@ from verdicts import evaluated, verdict
 from passagent.agent.editor import file_editor
 from passagent.agent.episode import EpisodeEnd, evaluations, run_episode, untried
 from passagent.agent.evaluator_tool import pass_evaluator
-from passagent.agent.taskfiles import TaskFiles
 from passagent.agent.tokens import fold
 from passagent.agent.tool_specs import Answer
 from passagent.agent.workspace import Workspace
@@ -103,7 +102,7 @@ class Episode:
         """From the beginning, or on from `messages`; `others`: what runs beside it, `other(self)`."""
         self.messages = [*START] if messages is None else messages
         self.stored = [*self.messages]
-        self.workspace = Workspace(TaskFiles(self.path), {"A.py": "x = 0\n", MANIFEST: '["A"]'})
+        self.workspace = Workspace({}, {"A.py": "x = 0\n", MANIFEST: '["A"]'})
         tools = [file_editor(self.workspace), pass_evaluator(self.workspace, self.submit)]
 
         async def whole() -> EpisodeEnd:

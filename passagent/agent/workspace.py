@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from passagent.agent.taskfiles import ANSWERS, MAX_BYTES, TASK, Missing, TaskFiles, ToolError
+from passagent.agent.taskfiles import ANSWERS, MAX_BYTES, TASK, ToolError
 from passagent.evaluator.result import MANIFEST
 
 MAX_FILES = 64
@@ -27,8 +27,8 @@ class Workspace:
     They are a function of what the episode began with and of its edits: on resume it replays these.
     """
 
-    def __init__(self, task: TaskFiles, files: Mapping[str, str]) -> None:
-        """`files`: name to text, what the episode begins with."""
+    def __init__(self, task: Mapping[str, str], files: Mapping[str, str]) -> None:
+        """`task`: see read_task_files; `files`: name to text, what the episode begins with."""
         self._task, self._files = task, dict(files)
         self._history: dict[str, list[str | None]] = {}
         self.versions: list[dict[str, str]] = [self.files()]
@@ -40,15 +40,15 @@ class Workspace:
 
     def read(self, name: str) -> str:
         """Text of a file of the candidate or, under `task/`, of the task. Raises ToolError."""
-        parts = _parts(name)
-        if parts[:1] == (TASK,):
-            return self._task.read(parts[1:])
-        text = self._files.get("/".join(parts))
-        if text is not None:
-            return text
-        if self._holds(parts):
-            raise ToolError(f"{name}: is a directory")
-        raise Missing(f"{name}: no such file; view '.' to list the files")
+        key = "/".join(_parts(name))
+        text = self._task.get(key, self._files.get(key))
+        if text is None:
+            is_directory = self.is_directory(name)
+            problem = (
+                "is a directory" if is_directory else "no such file; view '.' or 'task' to list the files"
+            )
+            raise ToolError(f"{name}: {problem}")
+        return text
 
     def write(self, name: str, text: str) -> None:
         """Write a file of the candidate, remembering what it was for `undo`. Raises ToolError."""
@@ -92,22 +92,17 @@ class Workspace:
 
     def listing(self, name: str) -> list[str]:
         """Names under a directory of the candidate (`.`) or of the task, directories with a slash."""
-        parts = _parts(name)
-        if parts[:1] == (TASK,):
-            return self._task.listing(parts[1:])
-        start = "".join(f"{part}/" for part in parts)
-        inside = [file.removeprefix(start) for file in self._files if file.startswith(start)]
-        names = {first + slash for first, slash, _ in (file.partition("/") for file in inside)}
-        return sorted(names) + ([f"{TASK}/"] if not parts else [])
+        start = "".join(f"{part}/" for part in _parts(name))
+        inside = [file.removeprefix(start) for file in self._names() if file.startswith(start)]
+        return sorted({first + slash for first, slash, _ in (file.partition("/") for file in inside)})
 
     def is_directory(self, name: str) -> bool:
         """Look for a directory of the candidate or the task. Raises ToolError for a path outside."""
-        parts = _parts(name)
-        return self._task.is_directory(parts[1:]) if parts[:1] == (TASK,) else self._holds(parts)
+        start = "".join(f"{part}/" for part in _parts(name))
+        return not start or any(file.startswith(start) for file in self._names())
 
-    def _holds(self, parts: tuple[str, ...]) -> bool:
-        start = "".join(f"{part}/" for part in parts)
-        return not parts or any(file.startswith(start) for file in self._files)
+    def _names(self) -> list[str]:
+        return [*self._files, *self._task]
 
     def _set(self, key: str, text: str | None) -> None:
         if text is None:

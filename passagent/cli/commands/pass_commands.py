@@ -80,7 +80,6 @@ def profile(pass_dir: str, task_path: str, options: ProfileOptions, as_json: boo
     Raises PassagentError, also, once it is printed, for a pass that is not judged `ok`.
     """
     from passagent.evaluator.fleet.opening import LOCAL
-    from passagent.experience.profiling.profile_text import profile_text
     from passagent.experience.profiling.profiler import profile_evaluated
 
     task, config = load_task(task_path), config_of(ProfileOptions, options)
@@ -90,7 +89,7 @@ def profile(pass_dir: str, task_path: str, options: ProfileOptions, as_json: boo
     with Store.open(options["runs_dir"]) as store:
         evaluation = asyncio.run(_evaluate(store, task, candidate, config, None, False)).evaluation
     profiled = profile_evaluated(task, candidate, evaluation, config.evaluator.device, options["deep"])
-    print(profiled.as_json() if as_json else profile_text(profiled))
+    print(profiled.as_json() if as_json else profiled.report())
     if evaluation.status != "ok":
         raise PassagentError(f"{evaluation.task}: the pass is judged {evaluation.status}, not ok")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from passagent.agent.context import EpisodeContext
 from passagent.agent.prompt import compose
-from passagent.agent.taskfiles import TASK, TaskFiles, ToolError
+from passagent.agent.taskfiles import TASK, ToolError, read_task_files
 from passagent.agent.workspace import Workspace
 from passagent.config import Config
 from passagent.errors import UsageError, nearest
@@ -91,7 +91,7 @@ def _tasks_below(directory: Path) -> list[Path]:
 
 def read_file(task: Task, path: str) -> str:
     """Return a file of the task, or the listing of a directory. Raises ToolError."""
-    workspace = Workspace(TaskFiles(task.path), {})
+    workspace = Workspace(read_task_files(task.path), {})
     name = f"{TASK}/{path}"
     if workspace.is_directory(name):
         return "\n".join(workspace.listing(name))
