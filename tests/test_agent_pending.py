@@ -172,14 +172,6 @@ def test_an_evaluation_goes_on_while_the_model_works(tmp_path: Path) -> None:
     assert lefts == [f"{number} of 8 evaluations" for number in (8, 7, 7, 6, 6, 6, 6, 6)]
 
 
-def test_what_is_handed_over_first_is_submitted_first(tmp_path: Path) -> None:
-    reply = calling(write(1), LATER, write(2), NOW)
-    episode = Episode(tmp_path, [([2], reply), ([1], "done"), ([], "done")])
-    assert episode.run().reason == "done"
-    assert episode.events[:4] == ["reply 0", "begin 1", "begin 2", "end 2"]
-    assert episode.told() == [("tool", 2, 1.2), ("user", 1, 1.1)]
-
-
 async def end_the_first_of_two(episode: Episode) -> None:
     """Once two are under way and a third has had its chance to begin."""
     while "begin 2" not in episode.events:
@@ -260,15 +252,6 @@ def test_evaluations_under_way_count(tmp_path: Path) -> None:
     assert evaluations(episode.messages) == 2
 
 
-def test_what_gives_no_plan_leaves_its_evaluation_to_another(tmp_path: Path) -> None:
-    script: list[Step] = [([], calling(write(1), LATER)), ([2], calling(write(2), NOW)), ([], "seen")]
-    episode = Episode(tmp_path, script, max_evaluations=1)
-    episode.gives_no_plan = {1}
-    assert episode.run(others=[end_slowly]) == EpisodeEnd("done", 3, "seen")
-    assert episode.told() == [("user", 1, 0.1), ("tool", 2, 1.2)]
-    assert evaluations(episode.messages) == 1
-
-
 @pytest.mark.parametrize(
     ("last", "limits", "end"),
     [
@@ -316,23 +299,6 @@ def test_an_error_of_the_machine_is_raised_with_all_saved(tmp_path: Path) -> Non
     assert episode.run(episode.stored).reason == "done"
     assert sorted(number for _, number, _ in episode.told()) == [1, 2, 3]
     assert sorted(event for event in episode.events if "begin" in event) == ["begin 1", "begin 3"]
-
-
-def test_a_model_that_fails_waits_for_what_is_under_way(tmp_path: Path) -> None:
-    class Exhausted(Exception):
-        pass
-
-    class Poor(Episode):
-        async def complete(self, messages: list[Message], tools: Any) -> Reply:
-            if len(messages) > 2:
-                raise Exhausted
-            return await super().complete(messages, tools)
-
-    episode = Poor(tmp_path, [([], calling(write(1), LATER))])
-    with pytest.raises(Exhausted):
-        episode.run(others=[end_slowly])
-    assert episode.events == ["reply 0", "begin 1", "end 1"]
-    assert list(episode.known.values()) == [evaluated("ok", 1.1, "about candidate 1")]
 
 
 CRASHING: list[Step] = [

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from test_agent_episode import CREATE, Episode
 from test_models_stream import APIS, try_once
-from test_models_wire import ASK, KEY, Server, ask, openai_body, server
-from wire_server import Said, message_of
+from test_models_wire import ASK, KEY, ask, openai_body, server
+from wire_server import Said, WireServer, message_of
 
 from passagent.agent.episode import to_save
 from passagent.models.scripted import ScriptedModel, calling
@@ -100,6 +100,7 @@ REPLIES = {
     "equal ids": Said(calls=[("c1", "file_editor", "{}"), ("c1", "file_editor", "{}")]),
     "no ids": Said(calls=[("", "file_editor", "{}"), ("", "file_editor", "{}")]),
     "arguments that are no JSON": Said(calls=[("c1", "file_editor", '{"path": ')]),
+    "a number that JSON lacks": Said(calls=[("c1", "file_editor", '{"line": NaN}')]),
     "half a character": Said("\ud83d", [("c1", "file_editor", '{"path": "\\ud83d"}')]),
     "arguments that are no object": Said(calls=[("c1", "file_editor", "[1]"), ("c2", "file_editor", "")]),
     "a blank text beside a call": Said(" \n", [("c1", "file_editor", "{}")], thought="hm", signature="s"),
@@ -113,7 +114,7 @@ REPLIES = {
 @pytest.mark.parametrize("what", REPLIES)
 @pytest.mark.parametrize("api", APIS)
 def test_reply_that_apis_refuse_in_history_is_sent_in_a_form_they_take(
-    server: Server, api: str, what: str
+    server: WireServer, api: str, what: str
 ) -> None:
     server.answers = [(200, {}, message_of(api, said)) for said in (REPLIES[what], Said("done"))]
     reply = try_once(server.url, api)
@@ -157,7 +158,7 @@ RAW: dict[str, tuple[str, list[dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize("what", RAW)
-def test_raw_blocks_that_apis_refuse_are_left_out(server: Server, what: str) -> None:
+def test_raw_blocks_that_apis_refuse_are_left_out(server: WireServer, what: str) -> None:
     api, raw = RAW[what]
     called = any("name" in item for item in raw)
     call = {"id": "c1", "name": "functions.x", "arguments": "[1]"}
@@ -192,7 +193,7 @@ def test_decorated_tool_name_calls_the_tool_and_a_wild_one_is_answered(tmp_path:
     ],
 )
 def test_tool_call_that_comes_as_text_is_warned_of_once(
-    server: Server, caplog: pytest.LogCaptureFixture, text: str, is_call: bool
+    server: WireServer, caplog: pytest.LogCaptureFixture, text: str, is_call: bool
 ) -> None:
     server.answers = [(200, {}, openai_body({"content": text}))] * 2
     ask(server, "openai", times=2)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from test_models_wire import ASK, KEY, TOOL, Server, ask, error_body, server
+from test_models_wire import ASK, KEY, TOOL, server
 from wire_server import FAULTS, PAID, Said, WireServer, event, message_of, stream_of
 
 from passagent.config import ModelConfig
-from passagent.errors import PassagentError, UsageError
+from passagent.errors import UsageError
 from passagent.models import open_model
 from passagent.models.retry import ContextOverflow, Retrying, Transient
 from passagent.models.types import Message, Reply, Usage
@@ -65,23 +64,8 @@ def test_a_stream_says_what_a_whole_reply_says(api: str) -> None:
     assert (streamed.usage, streamed.stop_reason) == (Usage(100, 20, 64), "tools")
 
 
-def test_streaming_is_for_long_replies(server: Server) -> None:
-    for limit, stream, sent in (
-        (16000, None, True),
-        (1000, None, None),
-        (1000, True, True),
-        (16000, False, None),
-    ):
-        server.answers = [(200, {}, message_of("chat", SAID))]
-        with pytest.raises(PassagentError) if sent else nullcontext():
-            ask(server, "openai", max_output_tokens=limit, stream=stream, max_retries=0)
-        body = server.bodies()[-1]
-        assert body.get("stream") == sent
-        assert ("stream_options" in body) == bool(sent)
-
-
 @pytest.mark.parametrize("api", APIS)
-def test_every_way_to_cut_a_stream_is_noticed(server: Server, api: str) -> None:
+def test_every_way_to_cut_a_stream_is_noticed(server: WireServer, api: str) -> None:
     """Nothing but a reply whose stop reason and usage have arrived is whole, wherever the stream ends."""
     pieces = list(stream_of(api, SAID))
     enough = max(i for i, (_, usage) in enumerate(pieces) if usage) + 1
@@ -114,6 +98,14 @@ def test_broken_replies_are_tried_again_and_counted(api: str, fault: str, stream
     assert fault in FAULTS
 
 
+@pytest.mark.parametrize(
+    ("limit", "stream", "streams"),
+    [(16000, None, True), (1000, None, False), (1000, True, True), (16000, False, False)],
+)
+def test_streaming_is_for_long_replies(limit: int, stream: bool | None, streams: bool) -> None:
+    assert ModelConfig(max_output_tokens=limit, stream=stream).streams == streams
+
+
 def failing(api: str, code: str, message: str) -> bytes:
     """A stream that ends in the API's own kind of error."""
     pieces = [data for data, _ in stream_of(api, SAID)][:2]
@@ -143,7 +135,7 @@ def failing(api: str, code: str, message: str) -> bytes:
     ],
 )
 def test_errors_inside_a_stream(
-    server: Server, api: str, code: str, message: str, kind: type[Exception]
+    server: WireServer, api: str, code: str, message: str, kind: type[Exception]
 ) -> None:
     server.answers = [(200, SSE, failing(api, code, message))]
     with pytest.raises(kind) as caught:
@@ -151,7 +143,7 @@ def test_errors_inside_a_stream(
     assert KEY not in str(caught.value)
 
 
-def test_a_bare_error_event_of_responses_is_an_error(server: Server) -> None:
+def test_a_bare_error_event_of_responses_is_an_error(server: WireServer) -> None:
     """The SDK raises nothing there."""
     data = {"type": "error", "code": "server_error", "message": "it broke", "sequence_number": 3}
     server.answers = [(200, SSE, event("responses", "error", data))]
@@ -167,53 +159,7 @@ def test_a_reply_that_never_ends_is_given_up() -> None:
         try_once(there.url, "chat", timeout_s=0.2)
 
 
-def test_arguments_cut_at_the_limit_stay_what_they_are(server: Server) -> None:
-    cut = [
-        data.replace(b'"tool_use", "stop_sequence"', b'"max_tokens", "stop_sequence"')
-        for data, _ in stream_of("anthropic", Said("", [("a", "file_editor", '{"path": "x.py"}')]))
-    ]
-    half = next(i for i, data in enumerate(cut) if b"input_json_delta" in data) + 1
-    server.answers = [(200, SSE, b"".join([*cut[:half], *cut[half + 1 :]]))]
-    reply = try_once(server.url, "anthropic", stream=True)
-    assert (reply.stop_reason, reply.message["tool_calls"][0]["arguments"]) == ("length", "{}")
-
-
-def test_thinking_goes_back_with_its_signature_after_a_stream(server: Server) -> None:
-    blocks = [
-        {"type": "thinking", "thinking": "hm, so", "signature": "c2lnbmVk"},
-        {"type": "redacted_thinking", "data": "b3BhcXVl"},
-        {"type": "tool_use", "id": "a", "name": "file_editor", "input": {"path": "x.py"}},
-    ]
-    deltas = [
-        [{"type": "thinking_delta", "thinking": t} for t in ("hm,", " so")]
-        + [{"type": "signature_delta", "signature": "c2lnbmVk"}],
-        [],
-        [{"type": "input_json_delta", "partial_json": t} for t in ('{"path"', ': "x.py"}')],
-    ]
-    empty = [{"type": "thinking", "thinking": "", "signature": ""}, blocks[1], {**blocks[2], "input": {}}]
-    sent: list[dict[str, Any]] = [
-        {
-            "type": "message_start",
-            "message": {"content": [], "usage": {"input_tokens": 7, "output_tokens": 1}},
-        }
-    ]
-    for index, block in enumerate(empty):
-        sent.append({"type": "content_block_start", "index": index, "content_block": block})
-        sent += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas[index]]
-        sent.append({"type": "content_block_stop", "index": index})
-    sent.append(
-        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 9}}
-    )
-    stream = b"".join(f"event: {e['type']}\ndata: {json.dumps(e)}\n\n".encode() for e in sent)
-    server.answers = [(200, SSE, stream), (200, {}, message_of("anthropic", SAID))]
-    reply = try_once(server.url, "anthropic", stream=True)
-    assert reply.usage == Usage(7, 9)
-    result = {"role": "tool", "tool_call_id": "a", "name": "file_editor", "content": "seen"}
-    try_once(server.url, "anthropic", [*ASK, reply.message, result])
-    assert server.bodies()[1]["messages"][1] == {"role": "assistant", "content": blocks}
-
-
-def test_reasoning_items_go_back_as_they_came(server: Server) -> None:
+def test_reasoning_items_go_back_as_they_came(server: WireServer) -> None:
     server.answers = [(200, {}, message_of("responses", SAID))] * 2
     reply = try_once(server.url, "responses")
     results = [
@@ -229,14 +175,7 @@ def test_reasoning_items_go_back_as_they_came(server: Server) -> None:
     assert second["input"][5] == {"type": "function_call_output", "call_id": "a", "output": "seen a"}
 
 
-def test_a_server_that_streams_nothing_with_tools(server: Server) -> None:
-    refusal = error_body("`stream` is not supported with tools")
-    server.answers = [(400, {}, refusal), (200, {}, message_of("chat", SAID))]
-    assert ask(server, "openai", stream=True).stop_reason == "tools"
-    assert ["stream" in body for body in server.bodies()] == [True, False]
-
-
-def test_a_refusal_is_one_in_every_api(server: Server) -> None:
+def test_a_refusal_is_one_in_every_api(server: WireServer) -> None:
     chat = message_of("chat", Said("no"))
     chat["choices"][0]["message"] = {"role": "assistant", "content": None, "refusal": "no"}
     response = message_of("responses", Said("no"))
@@ -248,7 +187,7 @@ def test_a_refusal_is_one_in_every_api(server: Server) -> None:
         assert (reply.stop_reason, reply.message["content"]) == ("refusal", "no")
 
 
-def test_incomplete_responses(server: Server) -> None:
+def test_incomplete_responses(server: WireServer) -> None:
     body = message_of("responses", SAID)
     body |= {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
     body["output"] = [*body["output"][:1]]  # cut off while it reasoned

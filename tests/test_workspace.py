@@ -66,33 +66,12 @@ def test_create_view_replace_insert_undo(workspace: Workspace) -> None:
     assert workspace.files() == {}
 
 
-def test_str_replace_must_match_once(holding: Holding) -> None:
-    workspace = holding({"A.py": "x = 1\ny = 1\nx = 1\n"})
-    with pytest.raises(ToolError, match="lines 1, 3"):
-        edit(workspace, command="str_replace", path="A.py", old_str="x = 1", new_str="")
-    with pytest.raises(ToolError, match="does not occur"):
-        edit(workspace, command="str_replace", path="A.py", old_str="x  = 1", new_str="")
-    with pytest.raises(ToolError, match="empty"):
-        edit(workspace, command="str_replace", path="A.py", old_str="", new_str="z")
-    assert workspace.read("A.py") == "x = 1\ny = 1\nx = 1\n"
-
-
 def test_what_does_not_parse_is_told_and_kept(workspace: Workspace) -> None:
     assert "does not parse: line 1" in edit(workspace, command="create", path="A.py", file_text="def f(:\n")
     assert "JSON list" in edit(workspace, command="create", path=MANIFEST, file_text='{"a": 1}')
     assert "cannot be read" in edit(workspace, command="create", path=MANIFEST, file_text="[")
     assert "But" not in edit(workspace, command="create", path=MANIFEST, file_text='["A"]')
     assert set(workspace.files()) == {"A.py", MANIFEST}
-
-
-@pytest.mark.parametrize(
-    "path", ["../secret.py", "a/../../secret.py", "/etc/passwd", "~/x.py", "a\0.py", "task/../x.py"]
-)
-@pytest.mark.parametrize("command", ["view", "create"])
-def test_paths_that_lead_out_are_refused(workspace: Workspace, path: str, command: str) -> None:
-    with pytest.raises(ToolError):
-        edit(workspace, command=command, path=path, file_text="x = 1")
-    assert workspace.files() == {}
 
 
 def test_links_and_pipes_in_a_task_are_left_out(task: Path, tmp_path: Path) -> None:
@@ -212,8 +191,6 @@ def test_no_path_leads_out(holding: Holding, task: Path, path: str, command: str
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("Task/A.py", "lower case"),
-        ("a.py", "only by upper and lower case"),
         ("b/" * 19 + "A.py", "few"),
         ("b/" * 30 + "A.py", "too long"),
         ("x" * 300 + ".py", "too long"),

@@ -29,29 +29,13 @@ MAX_DIFF = 8_000
 MAX_SPEEDUPS = 1_000
 AROUND = 20
 """Unchanged lines shown around a change."""
-_NAMES = {"type": "array", "items": {"type": "string"}}
+_WRITTEN, _SCHEMA = ("trigger", "context", "advice", "confidence"), LearnedHint.model_json_schema()
+"""What the model writes of a hint; its id and source are known."""
 TOOL = ToolSpec(
     "write_hint",
     "Write down what the episode taught.",
-    {
-        "type": "object",
-        "properties": {
-            "trigger": {"type": "array", "items": {"type": "string", "enum": list(LABELS)}, "minItems": 1},
-            "context": {
-                "type": "object",
-                "properties": {
-                    "operators": _NAMES,
-                    "dtypes": _NAMES,
-                    "targets": {"type": "array", "items": {"type": "string", "enum": ["cpu", "cuda"]}},
-                },
-                "additionalProperties": False,
-            },
-            "advice": {"type": "string", "maxLength": MAX_ADVICE},
-            "confidence": {"type": "number", "minimum": 0, "maximum": 1},
-        },
-        "required": ["trigger", "context", "advice", "confidence"],
-        "additionalProperties": False,
-    },
+    _SCHEMA
+    | {"properties": {name: _SCHEMA["properties"][name] for name in _WRITTEN}, "required": [*_WRITTEN]},
 )
 
 

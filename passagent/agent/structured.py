@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from jinja2 import Environment, StrictUndefined
 from pydantic import BaseModel, ValidationError
 
+from passagent.agent.prompt import environment
 from passagent.models.types import Message, Model, Reply, ToolSpec
 from passagent.system import resources
 
@@ -76,6 +76,4 @@ def read_answer(message: Message, tool: ToolSpec, kind: type[B], **fields: Any) 
 
 def render(name: str, **values: Any) -> str:
     """Fill in the template `prompts/NAME`."""
-    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    text = resources.find(f"prompts/{name}").read_text(encoding="utf-8")
-    return environment.from_string(text).render(values).strip()
+    return environment(resources.roots()).get_template(name).render(values).strip()

@@ -178,18 +178,6 @@ def with_opinion(evaluation: Evaluation, opinion: Opinion, config: EvaluatorConf
     )
 
 
-def opinion_line(validator: dict[str, Any]) -> str:
-    """`Evaluation.validator` in a line, for people and for the agent."""
-    opinion = Opinion.model_validate(validator)
-    why = "; ".join(opinion.reasons)
-    if opinion.likelihood is None:
-        return f"validator {opinion.model}: {why}"
-    meaning = "it is refused" if opinion.decisive else "a flag, it changes no score"
-    flag = f" (over {opinion.threshold:g}: {meaning})" if opinion.flagged else ""
-    likelihood = f"likelihood of cheating {opinion.likelihood:.2f}{flag}"
-    return f"validator {opinion.model}: {likelihood}{': ' if why else ''}{why}"
-
-
 class Judges(NamedTuple):
     """The judges of a candidate."""
 

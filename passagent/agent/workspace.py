@@ -59,8 +59,8 @@ class Workspace:
         if "\0" in text:
             raise ToolError(f"{name}: holds a NUL character; a file holds UTF-8 text")
         before = self._files.get(key)
-        if before is None:
-            self._check_new(key)
+        if before is None and len(self._files) >= MAX_FILES:
+            raise ToolError(f"{name}: the directory holds {MAX_FILES} files; more are not allowed")
         self._set(key, data.decode())
         self._history.setdefault(key, []).append(before)
 
@@ -110,14 +110,6 @@ class Workspace:
         else:
             self._files[key] = text
 
-    def _check_new(self, name: str) -> None:
-        """Raise ToolError if a further file `name` cannot be had."""
-        if len(self._files) >= MAX_FILES:
-            raise ToolError(f"{name}: the directory holds {len(self._files)} files; more are not allowed")
-        twin = next((other for other in self._files if other.casefold() == name.casefold()), None)
-        if twin:
-            raise ToolError(f"{name}: differs from {twin} only by upper and lower case; take another name")
-
 
 def _parts(name: str) -> tuple[str, ...]:
     """Components of a relative path, a leading `pass_dir/` left out. Raises ToolError if it leads out."""
@@ -128,10 +120,7 @@ def _parts(name: str) -> tuple[str, ...]:
         raise ToolError(f"{name[:80]}: '..' leads out of your directory")
     if len(parts) > 20 or any(len(part.encode("utf-8", "replace")) > 255 for part in parts):
         raise ToolError(f"{name[:80]}...: the path is too long")
-    parts = parts[1:] if parts[:1] == (ANSWERS,) else parts
-    if parts and parts[0] != TASK and parts[0].casefold() in (TASK, ANSWERS):
-        raise ToolError(f"{name[:80]}: write '{parts[0].casefold()}' in lower case")
-    return parts
+    return parts[1:] if parts[:1] == (ANSWERS,) else parts
 
 
 def _writable(name: str) -> str:
@@ -162,28 +151,18 @@ def candidate_files(workspace: Workspace, verb: str) -> dict[str, str]:
 class Parsed(NamedTuple):
     """A Python file, parsed."""
 
-    tree: ast.Module | None
-    """Not to be changed: others see it, too."""
-    error: SyntaxError | ValueError | RecursionError | MemoryError | None
+    docstring: str
+    """Empty where there is none."""
+    problem: str | None
     """Why it does not parse."""
-
-    @property
-    def problem(self) -> str | None:
-        """The error in words."""
-        if isinstance(self.error, SyntaxError):
-            return f"it does not parse: line {self.error.lineno}: {self.error.msg}"
-        return f"it cannot be read: {self.error}" if self.error else None
-
-    @property
-    def docstring(self) -> str:
-        """Empty where there is none."""
-        return (ast.get_docstring(self.tree) or "") if self.tree else ""
 
 
 @functools.lru_cache(maxsize=8)
 def parsed(text: str) -> Parsed:
     """The file of this text."""
     try:
-        return Parsed(ast.parse(text), None)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return Parsed(None, error.with_traceback(None))
+        return Parsed(ast.get_docstring(ast.parse(text)) or "", None)
+    except SyntaxError as error:
+        return Parsed("", f"it does not parse: line {error.lineno}: {error.msg}")
+    except (ValueError, RecursionError, MemoryError) as error:
+        return Parsed("", f"it cannot be read: {error}")

@@ -55,10 +55,9 @@ async def search(query: str, kind: Kind = "string", target: Target | None = None
     """
     if not query.strip() or len(query) > MAX_QUERY:
         raise UsageError(f"query: 1 to {MAX_QUERY} characters are looked for, not {len(query)}")
-    paths = await asyncio.to_thread(files, target)
     if kind == "file":
-        return _file(query.strip(), paths)
-    lines = await asyncio.to_thread(_lines_with, query, paths)
+        return await asyncio.to_thread(lambda: _file(query.strip(), files(target)))
+    lines = await asyncio.to_thread(lambda: _lines_with(query, files(target)))
     admitted = [line for line in lines if target is None or target.admits(line)]
     return "\n".join(admitted) or "nothing found; kind: file, query: / lists the files"
 

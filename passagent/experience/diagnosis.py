@@ -118,11 +118,14 @@ def _limiter(graph: GraphResult, machine: Machine) -> GraphDiagnosis:
     return GraphDiagnosis(graph.name, limiter, memory, latency, graph.speedup.e2e, seconds / light)
 
 
+ADVICE = {
+    "memory": "only fewer bytes help: fuse, read each input once, keep the dtype small",
+    "latency": "fewer operators, launches, allocations and copies help; faster arithmetic does not",
+}
+"""What helps against a limit that a diagnosis and a profile (profiling/evidence.py) can both show."""
 _MEANING = {
-    "memory_bound": "the time is close to what moving the inputs and outputs takes: only fewer bytes help "
-    "(fuse what still makes an intermediate, read each input once, keep the dtype small)",
-    "latency_bound": "the time is mostly the cost of issuing operators and kernels, not of the work: fewer "
-    "operators, launches, allocations and copies help; faster arithmetic does not",
+    "memory_bound": f"the time is close to what moving the inputs and outputs takes; {ADVICE['memory']}",
+    "latency_bound": f"the time is mostly that of issuing operators and kernels; {ADVICE['latency']}",
     "instruction_bound": "the code inside the kernel, its access pattern, its parallelism, or an operator "
     "that was left as it is decides; no counter was read that says which",
 }

@@ -57,6 +57,8 @@ class Retrying:
     """Takes a line before each wait: who waits, why, which try comes, and when."""
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
     """Waits so long, s."""
+    ask: Callable[[list[Message], list[ToolSpec], int], Awaitable[Reply]] | None = None
+    """Asks in place of `inner`, and is told the number of the try, from 1; see Meter.ask."""
 
     @property
     def name(self) -> str:
@@ -69,6 +71,8 @@ class Retrying:
         while True:
             number += 1
             try:
+                if self.ask:
+                    return await self.ask(messages, tools, number)
                 return await self.inner.complete(messages, tools)
             except Transient as error:
                 if number == most:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from passagent.agent import validator
+from passagent.agent.observe import opinion_line
 from passagent.agent.validator import Judges, judged
 from passagent.cli.groups import ProfileOptions
 from passagent.config import Config, load_config
@@ -54,7 +55,7 @@ def evaluate(task_path: str, options: EvalOptions, as_json: bool) -> None:
     data |= {"measured_at": result.measured_at, "from_store": result.from_store}
     lines = [evaluation_text(evaluation)]
     if evaluation.validator is not None:
-        lines.append(validator.opinion_line(evaluation.validator))
+        lines.append(opinion_line(evaluation.validator))
     if result.from_store:
         lines.append(f"measured {result.measured_at}, from the store; --fresh measures again")
     print_answer(as_json, data, lambda: "\n".join(lines))

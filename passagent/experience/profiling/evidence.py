@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel
 
 from passagent.evaluator.result import INEXACT
-from passagent.experience.diagnosis import PLAUSIBLE, SHARE
+from passagent.experience.diagnosis import ADVICE, PLAUSIBLE, SHARE
 from passagent.experience.profiling.profile_record import GraphProfile, KernelProfile, Profile
 
 VERSION = 1
@@ -46,11 +46,9 @@ SECTORS = 20.0
 THREADS = 24.0
 """The number of a warp's 32 threads that should take part in an instruction."""
 
-_ADVICE: dict[Limit, str] = {
-    "memory": "only fewer bytes help: fuse, read each input once, keep the dtype small",
+_ADVICE: dict[str, str] = ADVICE | {
     "compute": "fewer instructions help: cheaper arithmetic, less index computing, wider loads",
     "tensor": "the tensor cores are busy: better tiles or a smaller dtype help, not less traffic",
-    "latency": "fewer launches, allocations and copies help; faster arithmetic does not",
     "occupancy": "more blocks, or fewer registers and less shared memory of each, keep the device busy",
     "spill": "smaller tiles or fewer values alive at once keep values in registers",
     "divergence": "let the threads of a warp take the same branch and loop equally often",
