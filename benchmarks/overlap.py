@@ -17,7 +17,6 @@ import asyncio
 import os
 import platform
 import statistics
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from evaluator_repeatability import keep
 from passagent.agent.editor import file_editor
 from passagent.agent.episode import evaluations, run_episode
 from passagent.agent.evaluator_tool import pass_evaluator
-from passagent.agent.taskfiles import TaskFiles
 from passagent.agent.tool_specs import Answer
 from passagent.agent.workspace import Workspace
 from passagent.config import AgentConfig
@@ -67,14 +65,13 @@ async def episode_s(model_s: float, evaluation_s: float, count: int, waits: bool
         return Answer("status: ok\nAS: 1.0000", {"evaluation": verdict})
 
     messages, limits = [*START], AgentConfig(max_evaluations=count, max_steps=2 * count)
-    with tempfile.TemporaryDirectory() as task:
-        workspace = Workspace(TaskFiles(Path(task)), {"A.py": "x = 0\n", MANIFEST: '["A"]'})
-        tools = [file_editor(workspace), pass_evaluator(workspace, submit)]
-        begun = time.perf_counter()
-        end = await run_episode(
-            SleepingModel(model_s, waits), messages, tools, lambda message, usage: None, limits
-        )
-        seconds = time.perf_counter() - begun
+    workspace = Workspace({}, {"A.py": "x = 0\n", MANIFEST: '["A"]'})
+    tools = [file_editor(workspace), pass_evaluator(workspace, submit)]
+    begun = time.perf_counter()
+    end = await run_episode(
+        SleepingModel(model_s, waits), messages, tools, lambda message, usage: None, limits
+    )
+    seconds = time.perf_counter() - begun
     assert (end.reason, end.steps, evaluations(messages)) == ("max_evaluations", count, count)
     return seconds
 

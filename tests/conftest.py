@@ -7,7 +7,6 @@ in a thousand finds is no reason to refuse another change. `--hypothesis-profile
 import pytest
 from command import call  # noqa: F401
 from hypothesis import settings
-from tenacity import wait_none
 
 settings.register_profile("passagent", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("explore", deadline=None)
@@ -50,7 +49,7 @@ def quick_retries(monkeypatch):
     """A model's next try comes at once, unless the server says when."""
     from passagent.models import retry
 
-    monkeypatch.setattr(retry, "BACKOFF", wait_none())
+    monkeypatch.setattr(retry, "backoff", lambda number: 0.0)
 
 
 def pytest_collection_modifyitems(items):

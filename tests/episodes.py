@@ -22,7 +22,6 @@ from unittest.mock import patch
 
 import paid_run
 import tiny_search
-from tenacity import wait_none
 from wire_server import Said, WireServer
 
 ODD = 'a </tool_call> "quoted" \\ {{content}} <|im_end|> \u00e4\u00f6 \u4e2d\n\ttab \u2028 end'
@@ -181,7 +180,7 @@ def _server(run: Run) -> Iterator[WireServer]:
         keys = {"OPENAI_API_KEY": "planted-oai-0123456789", "ANTHROPIC_API_KEY": "planted-ant-0123456789"}
         with (
             patch.dict(os.environ, kept | addresses | keys, clear=True),
-            patch("passagent.models.retry.BACKOFF", wait_none()),
+            patch("passagent.models.retry.backoff", lambda number: 0.0),
         ):
             yield server
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import tiny_search
-from tenacity import wait_random
 from wire_server import Said
 
 from passagent.evaluator.result import Candidate, Evaluation
@@ -98,7 +98,7 @@ def program() -> None:
     from passagent.cli.commands import running
     from passagent.models import retry
 
-    retry.BACKOFF = wait_random(0, 0.05)  # type: ignore[assignment]
+    retry.backoff = lambda number: random.uniform(0, 0.05)  # type: ignore[assignment]
     if sys.argv[1] == "collect":
         return collect()
     verb, target, runs_dir, *rest = sys.argv[1:]

@@ -14,7 +14,6 @@ from verdicts import evaluated
 from passagent.agent.editor import file_editor
 from passagent.agent.episode import EpisodeEnd, evaluations, run_episode
 from passagent.agent.evaluator_tool import pass_evaluator
-from passagent.agent.taskfiles import TaskFiles
 from passagent.agent.tool_specs import Answer, Tool
 from passagent.agent.toolbox import check, search_knowledge
 from passagent.agent.workspace import Workspace
@@ -43,7 +42,7 @@ class Episode:
     """An episode in a fresh workspace; keeps what was saved and submitted."""
 
     def __init__(self, path: Path, model: Any, files: dict[str, str] | None = None, **limits: Any) -> None:
-        self.workspace = Workspace(TaskFiles(path), files or {})
+        self.workspace = Workspace({}, files or {})
         self.model, self.limits = model, AgentConfig(**limits)
         self.submitted: list[tuple[dict[str, str], str]] = []
         self.saved: list[tuple[Message, Usage | None]] = []

@@ -100,20 +100,14 @@ def test_any_conversation_folds_to_a_valid_one(messages: list[Message], budget: 
     newest = messages[starts[-min(NEWEST, len(starts))] :]
     calls = [m.get("tool_calls") for m in newest]
     assert [m.get("tool_calls") for m in sent[-len(newest) :]] == calls
-    # what carries signed thinking is sent as it was or not at all, and a turn begins with its thinking
+    # a reply is sent as it was or not at all, and a turn begins with its thinking
     originals = [json.dumps(m) for m in messages]
-    assert all(json.dumps(m) in originals for m in sent if m.get("raw"))
+    assert all(json.dumps(m) in originals for m in sent if m["role"] == "assistant")
     note = next((i for i, m in enumerate(sent) if "replies" in m), None)
     if note is not None:
         left_out = [m for m in messages if m["role"] == "assistant"][: sent[note]["replies"]]
         assert sent[note + 1]["role"] == "assistant"
         assert sent[note + 1].get("raw") or not any(m.get("raw") for m in left_out)
-    # every call's arguments that were JSON still are
-    for message in sent:
-        for call in message.get("tool_calls", ()):
-            original = next(c for m in messages for c in m.get("tool_calls", ()) if c["id"] == call["id"])
-            if call != original:
-                assert json.loads(call["arguments"]).keys() == json.loads(original["arguments"]).keys()
     # the best evaluation and the last error are there in full
     found = [m for m in messages if m["role"] == "tool"]
     everything = "\n\0".join(m["content"] for m in sent)
@@ -158,28 +152,6 @@ def writes(number: int, path: str, text: str, command: str = "create", raw: bool
         reply,
         {"role": "tool", "tool_call_id": f"w{number}", "name": "file_editor", "content": "written"},
     ]
-
-
-def evaluates(number: int, status: str, score: float) -> list[Message]:
-    reply = assistant("", [{"id": f"e{number}", "name": "pass_evaluator", "arguments": "{}"}])
-    return [reply, result(f"e{number}", "pass_evaluator", evaluated(status, score, "told " * 200))]
-
-
-def test_old_writing_is_folded_but_not_what_made_the_best_version() -> None:
-    messages = [*HEAD]
-    for number, (status, score) in enumerate([("ok", 1.1), ("ok", 1.9), ("mismatch", 0.1), ("ok", 1.2)]):
-        messages += [
-            *writes(number, "A.py", f"# version {number}\n" * 300),
-            *evaluates(number, status, score),
-        ]
-    sent = fold(messages, 4500).messages
-    written = [
-        json.loads(m["tool_calls"][0]["arguments"]).get("file_text") for m in sent if "tool_calls" in m
-    ]
-    assert written[0] == "[folded: 301 lines]"
-    assert written[2].startswith("# version 1")
-    assert len(sent) == len(messages)
-    assert sum(map(message_tokens, sent)) <= 4500
 
 
 def test_signed_thinking_is_left_out_whole() -> None:

@@ -15,7 +15,6 @@ from verdicts import evaluated, verdict
 from passagent.agent.editor import file_editor
 from passagent.agent.episode import EpisodeEnd, evaluations, run_episode, untried
 from passagent.agent.evaluator_tool import pass_evaluator
-from passagent.agent.taskfiles import TaskFiles
 from passagent.agent.tokens import fold
 from passagent.agent.tool_specs import Answer
 from passagent.agent.workspace import Workspace
@@ -103,7 +102,7 @@ class Episode:
         """From the beginning, or on from `messages`; `others`: what runs beside it, `other(self)`."""
         self.messages = [*START] if messages is None else messages
         self.stored = [*self.messages]
-        self.workspace = Workspace(TaskFiles(self.path), {"A.py": "x = 0\n", MANIFEST: '["A"]'})
+        self.workspace = Workspace({}, {"A.py": "x = 0\n", MANIFEST: '["A"]'})
         tools = [file_editor(self.workspace), pass_evaluator(self.workspace, self.submit)]
 
         async def whole() -> EpisodeEnd:
@@ -171,14 +170,6 @@ def test_an_evaluation_goes_on_while_the_model_works(tmp_path: Path) -> None:
     assert "version 2 of this episode, its best so far" in second["content"]
     lefts = [result["content"].rpartition(", ")[2] for result in results]
     assert lefts == [f"{number} of 8 evaluations" for number in (8, 7, 7, 6, 6, 6, 6, 6)]
-
-
-def test_what_is_handed_over_first_is_submitted_first(tmp_path: Path) -> None:
-    reply = calling(write(1), LATER, write(2), NOW)
-    episode = Episode(tmp_path, [([2], reply), ([1], "done"), ([], "done")])
-    assert episode.run().reason == "done"
-    assert episode.events[:4] == ["reply 0", "begin 1", "begin 2", "end 2"]
-    assert episode.told() == [("tool", 2, 1.2), ("user", 1, 1.1)]
 
 
 async def end_the_first_of_two(episode: Episode) -> None:
@@ -261,15 +252,6 @@ def test_evaluations_under_way_count(tmp_path: Path) -> None:
     assert evaluations(episode.messages) == 2
 
 
-def test_what_gives_no_plan_leaves_its_evaluation_to_another(tmp_path: Path) -> None:
-    script: list[Step] = [([], calling(write(1), LATER)), ([2], calling(write(2), NOW)), ([], "seen")]
-    episode = Episode(tmp_path, script, max_evaluations=1)
-    episode.gives_no_plan = {1}
-    assert episode.run(others=[end_slowly]) == EpisodeEnd("done", 3, "seen")
-    assert episode.told() == [("user", 1, 0.1), ("tool", 2, 1.2)]
-    assert evaluations(episode.messages) == 1
-
-
 @pytest.mark.parametrize(
     ("last", "limits", "end"),
     [
@@ -319,23 +301,6 @@ def test_an_error_of_the_machine_is_raised_with_all_saved(tmp_path: Path) -> Non
     assert sorted(event for event in episode.events if "begin" in event) == ["begin 1", "begin 3"]
 
 
-def test_a_model_that_fails_waits_for_what_is_under_way(tmp_path: Path) -> None:
-    class Exhausted(Exception):
-        pass
-
-    class Poor(Episode):
-        async def complete(self, messages: list[Message], tools: Any) -> Reply:
-            if len(messages) > 2:
-                raise Exhausted
-            return await super().complete(messages, tools)
-
-    episode = Poor(tmp_path, [([], calling(write(1), LATER))])
-    with pytest.raises(Exhausted):
-        episode.run(others=[end_slowly])
-    assert episode.events == ["reply 0", "begin 1", "end 1"]
-    assert list(episode.known.values()) == [evaluated("ok", 1.1, "about candidate 1")]
-
-
 CRASHING: list[Step] = [
     ([], calling(write(1), LATER, write(2))),
     ([], calling(write(3), LATER, write(4), LOOK)),
@@ -377,14 +342,7 @@ def test_a_resume_evaluates_nothing_twice_and_loses_nothing(tmp_path: Path) -> N
 
 def test_a_late_result_is_folded_as_any_other(tmp_path: Path) -> None:
     best = "[result of pass_evaluator, call e1]\nthe best\n\nstatus: ok\nAS: 2.0000\nleft: 1 of 9 steps"
-    writer = calling(write(1), LATER, ids=["w1", "e1"])
-    writer["tool_calls"][0]["arguments"] = json.dumps(write(1)[1] | {"file_text": "x = 1\n" * 200})
-    other = calling(write(2), ids=["w2"])
-    other["tool_calls"][0]["arguments"] = json.dumps(write(2)[1] | {"file_text": "x = 2\n" * 200})
-    answers = [
-        {"role": "tool", "tool_call_id": name, "name": "file_editor", "content": "ok"}
-        for name in ("w1", "w2")
-    ]
+    writer = calling(LATER, ids=["e1"])
     begun = {"role": "tool", "tool_call_id": "e1", "name": "pass_evaluator", "content": "is being evaluated"}
     late = {"role": "user", "content": best, "late": "e1", "data": verdict("ok", 2.0)}
     views = [
@@ -395,11 +353,9 @@ def test_a_late_result_is_folded_as_any_other(tmp_path: Path) -> None:
             {"role": "tool", "tool_call_id": f"l{i}", "name": "file_editor", "content": "line\n" * 300},
         )
     ]
-    messages = [*START, writer, answers[0], begun, other, answers[1], assistant("done"), late, *views]
+    messages = [*START, writer, begun, assistant("done"), late, *views]
     sent = fold(messages, 1900).messages
-    assert late in sent
-    assert writer in sent  # what the best was written with, though the result came after the next version
-    assert other not in sent and "[folded: 201 lines]" in json.dumps(sent)
+    assert late in sent and "[folded: 301 lines of file_editor" in json.dumps(sent)
 
 
 def late_reply(messages: list[Message], tools: Any) -> Scripted:

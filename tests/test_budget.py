@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import paid_run
 import pytest
 import tiny_search
-from wire_server import Said, WireServer
+from wire_server import WireServer
 
 from passagent import cli
 from passagent.cli.commands import running
@@ -19,7 +17,6 @@ from passagent.config import SearchConfig, load_config
 from passagent.errors import UsageError
 from passagent.models import prices
 from passagent.models.prices import Price, check_budget, parse_price, price_of, read_prices
-from passagent.models.retry import Limiter, Transient
 from passagent.models.types import Usage
 from passagent.options import RunOptions, parse_models, settings_of
 from passagent.search.stop import Progress, Want, lack, left
@@ -214,58 +211,6 @@ def test_models_and_weights_on_the_command_line() -> None:
         None, {**parse_models(["openai/a=1", "anthropic/b=1"]), "model.base_url": "http://x/v1"}
     )
     assert [member.base_url for member in local.model.members()] == ["http://x/v1", None]
-
-
-def test_fewer_calls_in_flight_after_rate_limits_and_more_when_they_stop() -> None:
-    async def go() -> None:
-        limit = Limiter(start=8, most=10)
-
-        async def call(error: Exception | None) -> None:
-            async with limit.slot():
-                await asyncio.sleep(0.001)
-                if error:
-                    raise error
-
-        limited = Transient("slow down", is_rate_limit=True)
-        await asyncio.gather(*(call(limited) for _ in range(8)), return_exceptions=True)
-        assert limit.limit == 4  # they were under way together: one cut
-        await asyncio.gather(call(limited), return_exceptions=True)
-        assert limit.limit == 2
-        await asyncio.gather(call(Transient("a fault")), return_exceptions=True)
-        assert limit.limit == 2
-        for _ in range(5):
-            await asyncio.gather(call(limited), return_exceptions=True)
-        assert limit.limit == 1
-        await asyncio.gather(*(call(None) for _ in range(200)))
-        assert limit.limit == 10
-        assert limit.in_flight == 0
-
-    asyncio.run(go())
-
-
-def test_a_limited_server_sees_fewer_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that bears two calls at once, and eight who ask."""
-    from passagent.config import ModelConfig
-    from passagent.models import open_model, retry
-
-    monkeypatch.setattr(retry.random, "uniform", lambda low, high: 0.0)
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-planted-0123456789abcdef")
-    with WireServer(lambda body: Said("ok"), seconds=0.02) as there:
-        there.fault = lambda: "429" if there.in_flight > 2 else None  # type: ignore[method-assign]
-        model = open_model(ModelConfig(name="openai/m", base_url=f"{there.url}/v1", max_retries=50))
-
-        async def go() -> None:
-            ask = [{"role": "user", "content": "go"}]
-            await asyncio.gather(*(model.complete(ask, []) for _ in range(40)))
-            await model.close()
-
-        begun = time.monotonic()
-        asyncio.run(go())
-    assert time.monotonic() - begun < 20
-    refused = sum(entry.fault == "429" for entry in there.ledger)
-    assert refused < 40  # without adapting, six of eight are refused every time
-    last = [entry.fault for entry in there.ledger][-20:]
-    assert last.count("429") <= 10
 
 
 def test_spending_is_shown(

@@ -76,13 +76,13 @@ def test_the_prompt_keeps_to_its_size(improvement):
 
 
 def test_a_hint_is_read(improvement):
-    hint = read(written(), improvement)
+    hint = read(improvement, written())
     assert isinstance(hint, Hint)
     assert (hint.id, hint.source) == ("run-1a-episode-7", "run 1a, episode 7")
     assert hint.advice == "Keep the row in registers and write it once; it pays where launches limit."
-    assert read(written(id="mine", source="me"), improvement) == hint
-    assert read(assistant(f"```json\n{json.dumps(FIELDS)}\n```"), improvement) == hint
-    assert read(written(context={}), improvement).context.operators == []
+    assert read(improvement, written(id="mine", source="me")) == hint
+    assert read(improvement, assistant(f"```json\n{json.dumps(FIELDS)}\n```")) == hint
+    assert read(improvement, written(context={})).context.operators == []
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_hint_is_read(improvement):
 )
 def test_what_is_no_hint(message, reason, improvement):
     with pytest.raises(ValueError, match=reason):
-        read(message, improvement)
+        read(improvement, message)
 
 
 def test_the_model_that_is_named_is_asked(improvement, monkeypatch):
@@ -125,7 +125,7 @@ def test_the_model_that_is_named_is_asked(improvement, monkeypatch):
                 await model.close()
 
         hint = asyncio.run(asked())
-    assert hint == read(written(), improvement)
+    assert hint == read(improvement, written())
     assert len(server.requests) == 1 and "write_hint" in json.dumps(server.requests[0][2])
 
 

@@ -14,8 +14,8 @@ from test_search import shape
 
 from passagent.config import load_config
 from passagent.errors import UsageError
-from passagent.models import Ensemble, open_model, role_config
-from passagent.models.ensemble import Outcome, choose, shares
+from passagent.models import open_model, role_config
+from passagent.models.ensemble import Ensemble, Outcome, choose, shares
 from passagent.models.prices import Price
 from passagent.models.scripted import ScriptedModel, as_reply
 from passagent.models.types import Message, Reply, ToolSpec, Usage
@@ -152,16 +152,8 @@ def test_choices_depend_on_the_seed_alone_and_survive_an_end(store: Store, tmp_p
     assert (chosen(store, run.id), shape(store, run.id)) == whole[0]
 
 
-def test_members_share_their_endpoint_s_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_named_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-planted-0123456789abcdef")
-    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-planted-0123456789abcdef")
-    words = ["openai/a=1", "openai/b=1", "anthropic/c=1"]
-    config = load_config(None, parse_models(words) | {"model.base_url": "http://127.0.0.1:1/v1"}).model
-    found = open_model(config)
-    assert isinstance(found, Ensemble)
-    a, b, c = (model.limiter for model in found.models.values())  # type: ignore[attr-defined]
-    assert a is b is not c
-    asyncio.run(found.close())
     with pytest.raises(UsageError, match="given twice"):
         open_model(load_config(None, parse_models(["openai/a=1", "openai/a=2"])).model)
 

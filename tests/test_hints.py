@@ -117,7 +117,7 @@ def entry(**fields) -> str:
         (entry(advise="x"), "hint a: advise"),
         (entry(context={"operator": ["add"]}), r"hint a: context\.operator"),
         ("- just text", "hint number 1"),
-        ("a: b", "must be a list"),
+        ("a: b", "valid list"),
         ("- [unclosed", "not valid YAML"),
     ],
 )

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from test_agent_episode import CREATE, Episode
 from test_models_stream import APIS, try_once
-from test_models_wire import ASK, KEY, Server, ask, error_body, openai_body, server
-from wire_server import Said, message_of
+from test_models_wire import ASK, KEY, ask, openai_body, server
+from wire_server import Said, WireServer, message_of
 
 from passagent.agent.episode import to_save
 from passagent.models.scripted import ScriptedModel, calling
-from passagent.models.types import Message, Usage
+from passagent.models.types import Message
 
 __all__ = ["server"]
 
 pytestmark = pytest.mark.usefixtures("quick_retries")
-NAME, PLAIN_ID = r"[a-zA-Z0-9_-]{1,64}", r"[a-zA-Z0-9_-]+"
+NAME = r"[a-zA-Z0-9_-]{1,64}"
 BEHIND: list[Message] = [{"role": "user", "content": "go on"}]
 
 
@@ -82,15 +82,11 @@ def of_anthropic(body: dict[str, Any]) -> list[str]:
     blocks = [block for turn in body["messages"] for block in turn["content"]]
     calls = [(b["id"], b["name"], b["input"]) for b in blocks if b["type"] == "tool_use"]
     wrong = of_calls(calls, [b["tool_use_id"] for b in blocks if b["type"] == "tool_result"])
-    wrong += [f"id {id_!r}" for id_, _, _ in calls if not re.fullmatch(PLAIN_ID, id_)]
     wrong += ["text must be non-empty" for b in blocks if b["type"] == "text" and not b["text"].strip()]
-    wrong += ["thinking is empty" for b in blocks if "signature" in b and not b["thinking"] + b["signature"]]
     for turn in body["messages"]:
         last = turn["content"][-1]
         if turn["role"] == "assistant" and last["type"] == "thinking":
             wrong.append("the final block cannot be thinking")
-    if body["messages"][-1]["role"] == "assistant" and last.get("text", "") != last.get("text", "").rstrip():
-        wrong.append("final assistant content cannot end with trailing whitespace")
     return wrong
 
 
@@ -103,8 +99,8 @@ REPLIES = {
     "a name that is too long": Said(calls=[("c1", "x" * 200, "{}")]),
     "equal ids": Said(calls=[("c1", "file_editor", "{}"), ("c1", "file_editor", "{}")]),
     "no ids": Said(calls=[("", "file_editor", "{}"), ("", "file_editor", "{}")]),
-    "an id of other characters": Said(calls=[("functions.file_editor:0", "file_editor", "{}")]),
     "arguments that are no JSON": Said(calls=[("c1", "file_editor", '{"path": ')]),
+    "a number that JSON lacks": Said(calls=[("c1", "file_editor", '{"line": NaN}')]),
     "half a character": Said("\ud83d", [("c1", "file_editor", '{"path": "\\ud83d"}')]),
     "arguments that are no object": Said(calls=[("c1", "file_editor", "[1]"), ("c2", "file_editor", "")]),
     "a blank text beside a call": Said(" \n", [("c1", "file_editor", "{}")], thought="hm", signature="s"),
@@ -112,28 +108,26 @@ REPLIES = {
     "nothing": Said(),
     "thinking alone": Said(thought="hm", signature="s"),
     "thinking cut off": Said(thought="hm", stop="length"),
-    "a space at the end": Said("I look: "),
 }
 
 
 @pytest.mark.parametrize("what", REPLIES)
 @pytest.mark.parametrize("api", APIS)
 def test_reply_that_apis_refuse_in_history_is_sent_in_a_form_they_take(
-    server: Server, api: str, what: str
+    server: WireServer, api: str, what: str
 ) -> None:
     server.answers = [(200, {}, message_of(api, said)) for said in (REPLIES[what], Said("done"))]
-    reply = try_once(server.url, api, stream=False)
+    reply = try_once(server.url, api)
     assert [call["name"] for call in reply.message["tool_calls"]] == [n for _, n, _ in REPLIES[what].calls]
-    for stored in (reply.message, to_save(reply, ASK)):  # a role other than the agent's stores none
-        results: list[Message] = [
-            {"role": "tool", "tool_call_id": call["id"], "name": call["name"], "content": ""}
-            for call in stored["tool_calls"]
-        ]
-        before = json.dumps(stored)
-        server.answers = [(200, {}, message_of(api, Said("done")))]
-        try_once(server.url, api, [*ASK, stored, *(results or BEHIND)], stream=False)
-        assert refusals(api, server.bodies()[-1]) == []
-        assert json.dumps(stored) == before
+    stored = to_save(reply, ASK)
+    results: list[Message] = [
+        {"role": "tool", "tool_call_id": call["id"], "name": call["name"], "content": "seen"}
+        for call in stored["tool_calls"]
+    ]
+    before = json.dumps(stored)
+    try_once(server.url, api, [*ASK, stored, *(results or BEHIND)])
+    assert refusals(api, server.bodies()[-1]) == []
+    assert json.dumps(stored) == before
 
 
 RAW: dict[str, tuple[str, list[dict[str, Any]]]] = {
@@ -143,14 +137,6 @@ RAW: dict[str, tuple[str, list[dict[str, Any]]]] = {
             {"type": "thinking", "thinking": "hm", "signature": "s"},
             {"type": "text", "text": ""},
             {"type": "tool_use", "id": "c1", "name": "functions.x", "input": "no object"},
-        ],
-    ),
-    "thinking without text": (
-        "anthropic",
-        [
-            {"type": "thinking", "thinking": "", "signature": ""},
-            {"type": "text", "text": "so: "},
-            {"type": "thinking", "thinking": "cut o", "signature": ""},
         ],
     ),
     "blank part beside reasoning": (
@@ -172,8 +158,7 @@ RAW: dict[str, tuple[str, list[dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize("what", RAW)
-@pytest.mark.parametrize("ends_there", [False, True])
-def test_raw_blocks_that_apis_refuse_are_left_out(server: Server, what: str, ends_there: bool) -> None:
+def test_raw_blocks_that_apis_refuse_are_left_out(server: WireServer, what: str) -> None:
     api, raw = RAW[what]
     called = any("name" in item for item in raw)
     call = {"id": "c1", "name": "functions.x", "arguments": "[1]"}
@@ -181,8 +166,7 @@ def test_raw_blocks_that_apis_refuse_are_left_out(server: Server, what: str, end
     stored |= {} if called else {"content": "so: ", "tool_calls": []}
     server.answers = [(200, {}, message_of(api, Said("done")))]
     result = {"role": "tool", "tool_call_id": "c1", "name": "x", "content": "seen"}
-    behind = [result] if called else [] if ends_there else BEHIND
-    try_once(server.url, api, [*ASK, stored, *behind], stream=False)
+    try_once(server.url, api, [*ASK, stored, *([result] if called else BEHIND)])
     assert refusals(api, server.bodies()[-1]) == []
 
 
@@ -198,32 +182,6 @@ def test_decorated_tool_name_calls_the_tool_and_a_wild_one_is_answered(tmp_path:
     assert stored == names
 
 
-@pytest.mark.parametrize("api", APIS)
-def test_usage_as_float_counts(server: Server, api: str) -> None:
-    body = message_of(api, Said("ok", input_tokens=1000, output_tokens=50))
-    usage = json.loads(json.dumps(body["usage"]), parse_int=float)
-    server.answers = [(200, {}, body | {"usage": usage})]
-    assert try_once(server.url, api, stream=False).usage == Usage(1000, 50)
-
-
-@pytest.mark.parametrize(
-    ("status", "message"),
-    [
-        (400, "System role not supported"),
-        (500, "Jinja Exception: System role not supported"),
-        (400, "Unsupported value: 'messages[0].role' does not support 'system' with this model."),
-        (400, "Only user and assistant roles are supported!"),
-    ],
-)
-def test_refused_system_role_becomes_the_first_user_turn(
-    server: Server, status: int, message: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    server.answers = [(status, {}, error_body(message)), (200, {}, openai_body({"content": "ok"}))]
-    assert try_once(server.url, "chat", stream=False).message["content"] == "ok"
-    assert server.bodies()[1]["messages"] == [{"role": "user", "content": "be exact\n\ngo"}]
-    assert caplog.text.count("refuses 'system'") == 1
-
-
 @pytest.mark.parametrize(
     ("text", "is_call"),
     [
@@ -235,7 +193,7 @@ def test_refused_system_role_becomes_the_first_user_turn(
     ],
 )
 def test_tool_call_that_comes_as_text_is_warned_of_once(
-    server: Server, caplog: pytest.LogCaptureFixture, text: str, is_call: bool
+    server: WireServer, caplog: pytest.LogCaptureFixture, text: str, is_call: bool
 ) -> None:
     server.answers = [(200, {}, openai_body({"content": text}))] * 2
     ask(server, "openai", times=2)

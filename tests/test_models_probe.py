@@ -14,7 +14,7 @@ import paid_run
 import pytest
 import tiny_search
 from test_models_command import Call
-from test_models_wire import ASK, TOOL, Server, error_body, server, text_body
+from test_models_wire import ASK, TOOL, error_body, server, text_body
 from wire_server import WireServer
 
 import passagent as pa
@@ -110,9 +110,11 @@ def test_check_of_an_address_that_cannot_be_reached_says_why(call: Call, address
     assert code == 1 and said in err and address in err and err.count("\n") == 1
 
 
-def test_first_request_to_a_refusing_address_is_not_tried_again_and_a_later_one_is(server: Server) -> None:
+def test_first_request_to_a_refusing_address_is_not_tried_again_but_a_later_one(
+    server: WireServer,
+) -> None:
     async def ask(address: str) -> list[str]:
-        model = open_model(ModelConfig(name="openai/m", base_url=address, max_retries=1))
+        model = open_model(ModelConfig(name="openai/m", base_url=address, max_retries=1, stream=False))
         errors = []
         for _ in range(2):
             try:
@@ -155,7 +157,7 @@ def test_run_without_seeds_is_asked_nothing_before_its_first_request(tmp_path: P
         assert all("Episode seed" in str(body) for _, _, body in there.requests)
 
 
-def test_busy_server_at_the_start_is_warned_of(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+def test_busy_server_at_the_start_is_warned_of(server: WireServer, caplog: pytest.LogCaptureFixture) -> None:
     server.answers = [(503, {}, error_body("busy"))]
     config = load_config(None, {"model.name": "openai/m", "model.base_url": f"{server.url}/v1"})
     asyncio.run(probe.check_models(config))

@@ -7,13 +7,12 @@ import json
 from typing import Any
 
 import pytest
-from test_models_wire import ASK, KEY, TOOL, Server, ask, error_body, server
+from test_models_wire import ASK, KEY, TOOL, server
 from wire_server import FAULTS, PAID, Said, WireServer, event, message_of, stream_of
 
 from passagent.config import ModelConfig
-from passagent.errors import InfrastructureError, UsageError
+from passagent.errors import UsageError
 from passagent.models import open_model
-from passagent.models.http import events
 from passagent.models.retry import ContextOverflow, Retrying, Transient
 from passagent.models.types import Message, Reply, Usage
 
@@ -40,7 +39,8 @@ def try_once(url: str, api: str, messages: list[Message] | None = None, **config
     async def go() -> Reply:
         base = url + ("" if api == "anthropic" else "/v1")
         choice = None if api == "anthropic" else api
-        model = open_model(ModelConfig(name=f"{APIS[api]}/m-1", base_url=base, api=choice, **config))
+        settings = {"name": f"{APIS[api]}/m-1", "base_url": base, "api": choice, "stream": False, **config}
+        model = open_model(ModelConfig.model_validate(settings))
         assert isinstance(model, Retrying)
         try:
             return await model.inner.complete(messages or ASK, [TOOL])
@@ -64,32 +64,18 @@ def test_a_stream_says_what_a_whole_reply_says(api: str) -> None:
     assert (streamed.usage, streamed.stop_reason) == (Usage(100, 20, 64), "tools")
 
 
-def test_streaming_is_for_long_replies(server: Server) -> None:
-    for limit, stream, sent in (
-        (16000, None, True),
-        (1000, None, None),
-        (1000, True, True),
-        (16000, False, None),
-    ):
-        server.answers = [(200, {}, message_of("chat", SAID))]
-        ask(server, "openai", max_output_tokens=limit, stream=stream)
-        body = server.bodies()[-1]
-        assert body.get("stream") == sent
-        assert ("stream_options" in body) == bool(sent)
-
-
 @pytest.mark.parametrize("api", APIS)
-def test_every_way_to_cut_a_stream_is_noticed(server: Server, api: str) -> None:
+def test_every_way_to_cut_a_stream_is_noticed(server: WireServer, api: str) -> None:
     """Nothing but a reply whose stop reason and usage have arrived is whole, wherever the stream ends."""
     pieces = list(stream_of(api, SAID))
     enough = max(i for i, (_, usage) in enumerate(pieces) if usage) + 1
     for kept in range(len(pieces) + 1):
         server.answers = [(200, SSE, b"".join(data for data, _ in pieces[:kept]))]
         if kept >= enough:
-            assert try_once(server.url, api).usage == Usage(100, 20, 64)
+            assert try_once(server.url, api, stream=True).usage == Usage(100, 20, 64)
             continue
         with pytest.raises(Transient) as caught:
-            try_once(server.url, api)
+            try_once(server.url, api, stream=True)
         said = [usage for _, usage in pieces[:kept] if usage]
         usage = caught.value.usage
         assert (usage.input_tokens, usage.output_tokens) == said[-1] if usage else not said
@@ -112,6 +98,14 @@ def test_broken_replies_are_tried_again_and_counted(api: str, fault: str, stream
     assert fault in FAULTS
 
 
+@pytest.mark.parametrize(
+    ("limit", "stream", "streams"),
+    [(16000, None, True), (1000, None, False), (1000, True, True), (16000, False, False)],
+)
+def test_streaming_is_for_long_replies(limit: int, stream: bool | None, streams: bool) -> None:
+    assert ModelConfig(max_output_tokens=limit, stream=stream).streams == streams
+
+
 def failing(api: str, code: str, message: str) -> bytes:
     """A stream that ends in the API's own kind of error."""
     pieces = [data for data, _ in stream_of(api, SAID)][:2]
@@ -127,36 +121,34 @@ def failing(api: str, code: str, message: str) -> bytes:
 
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize(
-    ("code", "message", "kind", "is_rate_limit"),
+    ("code", "message", "kind"),
     [
-        ("server_error", f"broke with {KEY}", Transient, False),
-        ("overloaded_error", "busy", Transient, True),
-        ("rate_limit_exceeded", "slow down", Transient, True),
+        ("server_error", f"broke with {KEY}", Transient),
+        ("overloaded_error", "busy", Transient),
+        ("rate_limit_exceeded", "slow down", Transient),
         (
             "context_length_exceeded",
             "Your input exceeds the context window of this model",
             ContextOverflow,
-            None,
         ),
-        ("insufficient_quota", "pay first", UsageError, None),
+        ("insufficient_quota", "pay first", UsageError),
     ],
 )
 def test_errors_inside_a_stream(
-    server: Server, api: str, code: str, message: str, kind: type[Exception], is_rate_limit: bool | None
+    server: WireServer, api: str, code: str, message: str, kind: type[Exception]
 ) -> None:
     server.answers = [(200, SSE, failing(api, code, message))]
     with pytest.raises(kind) as caught:
-        try_once(server.url, api)
+        try_once(server.url, api, stream=True)
     assert KEY not in str(caught.value)
-    assert getattr(caught.value, "is_rate_limit", None) == is_rate_limit
 
 
-def test_a_bare_error_event_of_responses_is_an_error(server: Server) -> None:
+def test_a_bare_error_event_of_responses_is_an_error(server: WireServer) -> None:
     """The SDK raises nothing there."""
     data = {"type": "error", "code": "server_error", "message": "it broke", "sequence_number": 3}
     server.answers = [(200, SSE, event("responses", "error", data))]
     with pytest.raises(Transient, match="it broke"):
-        try_once(server.url, "responses")
+        try_once(server.url, "responses", stream=True)
 
 
 def test_a_reply_that_never_ends_is_given_up() -> None:
@@ -167,81 +159,7 @@ def test_a_reply_that_never_ends_is_given_up() -> None:
         try_once(there.url, "chat", timeout_s=0.2)
 
 
-def test_arguments_cut_at_the_limit_stay_what_they_are(server: Server) -> None:
-    cut = [
-        data.replace(b'"tool_use", "stop_sequence"', b'"max_tokens", "stop_sequence"')
-        for data, _ in stream_of("anthropic", Said("", [("a", "file_editor", '{"path": "x.py"}')]))
-    ]
-    half = next(i for i, data in enumerate(cut) if b"input_json_delta" in data) + 1
-    server.answers = [(200, SSE, b"".join([*cut[:half], *cut[half + 1 :]]))]
-    reply = try_once(server.url, "anthropic")
-    assert (reply.stop_reason, reply.message["tool_calls"][0]["arguments"]) == ("length", '{"path":')
-    server.answers = [(200, {}, message_of("anthropic", SAID))]
-    result = {"role": "tool", "tool_call_id": "a", "name": "file_editor", "content": "cut"}
-    try_once(server.url, "anthropic", [*ASK, reply.message, result])
-    assert server.bodies()[-1]["messages"][1]["content"][0]["input"] == {"invalid_json": '{"path":'}
-
-
-def test_calls_that_all_have_index_0(server: Server) -> None:
-    """Ollama and others number nothing."""
-    deltas = [
-        {
-            "tool_calls": [
-                {
-                    "index": 0,
-                    "id": i,
-                    "function": {"name": "file_editor", "arguments": json.dumps({"path": i})},
-                }
-            ]
-        }
-        for i in "ab"
-    ]
-    chunks = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
-    end = {
-        "choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}],
-        "usage": {"prompt_tokens": 1},
-    }
-    server.answers = [(200, SSE, b"".join(f"data: {json.dumps(c)}\n\n".encode() for c in (*chunks, end)))]
-    calls = try_once(server.url, "chat").message["tool_calls"]
-    assert [(c["id"], c["arguments"]) for c in calls] == [("a", '{"path": "a"}'), ("b", '{"path": "b"}')]
-
-
-def test_thinking_goes_back_with_its_signature_after_a_stream(server: Server) -> None:
-    blocks = [
-        {"type": "thinking", "thinking": "hm, so", "signature": "c2lnbmVk"},
-        {"type": "redacted_thinking", "data": "b3BhcXVl"},
-        {"type": "tool_use", "id": "a", "name": "file_editor", "input": {"path": "x.py"}},
-    ]
-    deltas = [
-        [{"type": "thinking_delta", "thinking": t} for t in ("hm,", " so")]
-        + [{"type": "signature_delta", "signature": "c2lnbmVk"}],
-        [],
-        [{"type": "input_json_delta", "partial_json": t} for t in ('{"path"', ': "x.py"}')],
-    ]
-    empty = [{"type": "thinking", "thinking": "", "signature": ""}, blocks[1], {**blocks[2], "input": {}}]
-    sent: list[dict[str, Any]] = [
-        {
-            "type": "message_start",
-            "message": {"content": [], "usage": {"input_tokens": 7, "output_tokens": 1}},
-        }
-    ]
-    for index, block in enumerate(empty):
-        sent.append({"type": "content_block_start", "index": index, "content_block": block})
-        sent += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas[index]]
-        sent.append({"type": "content_block_stop", "index": index})
-    sent.append(
-        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 9}}
-    )
-    stream = b"".join(f"event: {e['type']}\ndata: {json.dumps(e)}\n\n".encode() for e in sent)
-    server.answers = [(200, SSE, stream), (200, {}, message_of("anthropic", SAID))]
-    reply = try_once(server.url, "anthropic")
-    assert reply.usage == Usage(7, 9)
-    result = {"role": "tool", "tool_call_id": "a", "name": "file_editor", "content": "seen"}
-    try_once(server.url, "anthropic", [*ASK, reply.message, result])
-    assert server.bodies()[1]["messages"][1] == {"role": "assistant", "content": blocks}
-
-
-def test_reasoning_items_go_back_as_they_came(server: Server) -> None:
+def test_reasoning_items_go_back_as_they_came(server: WireServer) -> None:
     server.answers = [(200, {}, message_of("responses", SAID))] * 2
     reply = try_once(server.url, "responses")
     results = [
@@ -257,44 +175,7 @@ def test_reasoning_items_go_back_as_they_came(server: Server) -> None:
     assert second["input"][5] == {"type": "function_call_output", "call_id": "a", "output": "seen a"}
 
 
-def test_refused_thinking_is_left_out_from_then_on(server: Server, caplog: pytest.LogCaptureFixture) -> None:
-    thinking = {"type": "thinking", "thinking": "hm", "signature": "old"}
-    said: Message = {"role": "assistant", "content": "x", "tool_calls": []}
-    said["raw"] = {"anthropic": [thinking, {"type": "text", "text": "x"}]}
-    messages = [*ASK, said, {"role": "user", "content": "more"}]
-    refusal = error_body("messages.1.content.0: Invalid `signature` in `thinking` block")
-    server.answers = [(400, {}, refusal), (200, {}, message_of("anthropic", SAID))]
-    try_once(server.url, "anthropic", messages)
-    turns = [body["messages"][1]["content"] for body in server.bodies()]
-    assert turns == [[thinking, {"type": "text", "text": "x"}], [{"type": "text", "text": "x"}]]
-    assert caplog.text.count("refuses 'thinking'") == 1
-
-
-def test_a_server_that_streams_nothing_with_tools(server: Server) -> None:
-    refusal = error_body("`stream` is not supported with tools")
-    server.answers = [(400, {}, refusal), (200, {}, message_of("chat", SAID))]
-    assert ask(server, "openai").stop_reason == "tools"
-    assert ["stream" in body for body in server.bodies()] == [True, False]
-
-
-def test_a_server_that_counts_nothing_is_asked_once_more_and_then_estimated(server: Server) -> None:
-    silent = {**message_of("chat", SAID), "usage": None}
-    server.answers = [(200, {}, silent)] * 3
-    reply = ask(server, "openai", times=2)
-    assert len(server.requests) == 3
-    assert reply.usage.is_estimate
-    assert reply.usage.input_tokens > 50
-    # one that counts is not believed when it does not
-    server.answers = [
-        (200, {}, message_of("chat", SAID)),
-        (200, {}, silent),
-        (200, {}, message_of("chat", SAID)),
-    ]
-    assert not ask(server, "openai", times=2).usage.is_estimate
-    assert len(server.requests) == 6
-
-
-def test_a_refusal_is_one_in_every_api(server: Server) -> None:
+def test_a_refusal_is_one_in_every_api(server: WireServer) -> None:
     chat = message_of("chat", Said("no"))
     chat["choices"][0]["message"] = {"role": "assistant", "content": None, "refusal": "no"}
     response = message_of("responses", Said("no"))
@@ -306,7 +187,7 @@ def test_a_refusal_is_one_in_every_api(server: Server) -> None:
         assert (reply.stop_reason, reply.message["content"]) == ("refusal", "no")
 
 
-def test_incomplete_responses(server: Server) -> None:
+def test_incomplete_responses(server: WireServer) -> None:
     body = message_of("responses", SAID)
     body |= {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
     body["output"] = [*body["output"][:1]]  # cut off while it reasoned
@@ -330,26 +211,3 @@ def test_openai_itself_is_asked_through_responses(monkeypatch: pytest.MonkeyPatc
             model.inner._client.base_url = f"{there.url}/v1/"  # type: ignore[attr-defined]
             asyncio.run(model.complete(ASK, [TOOL]))
             assert there.requests[0][0] == f"/v1/{path}"
-
-
-@pytest.mark.parametrize("cut", [1, 2, 3, 7, 1000])
-def test_events_come_whole_however_they_are_cut(cut: int) -> None:
-    first = 'event: a\r\ndata: {"x":\r\ndata:  "日"}\r\n\r\n'
-    text = f"{first}: note\ndata: two\n\nevent: c\rdata: 3\r\rdata: end".encode()
-
-    async def chunks() -> Any:
-        for at in range(0, len(text), cut):
-            yield text[at : at + cut]
-
-    async def read() -> list[tuple[str, bytes]]:
-        return [found async for found in events(chunks())]
-
-    assert asyncio.run(read()) == [
-        ("a", '{"x":\n "日"}'.encode()), ("", b"two"), ("c", b"3"), ("", b"end")
-    ]  # fmt: skip
-
-
-def test_the_last_try_is_told_in_one_line(server: Server) -> None:
-    server.answers = [(200, SSE, b"data: {}\n\n")] * 3
-    with pytest.raises(InfrastructureError, match="gave up after 3 tries"):
-        ask(server, "openai")

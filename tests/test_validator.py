@@ -13,14 +13,15 @@ import tiny_search
 from test_search import finish, open_tiny, store, task  # noqa: F401
 from wire_server import Said, WireServer
 
-from passagent.agent.observe import observation
+from passagent.agent.observe import observation, opinion_line
 from passagent.agent.validator import (
+    THRESHOLD,
     Opinion,
+    Verdict,
     ask,
     bare_cpp,
     bare_modules,
     open_validator,
-    opinion_line,
     prompt,
     read,
     with_opinion,
@@ -80,26 +81,12 @@ def test_nothing_that_talks_is_left_of_the_code():
     text = bare_modules({"Fused.py": TALKATIVE})["Fused.py"]
     assert "SAY" not in text
     ast.parse(text)
-    for code in ("#include <cmath>", "out[i] = a[i] * 2", "void twice(float* out", "make(SOURCE, 'twice')"):
+    assert bare_modules({"a.py": "x ="}) == {"a.py": "# cannot be shown without its comments"}
+    for code in ("out[i] = a[i] * 2", "void twice(float* out", "make(SOURCE, 'text_"):
         assert code in text
     routes = re.findall(r"route == '(text_\d)'|'(text_\d)': 2}\['(text_\d)'\]", text)
     names = {name for found in routes for name in found if name}
     assert len(names) == 1, "equal strings stay equal"
-
-
-def test_a_kernel_source_is_found_through_other_modules_and_templates():
-    files = {
-        "helper.py": 'BODY = "x += 1; // quiet"\nNOTE = "loud"\n',
-        "Fused.py": (
-            "import helper\nfrom passagent.kernels import cpp_kernel\nfrom helper import NOTE\n"
-            "k = cpp_kernel(f\"void f() {{ {helper.BODY} }} /* open {NOTE[:0]} still */ y();\", name='f')\n"
-        ),
-    }
-    bare = bare_modules(files)
-    assert "x += 1;" in bare["helper.py"]
-    assert "void f() {{" in bare["Fused.py"] and "y();" in bare["Fused.py"]
-    for word in ("quiet", "open", "still"):
-        assert word not in bare["helper.py"] + bare["Fused.py"]
 
 
 @pytest.mark.parametrize(
@@ -118,10 +105,6 @@ def test_what_is_left_of_cpp(source, left):
     assert bare_cpp(source) == left
 
 
-def test_code_that_cannot_be_shown_is_said_to_be_so():
-    assert bare_modules({"a.py": "x ="}) == {"a.py": "# not Python"}
-
-
 def test_the_prompt_holds_graph_and_kernel(tmp_path):
     real = load_task(tiny.write_task(tmp_path / "task"))
     text = prompt(real, Candidate(tiny.candidate().files | {"Talk.py": TALKATIVE}))
@@ -134,30 +117,24 @@ def test_the_prompt_holds_graph_and_kernel(tmp_path):
     ("message", "likelihood", "reasons"),
     [
         (said(0.75, "a", "b"), 0.75, ["a", "b"]),
-        (said(1, "a  \n b" * 200), 1.0, [("a b" * 200)[:300]]),
         (assistant('```json\n{"likelihood": 0, "reasons": []}\n```'), 0.0, []),
         (assistant('{"likelihood": 0.5}'), 0.5, []),
         (calling(("other", "{}"), ("verdict", '{"likelihood": 0.1, "reasons": []}')), 0.1, []),
     ],
 )
 def test_a_verdict_is_read(message, likelihood, reasons):
-    assert read(message) == (likelihood, reasons)
+    assert read(message) == Verdict(likelihood=likelihood, reasons=reasons)
 
 
 @pytest.mark.parametrize(
     "message",
     [
         assistant("It is fine."),
-        assistant(""),
-        assistant("[1]"),
         calling(("verdict", '{"likelihood": 0.1')),
         calling(("verdict", "0.1")),
         calling(("other", '{"likelihood": 0.1, "reasons": []}')),
         said(1.5),
-        said(-0.1),
-        said(True),
         said("0.4"),
-        said(None),
         calling(("verdict", '{"likelihood": NaN, "reasons": []}')),
         calling(("verdict", '{"likelihood": 0.1, "reasons": "none"}')),
     ],
@@ -176,13 +153,14 @@ def asked(replies, config=ON, tmp_path=None):
 
 
 def test_a_malformed_reply_is_asked_for_once_again(tmp_path):
-    opinion, model, saved = asked([said(7), said(0.25, "x")], tmp_path=tmp_path)
-    assert (opinion.likelihood, opinion.reasons, opinion.flagged) == (0.25, ["x"], False)
+    opinion, model, saved = asked([said(7), said(0.25, "x", "a  \n b" * 200)], tmp_path=tmp_path)
+    reasons = ["x", ("a b" * 200)[:300]]
+    assert (opinion.likelihood, opinion.reasons, opinion.flagged) == (0.25, reasons, False)
     assert [o for _, o in saved] == [None, opinion]
     again = model.calls[1]
     assert [m["role"] for m in again] == ["user", "assistant", "tool"]
     assert again[2]["tool_call_id"] == again[1]["tool_calls"][0]["id"]
-    assert "likelihood is no number from 0 to 1" in again[2]["content"]
+    assert "likelihood: Input should be less than or equal to 1" in again[2]["content"]
 
 
 def test_two_malformed_replies_are_no_verdict_and_no_refusal(tmp_path):
@@ -204,7 +182,14 @@ def ok_evaluation(words: str = "two") -> Evaluation:
 
 
 def opinion_of(likelihood: float | None, config: ValidatorConfig) -> Opinion:
-    return Opinion.of(likelihood, ["because"], "openai/judge", config)
+    flagged = likelihood is not None and likelihood > THRESHOLD
+    return Opinion(
+        likelihood=likelihood,
+        reasons=["because"],
+        model="openai/judge",
+        flagged=flagged,
+        decisive=config.decisive,
+    )
 
 
 @pytest.mark.parametrize(("likelihood", "flagged"), [(0.5, False), (0.51, True), (0.0, False), (None, False)])

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from passagent.agent.editor import file_editor
-from passagent.agent.taskfiles import MAX_BYTES, TaskFiles, ToolError
+from passagent.agent.taskfiles import MAX_BYTES, ToolError, read_task_files
 from passagent.agent.toolbox import check_arguments
 from passagent.agent.workspace import MAX_FILES, Workspace
 from passagent.evaluator.result import MANIFEST
@@ -37,7 +37,7 @@ Holding = Callable[[dict[str, str]], Workspace]
 @pytest.fixture
 def holding(task: Path) -> Holding:
     """`holding(files)`: a workspace that begins with them."""
-    return lambda files: Workspace(TaskFiles(task), files)
+    return lambda files: Workspace(read_task_files(task), files)
 
 
 @pytest.fixture
@@ -66,17 +66,6 @@ def test_create_view_replace_insert_undo(workspace: Workspace) -> None:
     assert workspace.files() == {}
 
 
-def test_str_replace_must_match_once(holding: Holding) -> None:
-    workspace = holding({"A.py": "x = 1\ny = 1\nx = 1\n"})
-    with pytest.raises(ToolError, match="lines 1, 3"):
-        edit(workspace, command="str_replace", path="A.py", old_str="x = 1", new_str="")
-    with pytest.raises(ToolError, match="does not occur"):
-        edit(workspace, command="str_replace", path="A.py", old_str="x  = 1", new_str="")
-    with pytest.raises(ToolError, match="empty"):
-        edit(workspace, command="str_replace", path="A.py", old_str="", new_str="z")
-    assert workspace.read("A.py") == "x = 1\ny = 1\nx = 1\n"
-
-
 def test_what_does_not_parse_is_told_and_kept(workspace: Workspace) -> None:
     assert "does not parse: line 1" in edit(workspace, command="create", path="A.py", file_text="def f(:\n")
     assert "JSON list" in edit(workspace, command="create", path=MANIFEST, file_text='{"a": 1}')
@@ -85,38 +74,22 @@ def test_what_does_not_parse_is_told_and_kept(workspace: Workspace) -> None:
     assert set(workspace.files()) == {"A.py", MANIFEST}
 
 
-@pytest.mark.parametrize(
-    "path", ["../secret.py", "a/../../secret.py", "/etc/passwd", "~/x.py", "a\0.py", "task/../x.py"]
-)
-@pytest.mark.parametrize("command", ["view", "create"])
-def test_paths_that_lead_out_are_refused(workspace: Workspace, path: str, command: str) -> None:
-    with pytest.raises(ToolError):
-        edit(workspace, command=command, path=path, file_text="x = 1")
-    assert workspace.files() == {}
-
-
-def test_links_and_pipes_in_a_task_are_refused(workspace: Workspace, task: Path, tmp_path: Path) -> None:
+def test_links_and_pipes_in_a_task_are_left_out(task: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "x.py").write_text("secret = 1")
     (task / "link.py").symlink_to(tmp_path / "secret.py")
     (task / "dir").symlink_to(outside)
     os.mkfifo(task / "pipe.py")
-    for path in ("link.py", "dir/x.py", "dir", "pipe.py"):
-        with pytest.raises(ToolError):
-            edit(workspace, command="view", path=f"task/{path}")
-    assert "link.py" in edit(workspace, command="view", path="task")
+    (task / "big.py").write_bytes(b"#" * (MAX_BYTES + 1))
+    (task / "bin.py").write_bytes(b"\xff\xfe\x00")
+    assert read_task_files(task).keys() == {"task/graph_list.txt", "task/graphs/g/model.py"}
 
 
-def test_huge_and_binary_files_are_refused(workspace: Workspace, task: Path) -> None:
+def test_huge_and_binary_files_are_refused(workspace: Workspace) -> None:
     for text, said in (("x" * (MAX_BYTES + 1), "bytes"), ("a\0b", "NUL")):
         with pytest.raises(ToolError, match=said):
             edit(workspace, command="create", path="A.py", file_text=text)
-    (task / "big.py").write_bytes(b"#" * (MAX_BYTES + 1))
-    (task / "bin.py").write_bytes(b"\xff\xfe\x00")
-    for path, said in (("big.py", "limit"), ("bin.py", "UTF-8")):
-        with pytest.raises(ToolError, match=said):
-            edit(workspace, command="view", path=f"task/{path}")
 
 
 @pytest.mark.parametrize("path", ["run.sh", "A.txt", "data.json", "2a.py", ".", "a-b.py", "A.py/B.py"])
@@ -144,7 +117,7 @@ def test_a_task_whose_graphs_are_a_link(task: Path, tmp_path: Path) -> None:
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked" / "graphs").symlink_to(task / "graphs")
     (tmp_path / "linked" / "escape").symlink_to(tmp_path)
-    other = Workspace(TaskFiles(tmp_path / "linked"), {})
+    other = Workspace(read_task_files(tmp_path / "linked"), {})
     assert edit(other, command="view", path="task") == "graphs/"
     assert "import torch" in other.read("task/graphs/g/model.py")
     with pytest.raises(ToolError):
@@ -199,11 +172,11 @@ def contents(root: Path) -> dict[str, bytes]:
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(path=NAMES, command=st.sampled_from(["view", "create", "str_replace", "insert", "undo_edit"]))
 def test_no_path_leads_out(holding: Holding, task: Path, path: str, command: str) -> None:
-    workspace = holding({"A.py": "x = 1\n", "a/B.py": "y = 1\n"})
     if not (task / "link").is_symlink():
         (task / "link").symlink_to(task.parent)
         (task / "link.py").symlink_to(task.parent / "secret.py")
         os.mkfifo(task / "pipe.py")
+    workspace = holding({"A.py": "x = 1\n", "a/B.py": "y = 1\n"})
     before = contents(task.parent)
     arguments = {"file_text": "new\n", "old_str": "x", "new_str": "z", "insert_line": 0}
     try:
@@ -215,44 +188,9 @@ def test_no_path_leads_out(holding: Holding, task: Path, path: str, command: str
     assert len(said) < 2000
 
 
-def test_a_link_made_between_check_and_use_is_not_followed(
-    workspace: Workspace, task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At every system call that opens something, the directory is swapped for a link to the outside."""
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "model.py").write_text("secret = 1\n")
-    (task / "graphs").rename(task / "kept")
-    real = os.open
-    for swap_at in range(6):
-        opened = 0
-
-        def swapping(*words: Any, swap_at: int = swap_at, **named: Any) -> int:
-            nonlocal opened
-            opened += 1
-            if opened == swap_at + 1:
-                (task / "kept" / "g").rename(task / "away")
-                (task / "kept" / "g").symlink_to(elsewhere)
-            return real(*words, **named)
-
-        said = []
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "open", swapping)
-            for _ in range(2):
-                try:
-                    said.append(edit(workspace, command="view", path="task/kept/g/model.py"))
-                except ToolError as error:
-                    said.append(str(error))
-        assert "secret" not in "".join(said) and "link" in said[-1]
-        (task / "kept" / "g").unlink()
-        (task / "away").rename(task / "kept" / "g")
-
-
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("Task/A.py", "lower case"),
-        ("a.py", "only by upper and lower case"),
         ("b/" * 19 + "A.py", "few"),
         ("b/" * 30 + "A.py", "too long"),
         ("x" * 300 + ".py", "too long"),

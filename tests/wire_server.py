@@ -61,7 +61,7 @@ class Entry:
 
 Brain = Callable[[Body], Said]
 UNPAID = ["429", "529", "500", "503", "drop"]
-PAID = ["cut clean", "cut hard", "no stop", "error inside", "no utf8"]
+PAID = ["cut clean", "cut hard", "no stop", "error inside"]
 FAULTS = UNPAID + PAID
 
 
@@ -78,6 +78,8 @@ class WireServer:
         self.brain, self.share, self.seconds = brain, share, seconds
         self.rng, self.lock = random.Random(seed), threading.Lock()
         self.faults = itertools.cycle(FAULTS)
+        self.answers: list[tuple[int, dict[str, str], Any]] = []
+        """Given before the brain is asked: (status, headers, body of bytes or JSON); status 0 breaks off."""
         self.ledger: list[Entry] = []
         self.requests: list[tuple[str, dict[str, str], Body]] = []
         self.in_flight = self.most_in_flight = 0
@@ -92,21 +94,25 @@ class WireServer:
         """All tokens, in and out."""
         return sum(e.input_tokens for e in self.ledger), sum(e.output_tokens for e in self.ledger)
 
+    def bodies(self) -> list[Body]:
+        """What was asked."""
+        return [body for _, _, body in self.requests]
+
     def __enter__(self) -> WireServer:
         server = self
 
         class Handler(_Handler):
             wire = server
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._http.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._http.server_port}"
-        threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True).start()
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.http.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.http.server_port}"
+        threading.Thread(target=self.http.serve_forever, args=(0.02,), daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._http.shutdown()
-        self._http.server_close()
+        self.http.shutdown()
+        self.http.server_close()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -124,7 +130,23 @@ class _Handler(BaseHTTPRequestHandler):
         except OSError:  # the client is gone
             pass
 
+    def _answer_as_told(self, status: int, headers: dict[str, str], body: Any) -> None:
+        if status == 0:
+            self.connection.close()
+            return
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.send_response(status)
+        for name, value in {"content-type": "application/json", **headers}.items():
+            self.send_header(name, value)
+        self.send_header("content-length", str(len(data) + int(headers.get("x-missing", "0"))))
+        self.end_headers()
+        self.wfile.write(data)
+        self.close_connection = True
+
     def _answer(self, body: Body) -> None:
+        if self.wire.answers:
+            self._answer_as_told(*self.wire.answers.pop(0))
+            return
         wire, fault = self.wire, self.wire.fault()
         last = self.path.partition("?")[0].rpartition("/")[2]
         api = {"messages": "anthropic", "responses": "responses"}.get(last, "chat")
@@ -193,11 +215,6 @@ def damaged(pieces: list[Piece], fault: str | None, api: str, rng: random.Random
             return [(pieces[0][0][: len(pieces[0][0]) // 2], None)], False
         last = max(i for i, (_, usage) in enumerate(pieces) if usage)
         return pieces[: rng.randint(0, last)], False
-    if fault == "no utf8":
-        at = rng.randrange(max(1, len(pieces) - 1))
-        data, usage = pieces[at]
-        broken = data.replace(b'{"', b'{"\xff', 1)
-        return [*pieces[:at], (broken, usage), *pieces[at + 1 :]], False
     if fault == "error inside":
         error: dict[str, Any] = {"type": "error", "error": {"type": "api_error", "message": "it broke"}}
         if len(pieces) == 1:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import unified_diff
-
-from pydantic import ValidationError
+from functools import partial
 
 from passagent.agent import structured
-from passagent.agent.structured import Question, read_object, render
+from passagent.agent.structured import read_answer, render
 from passagent.agent.tokens import cut_end
 from passagent.config import Config
 from passagent.evaluator.result import Evaluation, GraphResult
@@ -30,31 +29,14 @@ MAX_DIFF = 8_000
 MAX_SPEEDUPS = 1_000
 AROUND = 20
 """Unchanged lines shown around a change."""
-_NAMES = {"type": "array", "items": {"type": "string"}}
+_WRITTEN, _SCHEMA = ("trigger", "context", "advice", "confidence"), LearnedHint.model_json_schema()
+"""What the model writes of a hint; its id and source are known."""
 TOOL = ToolSpec(
     "write_hint",
     "Write down what the episode taught.",
-    {
-        "type": "object",
-        "properties": {
-            "trigger": {"type": "array", "items": {"type": "string", "enum": list(LABELS)}, "minItems": 1},
-            "context": {
-                "type": "object",
-                "properties": {
-                    "operators": _NAMES,
-                    "dtypes": _NAMES,
-                    "targets": {"type": "array", "items": {"type": "string", "enum": ["cpu", "cuda"]}},
-                },
-                "additionalProperties": False,
-            },
-            "advice": {"type": "string", "maxLength": MAX_ADVICE},
-            "confidence": {"type": "number", "minimum": 0, "maximum": 1},
-        },
-        "required": ["trigger", "context", "advice", "confidence"],
-        "additionalProperties": False,
-    },
+    _SCHEMA
+    | {"properties": {name: _SCHEMA["properties"][name] for name in _WRITTEN}, "required": [*_WRITTEN]},
 )
-AGAIN = "That was no hint: {reason}. Call `write_hint` once."
 
 
 @dataclass(frozen=True)
@@ -102,11 +84,12 @@ async def ask(
 ) -> LearnedHint | None:
     """Return the model's hint; None after a second malformed reply. Raises what the model raises."""
 
-    def read_hint(message: Message) -> LearnedHint | None:
-        return read(message, improvement)
+    def save_hint(reply: Reply, answer: LearnedHint | ValueError | None) -> None:
+        save(reply, answer if isinstance(answer, LearnedHint) else None)
 
-    question = Question(prompt(improvement), TOOL, AGAIN, read_hint, lambda reason: None)
-    return await structured.ask(model, question, save)
+    question = (prompt(improvement), TOOL)
+    hint = await structured.ask(model, question, partial(read, improvement), save_hint)
+    return hint if isinstance(hint, LearnedHint) else None
 
 
 def prompt(improvement: Improvement) -> str:
@@ -136,15 +119,9 @@ def prompt(improvement: Improvement) -> str:
     )
 
 
-def read(message: Message, improvement: Improvement) -> LearnedHint:
+def read(improvement: Improvement, message: Message) -> LearnedHint:
     """Read the hint of a reply, from its tool call or else its text. Raises ValueError with what is wrong."""
-    fields = read_object(message, TOOL)
-    try:
-        hint = LearnedHint.model_validate({**fields, "id": improvement.hint_id, "source": improvement.source})
-    except ValidationError as error:
-        first = error.errors()[0]
-        message_text = first["msg"].removeprefix("Value error, ")
-        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {message_text}") from None
+    hint = read_answer(message, TOOL, LearnedHint, id=improvement.hint_id, source=improvement.source)
     operators, dtypes = frozenset(improvement.task.operators), frozenset(improvement.dtypes)
     if not fitness(hint, Situation(hint.trigger[0], operators, improvement.target, dtypes)):
         raise ValueError("context: it leaves out the very task that the hint comes from")

@@ -16,7 +16,7 @@ from typing import Any
 from passagent.agent.evaluator_tool import answers_data
 from passagent.agent.taskfiles import ToolError
 from passagent.agent.tokens import CHARACTERS, Sent, fold
-from passagent.agent.tool_specs import EVALUATOR, Answer, Late, PendingEvaluations, Tool
+from passagent.agent.tool_specs import EVALUATOR, Answer, PendingEvaluations, Tool
 from passagent.agent.toolbox import check_arguments
 from passagent.config import AgentConfig
 from passagent.errors import nearest
@@ -85,7 +85,7 @@ async def run_episode(
     """
     by_name, specs = {tool.spec.name: tool for tool in tools}, [tool.spec for tool in tools]
     overhead = sum(spec.size for spec in specs) // CHARACTERS
-    pending = next((tool.pending for tool in tools if tool.pending), PendingEvaluations())
+    pending = next((tool.pending for tool in tools if tool.pending is not None), PendingEvaluations())
     budget = limits.context_tokens
 
     def add(message: Message, usage: Usage | None = None) -> None:
@@ -93,13 +93,13 @@ async def run_episode(
         save(message, usage)
         messages.append(message)
 
-    def add_result(message: Message, answer: Answer, late: Late | None) -> None:
+    def add_result(message: Message, answer: Answer, late: tuple[str, Answer] | None) -> None:
         text, data = answer.text, answer.data
         if late:
-            message |= {"late": late.call_id}
-            text = "\n\n".join(part for part in (text, late.answer.text) if part)
-            data = data | late.answer.data
-        rest = left(messages, data, limits, pending.used)
+            message |= {"late": late[0]}
+            text = "\n\n".join(part for part in (text, late[1].text) if part)
+            data = data | late[1].data
+        rest = left(messages, data, limits, len(pending))
         most = {"steps": limits.max_steps, "evaluations": limits.max_evaluations}
         parts = [f"{number} of {most[name]} {name}" for name, number in rest.items()] + more_left()
         add(message | {"content": f"{text}\nleft: {', '.join(parts)}", "data": data | {"left": rest}})
@@ -121,7 +121,7 @@ async def run_episode(
         while True:
             try:
                 for call, is_cut in unanswered(messages):
-                    used = evaluations(messages) + pending.used
+                    used = evaluations(messages) + len(pending)
                     result = await answer(call, by_name, is_cut, used < limits.max_evaluations)
                     name = meant_tool(call["name"], list(by_name)) or call["name"]
                     message = {"role": "tool", "tool_call_id": call["id"], "name": name}
@@ -131,7 +131,7 @@ async def run_episode(
                     finally:  # the answer is saved, whatever a pending evaluation raised
                         add_result(message, result, late)
                 await tell_pending(is_last=False)
-                check(messages, limits, pending.used)
+                check(messages, limits, len(pending))
                 sent = fold(messages, budget, overhead)
                 reply = await model.complete(sent.messages, specs)
                 add(to_save(reply, messages), reply.usage)
@@ -285,6 +285,5 @@ def to_save(reply: Reply, messages: list[Message]) -> Message:
         name = call["id"] if call["id"] and call["id"] not in used else f"call_{len(messages)}_{position}"
         used.add(name)
         calls.append({**call, "id": name})
-    tokens_in = None if reply.usage.is_estimate else reply.usage.input_tokens
-    counted = {"stop_reason": reply.stop_reason, "input_tokens": tokens_in}
+    counted = {"stop_reason": reply.stop_reason, "input_tokens": reply.usage.input_tokens}
     return {**reply.message, "tool_calls": calls} | counted

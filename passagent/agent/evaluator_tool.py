@@ -74,7 +74,10 @@ def pass_evaluator(workspace: Workspace, submit: Submit, start_as: float | None 
         scores[number] = evaluation["as_score"] if evaluation["status"] == "ok" else None
         return Answer(f"{_standing(scores, number)}\n{answer.text}", answer.data)
 
-    pending = PendingEvaluations(compare)
+    async def evaluate(files: dict[str, str], call_id: str) -> Answer:
+        return compare(call_id, await submit(files, call_id))
+
+    pending = PendingEvaluations()
 
     async def run(arguments: dict[str, Any], call_id: str) -> Answer:
         files = candidate_files(workspace, "evaluate")
@@ -84,7 +87,7 @@ def pass_evaluator(workspace: Workspace, submit: Submit, start_as: float | None 
             keep(call_id)
             return compare(call_id, answer)
         number = keep(call_id)
-        pending.start(call_id, submit(files, call_id))
+        pending.start(call_id, evaluate(files, call_id))
         await asyncio.sleep(0)  # it is stored as proposed, before the reply's next call
         return Answer(f"version {number} is being evaluated; its result is shown when it is there")
 
@@ -95,7 +98,7 @@ def pass_evaluator(workspace: Workspace, submit: Submit, start_as: float | None 
         if "evaluation" in data:
             compare(call_id, Answer("", data))
         else:  # its result was not told: the files are as they were at the call
-            pending.start(call_id, submit(workspace.files(), call_id))
+            pending.start(call_id, evaluate(workspace.files(), call_id))
 
     return Tool(SPEC, run, replay, pending)
 

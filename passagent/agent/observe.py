@@ -13,16 +13,16 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from passagent.agent.failure import excerpts
-from passagent.agent.validator import opinion_line
+from passagent.agent.tokens import CHARACTERS, cut_middle
 from passagent.evaluator.result import Evaluation, GraphResult, Mismatch, Status, Violation
+from passagent.experience.failure import excerpts, mismatch_text
 
 MAX_LEFT = 30
 """Operators named that passes left."""
 MAX_ERROR, MIN_ERROR = 4000, 900
 """Characters of all errors together, and of one of many."""
 MAX_ROWS = 14
-"""Rows of the speedup table (the slowest and the fastest are shown of more) and of wrong results."""
+"""Rows of the speedup table (the slowest are shown of more) and of wrong results."""
 MAX_FAILURES, MAX_VIOLATIONS = 12, 30
 """Distinct ones shown; equal ones once, with their number."""
 
@@ -89,6 +89,16 @@ def verdict(evaluation: Evaluation) -> dict[str, Any]:
         "is_loose": bool(_loose_graphs(evaluation.graphs)),
         "is_run": not evaluation.unrecorded,
     }
+
+
+def opinion_line(validator: Mapping[str, Any]) -> str:
+    """`Evaluation.validator` in a line, for people and for the agent."""
+    line, why = f"validator {validator['model']}: ", "; ".join(validator["reasons"])
+    if validator["likelihood"] is None:
+        return line + why
+    meaning = "it is refused" if validator["decisive"] else "a flag, it changes no score"
+    flag = f" (over {validator['threshold']:g}: {meaning})" if validator["flagged"] else ""
+    return f"{line}likelihood of cheating {validator['likelihood']:.2f}{flag}{': ' if why else ''}{why}"
 
 
 def _counts(graphs: list[GraphResult]) -> str:
@@ -174,7 +184,12 @@ def _worst_of(members: list[GraphResult]) -> str:
 def _what(graph: GraphResult) -> str:
     """Name what failed, equally for equal failures; empty for wrong results, which all differ."""
     if graph.status in ("mismatch", "refused") and graph.mismatches and not graph.matches:
-        return "\n".join([*map(_mismatch, graph.mismatches), *([graph.error] if graph.error else [])])
+        return "\n".join(
+            [
+                *(mismatch_text(mismatch, {}) for mismatch in graph.mismatches),
+                *([graph.error] if graph.error else []),
+            ]
+        )
     if graph.status == "wrong_result" and graph.worst is not None and not graph.error:
         return ""
     return graph.error or "(no message)"
@@ -183,23 +198,12 @@ def _what(graph: GraphResult) -> str:
 def _quoted(error: str, sources: Mapping[str, str], limit: int) -> str:
     """An error's message, cut to so many characters, and the candidate's lines that it means; "" as it is."""
     quoted = excerpts(error, sources)
-    return _cut(error, limit) + (f"\n{quoted}" if quoted else "")
+    return cut_middle(error.strip(), limit // CHARACTERS) + (f"\n{quoted}" if quoted else "")
 
 
 def _where(members: list[GraphResult]) -> str:
     names = ", ".join(f"{g.name} ({g.dtype})" for g in members[:3])
     return f"x {len(members)} graphs: {names}, ..." if len(members) > 3 else f"in {names}:"
-
-
-def _mismatch(mismatch: Mismatch) -> str:
-    far = f"{mismatch.matched_nodes} of {mismatch.pattern_nodes} pattern nodes matched"
-    against = (
-        f"graph node: {mismatch.graph_node}" if mismatch.graph_node else "the graph has no node of its kind"
-    )
-    return (
-        f"pass {mismatch.pass_name} did not match: {far}, then {mismatch.reason}\n"
-        f"  pattern node: {mismatch.pattern_node}\n  {against}"
-    )
 
 
 def _worst(graph: GraphResult) -> str:
@@ -224,7 +228,7 @@ def _idle_passes(graphs: list[GraphResult]) -> list[str]:
             for mismatch in graph.mismatches:
                 if mismatch.pass_name not in applied:
                     idle.setdefault(mismatch.pass_name, mismatch)
-    return [f"matched in no graph:\n{_indent(_mismatch(mismatch))}" for mismatch in idle.values()]
+    return [f"matched in no graph:\n{_indent(mismatch_text(mismatch, {}))}" for mismatch in idle.values()]
 
 
 def _loose_graphs(graphs: list[GraphResult]) -> list[GraphResult]:
@@ -248,15 +252,12 @@ def _speedups(graphs: list[GraphResult]) -> list[str]:
     if not timed:
         return []
     timed.sort(key=lambda pair: pair[0])
-    head, tail = timed, []
+    rows = [_row(speedup, g) for speedup, g in timed[:MAX_ROWS]]
     if len(timed) > MAX_ROWS:
-        head, tail = timed[: MAX_ROWS - 4], timed[-4:]
-    rows = [_row(speedup, g) for speedup, g in head]
-    if tail:
-        rows.append(f"  ... {len(timed) - len(head) - len(tail)} more ...")
+        rows.append(f"  ... {len(timed) - MAX_ROWS} more ...")
     has_interval = any(g.speedup is not None and g.speedup.low is not None for _, g in timed)
     title = f"speedup over eager{' [95% interval]' if has_interval else ''}, slowest first:"
-    return [title, *rows, *[_row(speedup, g) for speedup, g in tail]]
+    return [title, *rows]
 
 
 def _row(speedup: float, graph: GraphResult) -> str:
@@ -289,12 +290,6 @@ def _score(evaluation: Evaluation, parent_as: float | None, best_as: float | Non
         if evaluation.status == "ok" and other:
             text += f"; {score / other - 1:+.1%} against {who} {other:.4f}"
     return text
-
-
-def _cut(text: str, limit: int) -> str:
-    text = text.strip()
-    half = limit // 2
-    return text if len(text) <= limit else f"{text[:half]}\n... cut ...\n{text[-half:]}"
 
 
 def _indent(text: str) -> str:

@@ -43,7 +43,7 @@ def compose(
     """
     if not resources.exists(f"prompts/roles/{context.role}.j2"):
         raise UsageError(f"search.roles: no prompt for role '{context.role}'{nearest(context.role, roles())}")
-    environment = _environment(resources.roots())
+    templates = environment(resources.roots())
     parent = context.parent
     newest = fit(context.attempts[::-1], attempt_line, most["attempts"])
     hints = context.hints[: fit(context.hints, lambda hint: hint.id + hint.text, most["hints"])]
@@ -66,7 +66,7 @@ def compose(
         "past": [(match, shown_files(match.exemplar.files, most["past"])) for match in context.past],
         "manifest": MANIFEST,
     }
-    system = environment.get_template("system.j2").render(values).strip()
+    system = templates.get_template("system.j2").render(values).strip()
     return [
         {
             "role": "system",
@@ -75,7 +75,7 @@ def compose(
         },
         {
             "role": "user",
-            "content": environment.get_template("task.j2").render(values).strip(),
+            "content": templates.get_template("task.j2").render(values).strip(),
             "data": task_data(context),
         },
     ]
@@ -103,7 +103,7 @@ def task_data(context: EpisodeContext) -> dict[str, Any]:
 
 def task_text(context: EpisodeContext) -> str:
     """The task alone, for a client that is served: hardware, graphs, shapes, eager's times."""
-    template = _environment(resources.roots()).get_template("task_view.j2")
+    template = environment(resources.roots()).get_template("task_view.j2")
     return template.render(_task_values(context, True, TOKENS["task"])).strip()
 
 
@@ -173,7 +173,7 @@ def shown_files(files: dict[str, str], budget: int) -> dict[str, str]:
 
 
 @functools.lru_cache(maxsize=4)
-def _environment(roots: tuple[Path, ...]) -> Environment:
+def environment(roots: tuple[Path, ...]) -> Environment:
     """The templates under `roots`, each compiled once and again when its file has changed."""
     return Environment(
         loader=FileSystemLoader([root / "prompts" for root in roots]),

@@ -4,66 +4,59 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
-from jinja2 import Environment, StrictUndefined
+from pydantic import BaseModel, ValidationError
 
+from passagent.agent.prompt import environment
 from passagent.models.types import Message, Model, Reply, ToolSpec
 from passagent.system import resources
 
-TRIES = 2
+AGAIN = "That was no answer: {reason}. Call `{name}` once."
 
 T = TypeVar("T")
+B = TypeVar("B", bound=BaseModel)
 
 
-@dataclass(frozen=True)
-class Question(Generic[T]):
-    """A question to a model."""
+async def ask(
+    model: Model,
+    question: tuple[str, ToolSpec],
+    read: Callable[[Message], T],
+    save: Callable[[Reply, T | ValueError | None], None],
+) -> T | ValueError:
+    """Ask a `question`, a prompt and the tool that answers it, and return the answer.
 
-    prompt: str
-    tool: ToolSpec
-    again: str
-    """The message after a malformed reply; `{reason}` stands for what is wrong with it."""
-    read: Callable[[Message], T]
-    """Reads a reply. Raises ValueError with what is wrong."""
-    give_up: Callable[[str], T]
-    """Makes the answer where the last reply is malformed, too, of what is wrong with it."""
-
-
-async def ask(model: Model, question: Question[T], save: Callable[[Reply, T | None], None]) -> T:
-    """Return the answer. A malformed reply is asked for once again; then `give_up` makes it.
-
-    `save` is called with each reply, and the answer once there is one. Raises what the model raises.
+    `read` raises ValueError with what is wrong with a reply. A malformed one is asked for once again; the
+    second one's error is the answer. `save` is called with each reply, and the answer once there is one.
+    Raises what the model raises.
     """
-    messages: list[Message] = [{"role": "user", "content": question.prompt}]
-    for tries_left in reversed(range(TRIES)):
-        reply = await model.complete(messages, [question.tool])
+    prompt, tool = question
+    messages: list[Message] = [{"role": "user", "content": prompt}]
+    while True:
+        reply = await model.complete(messages, [tool])
+        answer: T | ValueError
         try:
-            answer = question.read(reply.message)
+            answer = read(reply.message)
         except ValueError as error:
-            if tries_left:
+            answer = error
+            if len(messages) == 1:
                 save(reply, None)
-                text = question.again.format(reason=error)
-                messages = [*messages, reply.message, *_answers(reply.message, text)]
+                text = AGAIN.format(reason=error, name=tool.name)
+                results = [
+                    {"role": "tool", "tool_call_id": call["id"], "name": call["name"], "content": text}
+                    for call in reply.message["tool_calls"]
+                ]
+                messages += [reply.message, *(results or [{"role": "user", "content": text}])]
                 continue
-            answer = question.give_up(str(error))
         save(reply, answer)
-        break
-    return answer
+        return answer
 
 
-def _answers(message: Message, text: str) -> list[Message]:
-    """Return `text` as the answer to each tool call of a reply, or as a message where it has none."""
-    answers: list[Message] = [
-        {"role": "tool", "tool_call_id": call["id"], "name": call["name"], "content": text}
-        for call in message["tool_calls"]
-    ]
-    return answers or [{"role": "user", "content": text}]
+def read_answer(message: Message, tool: ToolSpec, kind: type[B], **fields: Any) -> B:
+    """Return the arguments of the first call of `tool`, else the JSON in the text, and `fields` as a `kind`.
 
-
-def read_object(message: Message, tool: ToolSpec) -> dict[str, Any]:
-    """Return the arguments of the first call of `tool`, else the JSON in the text. Raises ValueError."""
+    Raises ValueError with what is wrong.
+    """
     content = message["content"]  # a model may wrap its JSON
     braced = content[content.find("{") : content.rfind("}") + 1]
     arguments = [call["arguments"] for call in message["tool_calls"] if call["name"] == tool.name]
@@ -73,11 +66,14 @@ def read_object(message: Message, tool: ToolSpec) -> dict[str, Any]:
         raise ValueError("it holds no valid JSON object") from None
     if not isinstance(value, dict):
         raise ValueError("it holds no JSON object")
-    return value
+    try:
+        return kind.model_validate(value | fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        text = first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {text}") from None
 
 
 def render(name: str, **values: Any) -> str:
     """Fill in the template `prompts/NAME`."""
-    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    text = resources.find(f"prompts/{name}").read_text(encoding="utf-8")
-    return environment.from_string(text).render(values).strip()
+    return environment(resources.roots()).get_template(name).render(values).strip()

@@ -13,7 +13,7 @@ import re
 import statistics
 import textwrap
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from passagent.agent.tokens import cut_end, fit, tokens
@@ -70,26 +70,13 @@ class TaskView:
     more_rows: int
 
 
-@dataclass(frozen=True)
-class _Known:
-    """A task that is equal to another one by its files' contents."""
-
-    path: Path
-    key: str
-    task: Task = field(compare=False)
-
-
+@functools.lru_cache(maxsize=16)
 def view_task(task: Task, budget: int, eager: tuple[EagerGraph, ...] = ()) -> TaskView:
     """The graphs of a task, grouped; at most `budget` tokens of them, two thirds of these for the sources.
 
     `eager`: what is known of eager on them. Made once a process for each task, budget and that.
     """
-    return _view(_Known(task.path, task.key, task), budget, eager)
-
-
-@functools.lru_cache(maxsize=16)
-def _view(keyed: _Known, budget: int, eager: tuple[EagerGraph, ...]) -> TaskView:
-    task, measured = keyed.task, {graph_facts.name: graph_facts for graph_facts in eager}
+    measured = {graph_facts.name: graph_facts for graph_facts in eager}
     by_source: dict[str, list[Subgraph]] = defaultdict(list)
     for graph in task.subgraphs:
         by_source[forward_source(graph.source)].append(graph)

@@ -3,16 +3,14 @@
 Four characters are a token: near the truth for English and code with today's tokenizers (3 to 4.5). What a
 server reports of the calls already made corrects it, so no tokenizer is needed for any model.
 
-In a conversation that is too long, what is old is sent in short; what is stored stays whole.
-In this order, each the oldest first, as far as the budget asks:
-1. results of tool calls become a line each;
-2. what old `file_editor` calls wrote becomes a line each;
-3. whole exchanges (a reply, its results, remarks on it) are left out, and a note stands in their place.
+In a conversation that is too long, what is old is sent in short; what is stored stays whole. Long results of
+tool calls become a line each, the oldest first. If that is not enough, whole exchanges (a reply, its results,
+remarks on it) are left out, and a note stands in their place.
 
 The first messages (system, task), the best evaluation, the last error and the newest exchanges are always
-sent in full; what the best version was written with is left alone by step 2. A reply that carries what its
-provider wants back unchanged (`raw`: signed thinking) is never altered, only left out as a whole, and then so
-are replies after it that have none: a turn must begin with its thinking. Every call keeps its result.
+sent in full. A reply is never altered, only left out as a whole. Where one that is left out carries what its
+provider wants back unchanged (`raw`: signed thinking), so are replies after it that have none: a turn must
+begin with its thinking. Every call keeps its result.
 
 Folding comes in strides, down to FOLD_TO of the budget, so that the prefix which a server has cached changes
 seldom. It depends on the messages alone, so a resumed episode sends what it would have sent. Sizes are
@@ -38,7 +36,6 @@ MIN_CHARS = 400
 """Shorter texts are not worth folding."""
 PLAUSIBLE = (0.4, 3.0)
 """Tokens counted by the server / estimated; outside of it the server's count is no count."""
-_WRITTEN = ("file_text", "old_str", "new_str")
 
 T = TypeVar("T")
 
@@ -139,17 +136,15 @@ class _Folded:
         if self.total <= budget:
             return
         goal, so_far = budget * FOLD_TO, self.messages[:end]
-        spared = _kept(so_far)
-        for shorten in (_short_result, _short_calls):
-            for index, message in enumerate(so_far):
-                if self.total <= goal:
-                    return
-                if index in spared or index in self.short or index in self.dropped:
-                    continue
-                short = shorten(message)
-                if short is not message:
-                    self.short[index] = short
-                    self._resize(index, message_tokens(short))
+        results = [index for index, message in enumerate(so_far) if _is_result(message)]
+        spared = {*results[-NEWEST:], _best(so_far), _last_error(so_far)}
+        for index in results:
+            if self.total <= goal:
+                return
+            is_long = len(so_far[index]["content"]) > MIN_CHARS
+            if is_long and index not in spared and index not in self.short and index not in self.dropped:
+                self.short[index] = _short_result(so_far[index])
+                self._resize(index, message_tokens(self.short[index]))
         if self.total > budget:
             self._drop(so_far, goal)
 
@@ -180,25 +175,6 @@ class _Folded:
         self.sizes[index] = size
 
 
-def _kept(messages: list[Message]) -> set[int]:
-    """Return the messages that are never shortened: see the module; and the newest replies."""
-    results = [index for index, message in enumerate(messages) if _is_result(message)]
-    replies = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
-    best = _best(messages)
-    spared = {*results[-NEWEST:], *replies[-NEWEST:], best, _last_error(messages)} - {None}
-    writers: dict[str, set[int]] = {}
-    handed = _handed(messages, best)
-    for index in (index for index in replies if index < handed):
-        for call in messages[index]["tool_calls"]:
-            arguments = _object(call["arguments"])
-            path = arguments.get("path")
-            if isinstance(path, str) and "file_editor" in call["name"]:
-                if arguments.get("command") == "create":
-                    writers[path] = set()
-                writers.setdefault(path, set()).add(index)
-    return {index for index in spared.union(*writers.values()) if index is not None}
-
-
 def _evaluation(message: Message) -> dict[str, Any]:
     return message.get("data", {}).get("evaluation") or {}
 
@@ -226,46 +202,14 @@ def _is_result(message: Message) -> bool:
     return message["role"] == "tool" or "late" in message
 
 
-def _handed(messages: list[Message], result: int | None) -> int:
-    """Return before which message that was written whose evaluation stands at `result`; 0 for None."""
-    late = messages[result].get("late") if result is not None else None
-    calls = (
-        index
-        for index, message in enumerate(messages, 1)
-        if message["role"] == "assistant" and any(call["id"] == late for call in message["tool_calls"])
-    )
-    return next(calls, result or 0)
-
-
 def _short_result(message: Message) -> Message:
-    """Return a long result in one line, any other message as it is."""
-    content = message["content"]
-    if not _is_result(message) or len(content) <= MIN_CHARS:
-        return message
-    evaluation = _evaluation(message)
+    """Return a result in one line."""
+    content, evaluation = message["content"], _evaluation(message)
     verdict = f"; status: {evaluation['status']}, AS {evaluation['as_score']}" if evaluation else ""
     first = content.split("\n", 1)[0][:80]
     name = message.get("name", "a result")
     text = f"[folded: {content.count(chr(10)) + 1} lines of {name}, beginning '{first}'{verdict}]"
     return {**message, "content": text}
-
-
-def _short_calls(message: Message) -> Message:
-    """Return a reply without the long texts that its calls wrote, any other message as it is."""
-    if message["role"] != "assistant" or message.get("raw"):
-        return message
-    calls = [_short_call(call) for call in message["tool_calls"]]
-    return message if calls == message["tool_calls"] else {**message, "tool_calls": calls}
-
-
-def _short_call(call: dict[str, str]) -> dict[str, str]:
-    arguments = _object(call["arguments"])
-    long = {
-        key: f"[folded: {value.count(chr(10)) + 1} lines]"
-        for key, value in arguments.items()
-        if key in _WRITTEN and isinstance(value, str) and len(value) > MIN_CHARS
-    }
-    return {**call, "arguments": json.dumps(arguments | long)} if long else call
 
 
 def _note(dropped: range, so_far: list[Message]) -> Message:
@@ -283,11 +227,3 @@ def _note(dropped: range, so_far: list[Message]) -> Message:
     if error is not None and error in dropped and error != best:
         parts.append(f"Of them the last error:\n{so_far[error]['content']}")
     return {"role": "user", "content": "\n\n".join(parts), "replies": replies}
-
-
-def _object(arguments: str) -> dict[str, Any]:
-    try:
-        value = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Annotated, Any, NamedTuple, Self, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from passagent.experience.code_search import KINDS
 from passagent.models.types import ToolSpec
@@ -36,28 +36,17 @@ MOST = 2
 """Evaluations of an episode under way at once."""
 
 
-class Late(NamedTuple):
-    """The result of an evaluation that was not waited for."""
-
-    call_id: str
-    answer: Answer
-
-
 class PendingEvaluations:
     """Evaluations whose results the model has not seen yet, the oldest first.
 
     An async context: at its end what is under way is waited for, and cancelled if the episode is.
     """
 
-    def __init__(self, compare: Callable[[str, Answer], Answer] = lambda call_id, answer: answer) -> None:
-        """`compare(call_id, answer)` puts a version's standing before the evaluator's answer."""
-        self._compare = compare
+    def __init__(self) -> None:
         self._tasks: dict[str, asyncio.Future[Answer]] = {}
 
-    @property
-    def used(self) -> int:
-        """Count the evaluations that these use: a candidate that gives no plan uses none."""
-        return sum(_uses_one(task) for task in self._tasks.values())
+    def __len__(self) -> int:
+        return len(self._tasks)
 
     def start(self, call_id: str, work: Awaitable[Answer]) -> None:
         """Evaluate from now on; `work` gives the evaluator's answer."""
@@ -68,13 +57,13 @@ class PendingEvaluations:
         while len(running := [task for task in self._tasks.values() if not task.done()]) >= MOST:
             await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
 
-    def take(self) -> Late | None:
-        """Return the oldest result that is there, once. Raises what its evaluation raised."""
+    def take(self) -> tuple[str, Answer] | None:
+        """Return a call and its result, the oldest that is there. Raises what the evaluation raised."""
         call_id = next((name for name, task in self._tasks.items() if task.done()), None)
         if call_id is None:
             return None
-        answer = self._compare(call_id, self._tasks.pop(call_id).result())
-        return Late(call_id, Answer(f"[result of {EVALUATOR}, call {call_id}]\n{answer.text}", answer.data))
+        answer = self._tasks.pop(call_id).result()
+        return call_id, Answer(f"[result of {EVALUATOR}, call {call_id}]\n{answer.text}", answer.data)
 
     async def settle(self) -> None:
         """Wait until all results are there."""
@@ -92,11 +81,6 @@ class PendingEvaluations:
                 task.cancel()
         # what one of them raises is either being raised, or is raised again on resume
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-
-
-def _uses_one(task: asyncio.Future[Answer]) -> bool:
-    has_result = task.done() and not task.cancelled() and task.exception() is None
-    return not has_result or task.result().data["evaluation"]["is_run"]
 
 
 @dataclass(frozen=True)

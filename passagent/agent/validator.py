@@ -1,8 +1,8 @@
 """The cheating validator: a model's opinion on a candidate that is right (Kernel Foundry 3.2.2).
 
 It is a flag beside the evaluator's own rules; a refusal only where `validator.decisive` says so. It sees the
-graph and the candidate's code without anything that could talk to it: comments, docstrings and strings. The
-sources of C++ and CUDA kernels are strings, too: they stay, without their own comments and strings.
+graph and the candidate's code without comments, docstrings and strings, which could talk to it. A string
+with C++ or CUDA code stays, without its own comments and strings.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 
 from passagent.agent import structured
-from passagent.agent.structured import Question, read_object, render
+from passagent.agent.structured import read_answer, render
 from passagent.config import Config, EvaluatorConfig, ValidatorConfig
 from passagent.errors import UsageError
 from passagent.evaluator.fleet.opening import environment_key
@@ -35,7 +35,6 @@ ROLE = "validator"
 """The role of its calls in the ledger; also the rule that a decisive validator refuses by."""
 MAX_REASONS = 5
 MAX_REASON = 300
-_KERNEL_MAKERS = {"cpp_kernel", "cuda_kernel"}
 _CPP = re.compile(
     r'R"([^()\\\s]{0,16})\(.*?\)\1"'  # raw strings
     r'|"(?:\\.|[^"\\\n])*"'
@@ -44,20 +43,18 @@ _CPP = re.compile(
     r"|/\*.*?(?:\*/|\Z)",
     re.S,
 )
-TOOL = ToolSpec(
-    "verdict",
-    "Say how likely it is that the pass cheats.",
-    {
-        "type": "object",
-        "properties": {
-            "likelihood": {"type": "number", "minimum": 0, "maximum": 1},
-            "reasons": {"type": "array", "items": {"type": "string"}, "maxItems": MAX_REASONS},
-        },
-        "required": ["likelihood", "reasons"],
-        "additionalProperties": False,
-    },
-)
-AGAIN = "That was no verdict: {reason}. Call `verdict` once, with a likelihood from 0 to 1 and a reasons."
+
+
+class Verdict(BaseModel):
+    """The arguments of the tool by which a model answers."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    likelihood: float = Field(ge=0, le=1, allow_inf_nan=False)
+    reasons: list[str] = Field(default_factory=list)
+
+
+TOOL = ToolSpec("verdict", "Say how likely it is that the pass cheats.", Verdict.model_json_schema())
 
 
 THRESHOLD = 0.5
@@ -72,19 +69,9 @@ class Opinion(BaseModel):
     reasons: list[str]
     model: str
     flagged: bool
-    """The likelihood is over THRESHOLD."""
+    """The likelihood is over the threshold."""
+    threshold: float = THRESHOLD
     decisive: bool
-
-    @classmethod
-    def of(cls, likelihood: float | None, reasons: list[str], model: str, config: ValidatorConfig) -> Opinion:
-        """Return what `model` holds, under `config`."""
-        return cls(
-            likelihood=likelihood,
-            reasons=reasons,
-            model=model,
-            flagged=likelihood is not None and likelihood > THRESHOLD,
-            decisive=config.decisive,
-        )
 
 
 Save = Callable[[Reply, Opinion | None], None]
@@ -112,17 +99,23 @@ async def ask(
     Raises what the model raises.
     """
 
-    def answer(likelihood: float | None, reasons: list[str]) -> Opinion:
-        return Opinion.of(likelihood, reasons, model.name, config)
+    def opinion(answer: Verdict | ValueError) -> Opinion:
+        is_verdict = isinstance(answer, Verdict)
+        likelihood = answer.likelihood if is_verdict else None
+        reasons = answer.reasons if is_verdict else [f"no verdict: {answer}"]
+        return Opinion(
+            likelihood=likelihood,
+            reasons=[" ".join(reason.split())[:MAX_REASON] for reason in reasons[:MAX_REASONS]],
+            model=model.name,
+            flagged=likelihood is not None and likelihood > THRESHOLD,
+            decisive=config.decisive,
+        )
 
-    question = Question(
-        prompt(task, candidate),
-        TOOL,
-        AGAIN,
-        lambda message: answer(*read(message)),
-        lambda reason: answer(None, [f"no verdict: {reason}"]),
-    )
-    return await structured.ask(model, question, save)
+    def save_opinion(reply: Reply, answer: Verdict | ValueError | None) -> None:
+        save(reply, None if answer is None else opinion(answer))
+
+    question = (prompt(task, candidate), TOOL)
+    return opinion(await structured.ask(model, question, read, save_opinion))
 
 
 def prompt(task: Task, candidate: Candidate) -> str:
@@ -138,15 +131,9 @@ def prompt(task: Task, candidate: Candidate) -> str:
     )
 
 
-def read(message: Message) -> tuple[float, list[str]]:
-    """Read likelihood and reasons of a reply, from its tool call or else its text. Raises ValueError."""
-    verdict = read_object(message, TOOL)
-    likelihood, reasons = verdict.get("likelihood"), verdict.get("reasons", [])
-    if isinstance(likelihood, bool) or not isinstance(likelihood, int | float) or not 0 <= likelihood <= 1:
-        raise ValueError("likelihood is no number from 0 to 1")
-    if not isinstance(reasons, list) or not all(isinstance(reason, str) for reason in reasons):
-        raise ValueError("reasons is no list of texts")
-    return float(likelihood), [" ".join(reason.split())[:MAX_REASON] for reason in reasons[:MAX_REASONS]]
+def read(message: Message) -> Verdict:
+    """Read a reply, from its tool call or else its text. Raises ValueError."""
+    return read_answer(message, TOOL, Verdict)
 
 
 def is_settled(evaluation: Evaluation, config: ValidatorConfig) -> bool:
@@ -193,18 +180,6 @@ def with_opinion(evaluation: Evaluation, opinion: Opinion, config: EvaluatorConf
     )
 
 
-def opinion_line(validator: dict[str, Any]) -> str:
-    """`Evaluation.validator` in a line, for people and for the agent."""
-    opinion = Opinion.model_validate(validator)
-    why = "; ".join(opinion.reasons)
-    if opinion.likelihood is None:
-        return f"validator {opinion.model}: {why}"
-    meaning = "it is refused" if opinion.decisive else "a flag, it changes no score"
-    flag = f" (over {THRESHOLD:g}: {meaning})" if opinion.flagged else ""
-    likelihood = f"likelihood of cheating {opinion.likelihood:.2f}{flag}"
-    return f"validator {opinion.model}: {likelihood}{': ' if why else ''}{why}"
-
-
 class Judges(NamedTuple):
     """The judges of a candidate."""
 
@@ -247,74 +222,32 @@ def bare_modules(sources: dict[str, str]) -> dict[str, str]:
 
     Equal strings stay equal: each becomes a name such as `'text_1'`.
     """
-    trees: dict[str, ast.Module] = {}
-    bare: dict[str, str] = {}
+    bare, strings = dict[str, str](), _Strings()
     for name, source in sources.items():
         try:
-            trees[name] = ast.parse(source)
+            bare[name] = ast.unparse(ast.fix_missing_locations(strings.visit(ast.parse(source)))) + "\n"
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            bare[name] = "# not Python"
-    strings = _Strings(_kernel_parts(list(trees.values())))
-    for name, tree in trees.items():
-        try:
-            bare[name] = ast.unparse(ast.fix_missing_locations(strings.visit(tree))) + "\n"
-        except (ValueError, RecursionError):  # nested too deeply, or an f-string that has no other form
-            bare[name] = "# cannot be printed without its comments"
-    return {name: bare[name] for name in sources}
+            bare[name] = "# cannot be shown without its comments"
+    return bare
 
 
 def bare_cpp(source: str) -> str:
     """The kernel without comments and the contents of strings; a comment cut off at either end goes, too."""
-    text = _CPP.sub(_bare_token, source.replace("\\\n", ""))
+
+    def bare_token(match: re.Match[str]) -> str:
+        token = match.group()
+        if token.startswith("'"):
+            return token if len(token) <= 6 else "''"
+        return " " if token.startswith("/") else '""'
+
+    text = _CPP.sub(bare_token, source.replace("\\\n", ""))
     return text.rpartition("*/")[2] if "*/" in text else text
 
 
-def _bare_token(match: re.Match[str]) -> str:
-    token = match.group()
-    if token.startswith("/"):
-        return " "
-    if token.startswith("'"):
-        return token if len(token) <= 6 else "''"
-    return '""'
-
-
-def _kernel_parts(trees: list[ast.Module]) -> set[ast.AST]:
-    """Every node inside the source (or name) that is given to a kernel's maker, through variables, too."""
-    nodes = [node for tree in trees for node in ast.walk(tree)]
-    makers, assigned = set(_KERNEL_MAKERS), dict[str, list[ast.expr]]()
-    for node in nodes:
-        if isinstance(node, ast.ImportFrom):
-            makers |= {alias.asname for alias in node.names if alias.name in makers and alias.asname}
-        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and node.value is not None:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            for target in targets:
-                if isinstance(target, ast.Name):
-                    assigned.setdefault(target.id, []).append(node.value)
-    parts: set[ast.AST] = set()
-    todo: list[ast.AST] = [
-        argument
-        for node in nodes
-        if isinstance(node, ast.Call) and _name(node.func) in makers
-        for argument in [*node.args[:2], *(word.value for word in node.keywords)]
-    ]
-    while todo:
-        for node in ast.walk(todo.pop()):
-            if node not in parts:
-                parts.add(node)
-                todo += assigned.get(_name(node), [])
-    return parts
-
-
-def _name(node: ast.AST) -> str:
-    """`name` of `name` and of `module.name`; empty for anything else."""
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-
-
 class _Strings(ast.NodeTransformer):
-    """Empties strings, and drops statements that are nothing but one."""
+    """Empties strings that are no code, and drops statements that are nothing but one."""
 
-    def __init__(self, kernel_parts: set[ast.AST]) -> None:
-        self._kernel_parts = kernel_parts
+    def __init__(self) -> None:
         self._names: dict[str | bytes, str] = {}
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
@@ -323,7 +256,7 @@ class _Strings(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        if isinstance(node.value, str) and node in self._kernel_parts:
+        if isinstance(node.value, str) and re.search("[{};]", node.value):
             return ast.Constant(bare_cpp(node.value))
         if isinstance(node.value, str | bytes):
             name = self._names.setdefault(node.value, f"text_{len(self._names) + 1}")

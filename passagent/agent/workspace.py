@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from passagent.agent.taskfiles import ANSWERS, MAX_BYTES, TASK, Missing, TaskFiles, ToolError
+from passagent.agent.taskfiles import ANSWERS, MAX_BYTES, TASK, ToolError
 from passagent.evaluator.result import MANIFEST
 
 MAX_FILES = 64
@@ -27,8 +27,8 @@ class Workspace:
     They are a function of what the episode began with and of its edits: on resume it replays these.
     """
 
-    def __init__(self, task: TaskFiles, files: Mapping[str, str]) -> None:
-        """`files`: name to text, what the episode begins with."""
+    def __init__(self, task: Mapping[str, str], files: Mapping[str, str]) -> None:
+        """`task`: see read_task_files; `files`: name to text, what the episode begins with."""
         self._task, self._files = task, dict(files)
         self._history: dict[str, list[str | None]] = {}
         self.versions: list[dict[str, str]] = [self.files()]
@@ -40,15 +40,15 @@ class Workspace:
 
     def read(self, name: str) -> str:
         """Text of a file of the candidate or, under `task/`, of the task. Raises ToolError."""
-        parts = _parts(name)
-        if parts[:1] == (TASK,):
-            return self._task.read(parts[1:])
-        text = self._files.get("/".join(parts))
-        if text is not None:
-            return text
-        if self._holds(parts):
-            raise ToolError(f"{name}: is a directory")
-        raise Missing(f"{name}: no such file; view '.' to list the files")
+        key = "/".join(_parts(name))
+        text = self._task.get(key, self._files.get(key))
+        if text is None:
+            is_directory = self.is_directory(name)
+            problem = (
+                "is a directory" if is_directory else "no such file; view '.' or 'task' to list the files"
+            )
+            raise ToolError(f"{name}: {problem}")
+        return text
 
     def write(self, name: str, text: str) -> None:
         """Write a file of the candidate, remembering what it was for `undo`. Raises ToolError."""
@@ -59,8 +59,8 @@ class Workspace:
         if "\0" in text:
             raise ToolError(f"{name}: holds a NUL character; a file holds UTF-8 text")
         before = self._files.get(key)
-        if before is None:
-            self._check_new(key)
+        if before is None and len(self._files) >= MAX_FILES:
+            raise ToolError(f"{name}: the directory holds {MAX_FILES} files; more are not allowed")
         self._set(key, data.decode())
         self._history.setdefault(key, []).append(before)
 
@@ -92,36 +92,23 @@ class Workspace:
 
     def listing(self, name: str) -> list[str]:
         """Names under a directory of the candidate (`.`) or of the task, directories with a slash."""
-        parts = _parts(name)
-        if parts[:1] == (TASK,):
-            return self._task.listing(parts[1:])
-        start = "".join(f"{part}/" for part in parts)
-        inside = [file.removeprefix(start) for file in self._files if file.startswith(start)]
-        names = {first + slash for first, slash, _ in (file.partition("/") for file in inside)}
-        return sorted(names) + ([f"{TASK}/"] if not parts else [])
+        start = "".join(f"{part}/" for part in _parts(name))
+        inside = [file.removeprefix(start) for file in self._names() if file.startswith(start)]
+        return sorted({first + slash for first, slash, _ in (file.partition("/") for file in inside)})
 
     def is_directory(self, name: str) -> bool:
         """Look for a directory of the candidate or the task. Raises ToolError for a path outside."""
-        parts = _parts(name)
-        return self._task.is_directory(parts[1:]) if parts[:1] == (TASK,) else self._holds(parts)
+        start = "".join(f"{part}/" for part in _parts(name))
+        return not start or any(file.startswith(start) for file in self._names())
 
-    def _holds(self, parts: tuple[str, ...]) -> bool:
-        start = "".join(f"{part}/" for part in parts)
-        return not parts or any(file.startswith(start) for file in self._files)
+    def _names(self) -> list[str]:
+        return [*self._files, *self._task]
 
     def _set(self, key: str, text: str | None) -> None:
         if text is None:
             self._files.pop(key, None)
         else:
             self._files[key] = text
-
-    def _check_new(self, name: str) -> None:
-        """Raise ToolError if a further file `name` cannot be had."""
-        if len(self._files) >= MAX_FILES:
-            raise ToolError(f"{name}: the directory holds {len(self._files)} files; more are not allowed")
-        twin = next((other for other in self._files if other.casefold() == name.casefold()), None)
-        if twin:
-            raise ToolError(f"{name}: differs from {twin} only by upper and lower case; take another name")
 
 
 def _parts(name: str) -> tuple[str, ...]:
@@ -133,10 +120,7 @@ def _parts(name: str) -> tuple[str, ...]:
         raise ToolError(f"{name[:80]}: '..' leads out of your directory")
     if len(parts) > 20 or any(len(part.encode("utf-8", "replace")) > 255 for part in parts):
         raise ToolError(f"{name[:80]}...: the path is too long")
-    parts = parts[1:] if parts[:1] == (ANSWERS,) else parts
-    if parts and parts[0] != TASK and parts[0].casefold() in (TASK, ANSWERS):
-        raise ToolError(f"{name[:80]}: write '{parts[0].casefold()}' in lower case")
-    return parts
+    return parts[1:] if parts[:1] == (ANSWERS,) else parts
 
 
 def _writable(name: str) -> str:
@@ -167,28 +151,18 @@ def candidate_files(workspace: Workspace, verb: str) -> dict[str, str]:
 class Parsed(NamedTuple):
     """A Python file, parsed."""
 
-    tree: ast.Module | None
-    """Not to be changed: others see it, too."""
-    error: SyntaxError | ValueError | RecursionError | MemoryError | None
+    docstring: str
+    """Empty where there is none."""
+    problem: str | None
     """Why it does not parse."""
-
-    @property
-    def problem(self) -> str | None:
-        """The error in words."""
-        if isinstance(self.error, SyntaxError):
-            return f"it does not parse: line {self.error.lineno}: {self.error.msg}"
-        return f"it cannot be read: {self.error}" if self.error else None
-
-    @property
-    def docstring(self) -> str:
-        """Empty where there is none."""
-        return (ast.get_docstring(self.tree) or "") if self.tree else ""
 
 
 @functools.lru_cache(maxsize=8)
 def parsed(text: str) -> Parsed:
     """The file of this text."""
     try:
-        return Parsed(ast.parse(text), None)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return Parsed(None, error.with_traceback(None))
+        return Parsed(ast.get_docstring(ast.parse(text)) or "", None)
+    except SyntaxError as error:
+        return Parsed("", f"it does not parse: line {error.lineno}: {error.msg}")
+    except (ValueError, RecursionError, MemoryError) as error:
+        return Parsed("", f"it cannot be read: {error}")

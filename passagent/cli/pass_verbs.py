@@ -51,6 +51,7 @@ def evaluate(task: Task, json: Json, **options: Unpack[EvalOptions]) -> None:
     A pass that was measured before on this machine is answered from the store. Exit code 1 if it is not ok.
     """
     from passagent.agent import validator
+    from passagent.agent.observe import opinion_line
     from passagent.config import load_config
     from passagent.evaluator.candidate import Candidate
     from passagent.store import Store
@@ -74,7 +75,7 @@ def evaluate(task: Task, json: Json, **options: Unpack[EvalOptions]) -> None:
     data |= {"measured_at": result.measured_at, "from_store": result.from_store}
     lines = [evaluation_text(evaluation)]
     if evaluation.validator is not None:
-        lines.append(validator.opinion_line(evaluation.validator))
+        lines.append(opinion_line(evaluation.validator))
     if result.from_store:
         lines.append(f"measured {result.measured_at}, from the store; --fresh measures again")
     print_answer(json, data, lambda: "\n".join(lines))
@@ -99,7 +100,6 @@ def profile(pass_dir: PassDir, task: Task, json: Json, **options: Unpack[Profile
     """Say what limits a pass on TASK. Speed of light, compilers' figures, a trace; --deep: GPU counters."""
     from passagent.evaluator.candidate import Candidate
     from passagent.evaluator.fleet.opening import LOCAL
-    from passagent.experience.profiling.profile_text import profile_text
     from passagent.experience.profiling.profiler import profile_evaluated
     from passagent.store import Store
     from passagent.tasks import load_task
@@ -111,7 +111,7 @@ def profile(pass_dir: PassDir, task: Task, json: Json, **options: Unpack[Profile
     with Store.open(options["runs_dir"]) as store:
         evaluation = asyncio.run(_evaluate(store, loaded, candidate, config, None, False)).evaluation
     profiled = profile_evaluated(loaded, candidate, evaluation, config.evaluator.device, options["deep"])
-    print(profiled.as_json() if json else profile_text(profiled))
+    print(profiled.as_json() if json else profiled.report())
     if evaluation.status != "ok":
         raise PassagentError(f"{evaluation.task}: the pass is judged {evaluation.status}, not ok")
 

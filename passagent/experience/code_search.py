@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -25,48 +23,27 @@ MAX_NAMES = 400
 """Files that are listed."""
 
 
-@dataclass(frozen=True)
-class CodeRoot:
-    """Where code is: its files are named `name/...`."""
-
-    name: str
-    files: Callable[[], Iterator[tuple[str, Path]]]
-    """Relative name and path of each file, in order."""
-    is_read: bool = True
-    """True if a target admits a file by its text, too, and not by its name alone."""
-
-
-def _resources(pattern: str) -> Callable[[], Iterator[tuple[str, Path]]]:
-    """Files among the resources, named without the pattern's directory."""
-    place = pattern.partition("*")[0]
-    return lambda: ((name.removeprefix(place), path) for name, path in resources.glob(pattern))
-
-
-def _triton() -> Iterator[tuple[str, Path]]:
-    """The Python sources of the installed Triton, which is not imported."""
-    spec = importlib.util.find_spec("triton")
-    for place in map(Path, (spec and spec.submodule_search_locations) or ()):
-        for path in sorted(place.rglob("*.py")):
-            yield path.relative_to(place).as_posix(), path
-
-
-ROOTS = [
-    CodeRoot("samples", _resources("knowledge/code_samples/**/*.py")),
-    CodeRoot("examples", _resources("prompts/examples/**/*.py")),
-    CodeRoot("triton", _triton, is_read=False),
-]
-"""All that is searched; a further place is a further entry."""
+RESOURCES = {"samples": "knowledge/code_samples/", "examples": "prompts/examples/"}
+"""The beginnings of names, and where such files are among the resources."""
 
 
 def files(target: Target | None = None) -> dict[str, Path]:
-    """Name to path of every file; for a `target`, of those that name only what works there."""
-    paths = {}
-    for root in ROOTS:
-        for name, path in root.files():
-            whole = f"{root.name}/{name}"
-            text = path.read_text(encoding="utf-8") if target and root.is_read else ""
-            if target is None or target.admits(f"{whole} {text}"):
-                paths[whole] = path
+    """Name to path of every file: samples, examples, and `triton/...`, the installed Triton's sources.
+
+    For a `target` those that name only what works there; Triton is admitted by its name alone.
+    """
+    paths = {
+        f"{begin}/{name.removeprefix(place)}": path
+        for begin, place in RESOURCES.items()
+        for name, path in resources.glob(f"{place}**/*.py")
+        if target is None or target.admits(f"{begin}/{name} {path.read_text(encoding='utf-8')}")
+    }
+    spec = importlib.util.find_spec("triton")
+    for place in map(Path, (spec and spec.submodule_search_locations) or ()):
+        for path in sorted(place.rglob("*.py")):
+            name = f"triton/{path.relative_to(place).as_posix()}"
+            if target is None or target.admits(name):
+                paths[name] = path
     return paths
 
 
@@ -78,10 +55,9 @@ async def search(query: str, kind: Kind = "string", target: Target | None = None
     """
     if not query.strip() or len(query) > MAX_QUERY:
         raise UsageError(f"query: 1 to {MAX_QUERY} characters are looked for, not {len(query)}")
-    paths = await asyncio.to_thread(files, target)
     if kind == "file":
-        return _file(query.strip(), paths)
-    lines = await asyncio.to_thread(_lines_with, query, paths)
+        return await asyncio.to_thread(lambda: _file(query.strip(), files(target)))
+    lines = await asyncio.to_thread(lambda: _lines_with(query, files(target)))
     admitted = [line for line in lines if target is None or target.admits(line)]
     return "\n".join(admitted) or "nothing found; kind: file, query: / lists the files"
 

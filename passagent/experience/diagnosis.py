@@ -15,6 +15,7 @@ from typing import Literal, get_args
 
 from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.result import EXACT_T, Evaluation, GraphResult, Status
+from passagent.experience.failure import first_error
 
 Limiter = Literal["memory_bound", "latency_bound", "instruction_bound"]
 LIMITERS: tuple[str, ...] = get_args(Limiter)
@@ -83,7 +84,9 @@ START = Diagnosis("start", "No candidate has been evaluated yet.")
 def diagnose(evaluation: Evaluation, machine: Machine) -> Diagnosis:
     """The diagnosis of `evaluation`."""
     if evaluation.status != "ok":
-        return Diagnosis(evaluation.status, _failure(evaluation))
+        failed = sum(graph.status != "ok" for graph in evaluation.graphs)
+        where = f"{failed} of {len(evaluation.graphs)} subgraphs fail: " if failed else ""
+        return Diagnosis(evaluation.status, where + first_error(evaluation, {}))
     timed = [g for g in evaluation.graphs if g.speedup is not None and g.compiled_ms]
     if not timed:
         return Diagnosis(
@@ -115,11 +118,14 @@ def _limiter(graph: GraphResult, machine: Machine) -> GraphDiagnosis:
     return GraphDiagnosis(graph.name, limiter, memory, latency, graph.speedup.e2e, seconds / light)
 
 
+ADVICE = {
+    "memory": "only fewer bytes help: fuse, read each input once, keep the dtype small",
+    "latency": "fewer operators, launches, allocations and copies help; faster arithmetic does not",
+}
+"""What helps against a limit that a diagnosis and a profile (profiling/evidence.py) can both show."""
 _MEANING = {
-    "memory_bound": "the time is close to what moving the inputs and outputs takes: only fewer bytes help "
-    "(fuse what still makes an intermediate, read each input once, keep the dtype small)",
-    "latency_bound": "the time is mostly the cost of issuing operators and kernels, not of the work: fewer "
-    "operators, launches, allocations and copies help; faster arithmetic does not",
+    "memory_bound": f"the time is close to what moving the inputs and outputs takes; {ADVICE['memory']}",
+    "latency_bound": f"the time is mostly that of issuing operators and kernels; {ADVICE['latency']}",
     "instruction_bound": "the code inside the kernel, its access pattern, its parallelism, or an operator "
     "that was left as it is decides; no counter was read that says which",
 }
@@ -173,33 +179,3 @@ def _inexactness(evaluation: Evaluation, loose: list[GraphResult]) -> str:
         f"{text} On {loose[0].name} eager's rounding shows after {operators}: leaving it out at one of them "
         f"alone makes outputs fail at t = {EXACT_T}. Round there as eager does."
     )
-
-
-def _failure(evaluation: Evaluation) -> str:
-    """Return what went wrong, where first, and how widely."""
-    if evaluation.violations:
-        first = evaluation.violations[0]
-        return f"Refused by rule {first.rule} ({first.place}): {first.message}"
-    failed = [graph for graph in evaluation.graphs if graph.status != "ok"]
-    if not failed:
-        return f"{evaluation.status}: {evaluation.error or 'no reason was recorded'}"
-    first_failed = next((g for g in failed if g.status == evaluation.status), failed[0])
-    where = f"{len(failed)} of {len(evaluation.graphs)} subgraphs fail"
-    dtypes = sorted({graph.dtype for graph in failed})
-    if len(dtypes) < len({graph.dtype for graph in evaluation.graphs}):
-        where += f", all of them {' or '.join(dtypes)}"
-    return f"{where}; first {first_failed.name}: {first_failed.status}. {_detail(first_failed)}".strip()
-
-
-def _detail(graph: GraphResult) -> str:
-    if graph.status == "mismatch" and graph.mismatches:
-        best = max(graph.mismatches, key=lambda m: m.matched_nodes / max(m.pattern_nodes, 1))
-        against = f" against {best.graph_node}" if best.graph_node else ""
-        return (
-            f"{best.pass_name} matched {best.matched_nodes} of {best.pattern_nodes} nodes; "
-            f"{best.pattern_node}{against}: {best.reason}."
-        )
-    if graph.status == "wrong_result" and graph.worst is not None:
-        why = f" ({graph.error})" if graph.error else ""
-        return f"{graph.worst_element}; largest difference {graph.max_abs_diff or 0:.3g}{why}."
-    return (graph.error or "").strip()

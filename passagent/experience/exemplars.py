@@ -30,15 +30,21 @@ Relation = Literal["instance", "structure", "operators"]
 
 
 @dataclass(frozen=True)
-class Exemplar:
-    """A pass, and the regions that it was found for."""
+class Fingerprint:
+    """The keys by which a task is found."""
 
-    task: str
-    """Its name, or the run that it comes from."""
     instances: frozenset[str]
     structures: frozenset[str]
     operators: tuple[str, ...]
     shapes: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Exemplar(Fingerprint):
+    """A pass, and the regions that it was found for."""
+
+    task: str
+    """Its name, or the run that it comes from."""
     files: dict[str, str]
     target: str
     """`cpu` or `cuda`."""
@@ -51,16 +57,6 @@ class Exemplar:
     licence: str
     source: str
     """`library` or `shipped`."""
-
-
-@dataclass(frozen=True)
-class Fingerprint:
-    """The keys by which a task is found."""
-
-    instances: frozenset[str]
-    structures: frozenset[str]
-    operators: tuple[str, ...]
-    shapes: frozenset[str]
 
 
 @dataclass(frozen=True)

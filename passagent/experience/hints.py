@@ -6,12 +6,13 @@ import functools
 import hashlib
 import math
 import random
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
 from passagent.errors import UsageError, nearest
 from passagent.experience.diagnosis import LABELS
@@ -112,22 +113,18 @@ def load_hints(text: str | None = None, where: str | None = None) -> list[Hint]:
     where = where or "hints"
     try:
         entries: Any = yaml.safe_load(text)
+        hints = TypeAdapter(list[Hint]).validate_python(entries)
     except yaml.YAMLError as error:
         raise UsageError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(entries, list):
-        raise UsageError(f"{where}: must be a list of hints")
-    hints: list[Hint] = []
-    for number, entry in enumerate(entries, start=1):
-        name = entry.get("id", f"number {number}") if isinstance(entry, dict) else f"number {number}"
-        try:
-            hint = Hint.model_validate(entry)
-        except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(map(str, first["loc"])) or "entry"
-            raise UsageError(f"{where}: hint {name}: {field}: {first['msg']}") from error
-        if any(hint.id == other.id for other in hints):
-            raise UsageError(f"{where}: hint {hint.id}: a second hint with this id")
-        hints.append(hint)
+    except ValidationError as error:
+        first = error.errors()[0]
+        number, *field = first["loc"] or (0,)
+        entry = entries[number] if isinstance(entries, list) else None
+        name = entry.get("id") if isinstance(entry, dict) else f"number {int(number) + 1}"
+        raise UsageError(f"{where}: hint {name}: {'.'.join(map(str, field))}: {first['msg']}") from error
+    for hint_id, count in Counter(hint.id for hint in hints).items():
+        if count > 1:
+            raise UsageError(f"{where}: hint {hint_id}: a second hint with this id")
     return hints
 
 

@@ -1,7 +1,7 @@
 """The curated documents under `knowledge/`: ranked search, and reading one.
 
 `knowledge/index.md` is the map; a user's own directory (PASSAGENT_RESOURCES) adds and overrides files.
-A search goes from the map to documents, by what both say, and from a document to its section.
+A search ranks sections, by their words and by what the map says of their document.
 """
 
 from __future__ import annotations
@@ -44,39 +44,30 @@ class Passage:
     score: float = 0.0
 
 
-class _Ranking:
-    """BM25 over texts, each given as its words with their counts."""
-
-    def __init__(self, bags: list[Counter[str]]) -> None:
-        self.bags = bags
-        self._sizes = [bag.total() for bag in bags]
-        self._holders = Counter(word for bag in bags for word in bag)
-
-    def score(self, place: int, weights: dict[str, float]) -> float:
-        """Return how well the text at `place` answers words of these weights."""
-        bag, count, score = self.bags[place], len(self.bags), 0.0
-        share = self._sizes[place] * count / max(sum(self._sizes), 1)
-        norm = SATURATION * (1 - LENGTH_WEIGHT + LENGTH_WEIGHT * share)
-        for word, weight in weights.items():
-            holders = self._holders[word]
-            rarity = math.log(1 + (count - holders + 0.5) / (holders + 0.5))
-            score += weight * rarity * bag[word] * (SATURATION + 1) / (bag[word] + norm)
-        return score
-
-
 @dataclass(frozen=True)
 class _Library:
-    """The documents and what search needs of them."""
+    """The documents, and their sections with what BM25 needs of them."""
 
     documents: dict[str, str]
     passages: list[Passage]
     """The sections of all documents, document by document."""
-    sections: _Ranking
-    """The ranking of the passages."""
-    paths: list[str]
-    """The documents that are searched."""
-    whole: _Ranking
-    """The ranking of whole documents, with the index's words on each."""
+    bags: list[Counter[str]]
+    """The words of each section with their counts, those of its heading, path and index entry included."""
+    holders: Counter[str]
+    """How many sections hold a word."""
+    mean_size: float
+    """Words of a section."""
+
+    def score(self, place: int, weights: dict[str, float]) -> float:
+        """Return how well the section at `place` answers words of these weights (BM25)."""
+        bag, count, score = self.bags[place], len(self.bags), 0.0
+        share = bag.total() / self.mean_size
+        norm = SATURATION * (1 - LENGTH_WEIGHT + LENGTH_WEIGHT * share)
+        for word, weight in weights.items():
+            holders = self.holders[word]
+            rarity = math.log(1 + (count - holders + 0.5) / (holders + 0.5))
+            score += weight * rarity * bag[word] * (SATURATION + 1) / (bag[word] + norm)
+        return score
 
 
 def documents() -> dict[str, str]:
@@ -91,14 +82,14 @@ def _library(roots: tuple[Path, ...]) -> _Library:
         if path.suffix in SUFFIXES:
             texts[name.removeprefix(ROOT)] = path.read_text(encoding="utf-8")
     passages = [section for path, text in texts.items() if path != INDEX for section in _sections(path, text)]
-    bags = [Counter(_words(p.text) + TITLE_WEIGHT * _words(f"{p.heading} {p.path}")) for p in passages]
-    descriptions = dict(re.findall(r"^- `(.+?)`: (.*)$", texts.get(INDEX, ""), re.MULTILINE))
-    whole = {
-        path: Counter(TITLE_WEIGHT * _words(descriptions.get(path, ""))) for path in texts if path != INDEX
-    }
-    for passage, bag in zip(passages, bags, strict=True):
-        whole[passage.path] += bag
-    return _Library(texts, passages, _Ranking(bags), list(whole), _Ranking(list(whole.values())))
+    entries = dict(re.findall(r"^- `(.+?)`: (.*)$", texts.get(INDEX, ""), re.MULTILINE))
+    titles = [f"{p.heading} {p.path} {entries.get(p.path, '')}" for p in passages]
+    bags = [
+        Counter(_words(passage.text) + TITLE_WEIGHT * _words(title))
+        for passage, title in zip(passages, titles, strict=True)
+    ]
+    holders = Counter(word for bag in bags for word in bag)
+    return _Library(texts, passages, bags, holders, sum(bag.total() for bag in bags) / max(len(bags), 1))
 
 
 def read(path: str = INDEX, target: Target | None = None) -> str:
@@ -151,23 +142,18 @@ def _for(target: Target | None, title: str, text: str) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _ranked(roots: tuple[Path, ...], query: str, operators: tuple[str, ...]) -> list[Passage]:
-    """The sections, the best document's ahead, and of each document the best section ahead."""
+    """The sections, the best ahead."""
     library = _library(roots)
     weights = dict.fromkeys(_words(" ".join(operators)), OPERATOR_WEIGHT)
     weights.update(dict.fromkeys(_words(query), 1.0))
     words = set(_words(query))
-    scores = {
-        path: library.whole.score(place, weights)
-        for place, path in enumerate(library.paths)
-        if not words or words & library.whole.bags[place].keys()
-    }
     scored = [
-        (scores[passage.path], replace(passage, score=library.sections.score(place, weights)))
+        replace(passage, score=library.score(place, weights))
         for place, passage in enumerate(library.passages)
-        if scores.get(passage.path, 0.0) > 0
+        if not words or words & library.bags[place].keys()
     ]
-    order = sorted(scored, key=lambda pair: (-pair[0], pair[1].path, -pair[1].score, pair[1].heading))
-    return [passage for _, passage in order]
+    order = sorted(scored, key=lambda passage: (-passage.score, passage.path, passage.heading))
+    return [passage for passage in order if passage.score > 0]
 
 
 def _sections(path: str, text: str) -> list[Passage]:

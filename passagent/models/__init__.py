@@ -6,19 +6,7 @@ from passagent import extend
 from passagent.config import Config, ModelChoice, ModelConfig
 from passagent.errors import UsageError, nearest
 from passagent.models.ensemble import Ensemble
-from passagent.models.types import Message, Model, Reply, ToolSpec, Usage
-
-__all__ = [
-    "Ensemble",
-    "Message",
-    "Model",
-    "Reply",
-    "ToolSpec",
-    "Usage",
-    "open_model",
-    "provider_of",
-    "role_config",
-]
+from passagent.models.types import Model
 
 FORMS = ["expert", "openai/NAME", "anthropic/NAME", "replay:FILE", "pkg.mod:MyModel"]
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from passagent.config import ModelConfig
 from passagent.errors import UsageError
-from passagent.models.retry import Limiter, Retrying
 from passagent.models.types import Message, Model, Reply, ToolSpec
 
 FULL_REWARD = 0.18
@@ -48,15 +47,11 @@ class Ensemble:
     def of(cls, config: ModelConfig, models: Sequence[Model]) -> Ensemble:
         """The ensemble of `config`'s members, opened. Raises UsageError for two of the same name."""
         weights: dict[str, float] = {}
-        limiters: dict[str, Limiter] = {}
-        for member, model in zip(config.ensemble, models, strict=True):
+        for member in config.ensemble:
             if member.name in weights:
                 raise UsageError(f"--model {member.name}: given twice; name each model once")
             weights[member.name] = member.weight
-            if isinstance(model, Retrying):  # one endpoint, one limit
-                model.limiter = limiters.setdefault(model.endpoint, model.limiter)
-        names = [member.name for member in config.ensemble]
-        return cls(dict(zip(names, models, strict=True)), weights, config.label)
+        return cls(dict(zip(weights, models, strict=True)), weights, config.label)
 
     async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
         """Implement Model.complete; the heaviest model answers where nobody chose one."""

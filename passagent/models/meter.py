@@ -1,13 +1,14 @@
 """Count what is paid: a model whose every request has a row in the ledger and room in the budget.
 
-The meter sits inside the retries: each try is a request of its own.
+Each try of Retrying is a request of its own.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from passagent.errors import PassagentError
@@ -21,6 +22,9 @@ from passagent.system.redaction import redact
 Admit = Callable[[int, float | None], Awaitable[Callable[[], None]]]
 """`admit(tokens, cost)` returns when so much more may be spent; cost in USD, None where it is not known. What
 it returns gives the room back. Raises what stops a run."""
+
+Bound = Callable[[list[Message], list[ToolSpec]], tuple[int, int]]
+"""`(input, output)` tokens that a call may take at most; not every model says."""
 
 
 @dataclass
@@ -53,74 +57,41 @@ class Meter:
         """The cost of a call that takes so many tokens at the dearest rates, USD; None if not known."""
         if self.price is None:
             return None
-        written = (0, input_tokens)
-        costs = [
-            self.price.cost(Usage(input_tokens, output_tokens, cache_write_tokens=tokens))
-            for tokens in written
-        ]
-        prices = [cost for cost in costs if cost is not None]
-        return max(prices, default=None)
+        usages = (Usage(input_tokens, output_tokens, cache_write_tokens=n) for n in (0, input_tokens))
+        costs = [cost for usage in usages if (cost := self.price.cost(usage)) is not None]
+        return max(costs, default=None)
 
-
-@dataclass
-class Metered:
-    """A model whose every request is counted by a meter."""
-
-    inner: Model
-    meter: Meter
-    attempts: int = 0
-
-    @property
-    def name(self) -> str:
-        """Implement Model.name."""
-        return self.inner.name
-
-    async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
-        """Implement Model.complete; raises Transient and what `admit` raises, too."""
-        meter, bound = self.meter, getattr(self.inner, "bound", None)
-        most: tuple[int, int] = bound(messages, tools) if bound else (0, 0)
-        release = await meter.admit(sum(most), meter.at_most(*most))
-        self.attempts += 1
-        call_id, started = self._start(), time.monotonic()
+    async def ask(self, model: Model, messages: list[Message], tools: list[ToolSpec], attempt: int) -> Reply:
+        """Ask once, with a row in the ledger. Raises what `model` and `admit` raise."""
+        bound: Bound | None = getattr(model, "bound", None)
+        most = bound(messages, tools) if bound else (0, 0)
+        release = await self.admit(sum(most), self.at_most(*most))
+        endpoint: str | None = getattr(model, "endpoint", None)
+        call_id = ledger.start(
+            self.store, self.episode, role=self.role, model=model.name, endpoint=endpoint, attempt=attempt
+        )
+        started = time.monotonic()
         try:
-            reply = await self.inner.complete(messages, tools)
+            reply = await model.complete(messages, tools)
         except BaseException as error:
             self._failed(call_id, error, time.monotonic() - started)
             release()
             raise
-        self.attempts = 0
-        meter._arrived = (call_id, time.monotonic() - started, release)
+        self._arrived = (call_id, time.monotonic() - started, release)
         return reply
-
-    async def close(self) -> None:
-        """Implement Model.close."""
-        await self.inner.close()
-
-    def _start(self) -> int:
-        endpoint: str | None = getattr(self.inner, "endpoint", None)
-        meter = self.meter
-        return ledger.start(
-            meter.store,
-            meter.episode,
-            role=meter.role,
-            model=self.name,
-            endpoint=endpoint,
-            attempt=self.attempts,
-        )
 
     def _failed(self, call_id: int, error: BaseException, latency_s: float) -> None:
         if not isinstance(error, Transient | PassagentError):  # given up, or an error of passagent's own
-            ledger.lose(self.meter.store, call_id)
+            ledger.lose(self.store, call_id)
             return
         usage: Usage | None = getattr(error, "usage", None)
         tokens: dict[str, Any] = asdict(usage) if usage else {}
-        cost = self.meter.price.cost(usage) if usage and self.meter.price else None
+        cost = self.price.cost(usage) if usage and self.price else None
         ending = ledger.Ending(tokens, cost, latency_s, error=redact(one_line(str(error))))
-        ledger.broken(self.meter.store, self.meter.episode, call_id, ending)
+        ledger.broken(self.store, self.episode, call_id, ending)
 
 
-def metered(model: Model, meter: Meter) -> Model:
+def metered(model: Model, meter: Meter) -> Retrying:
     """`model` with every request counted by `meter`."""
-    if isinstance(model, Retrying):
-        return replace(model, inner=Metered(model.inner, meter), tell=meter.tell, pause=meter.pause)
-    return Metered(model, meter)
+    inner, retries = (model.inner, model.max_retries) if isinstance(model, Retrying) else (model, 0)
+    return Retrying(inner, retries, meter.tell, meter.pause, partial(meter.ask, inner))

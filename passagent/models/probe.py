@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from passagent.config import Config, ModelConfig
-from passagent.errors import InfrastructureError, UsageError
+from passagent.errors import InfrastructureError
 from passagent.models import open_model, provider_of, role_config
-from passagent.models.retry import NoApi, Retrying, Transient
+from passagent.models.retry import Retrying, Transient, log
 from passagent.models.types import Message, Reply, ToolSpec
-from passagent.models.wire import log
 
 if TYPE_CHECKING:
     from passagent.models.http import HttpModel
@@ -45,8 +44,7 @@ async def ask(config: ModelConfig) -> tuple[HttpModel, Reply] | None:
         http.limit_silence(SILENCE_S)
         return http, await http.complete(QUESTION, [PING])
     except Transient as error:
-        kind = UsageError if isinstance(error, NoApi) else InfrastructureError
-        raise kind(f"{config.name} at {getattr(http, 'endpoint', '')}: {error}") from None
+        raise InfrastructureError(f"{config.name} at {getattr(http, 'endpoint', '')}: {error}") from None
     finally:
         await model.close()
 

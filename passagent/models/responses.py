@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from passagent.config import ModelConfig
-from passagent.models.retry import Transient, one_line
+from passagent.models.retry import Transient
 from passagent.models.types import END, LENGTH, REFUSAL, TOOLS, Message, Reply, ToolSpec, Usage, assistant
-from passagent.models.wire import StreamedError, clean, error_of, openai_usage, valid_history
+from passagent.models.wire import check_stream, clean, openai_usage, valid_history
 
-_TERMINAL = {"response.completed", "response.incomplete", "response.failed"}
 _INCOMPLETE = {"max_output_tokens": LENGTH, "content_filter": REFUSAL}
 
 
 class Responses:
     """The wire of OpenAI's Responses API."""
 
-    OPTIONAL: tuple[str, ...] = (
-        "temperature",
-        "include",
-        "store",
-        "stream",
-        "max_output_tokens",
-        "encrypted_content",
-    )
+    OPTIONAL: tuple[str, ...] = ("temperature", "include", "stream")
 
     def request(
         self, config: ModelConfig, messages: list[Message], tools: list[ToolSpec], refused: set[str]
@@ -33,7 +25,7 @@ class Responses:
         system = "\n\n".join(clean(m["content"]) for m in messages if m["role"] == "system")
         request: dict[str, Any] = {
             "model": config.name.partition("/")[2],
-            "input": to_wire(messages, "encrypted_content" not in refused, tools),
+            "input": to_wire(messages, tools),
             "max_output_tokens": config.max_output_tokens,
             "store": False,
             "include": ["reasoning.encrypted_content"],
@@ -55,29 +47,31 @@ class Responses:
             ]
         return {name: value for name, value in request.items() if value is not None and name not in refused}
 
-    def send(self, client: Any, request: dict[str, Any]) -> Any:
-        """Implement Wire.send."""
-        return client.responses.with_streaming_response.create(**request)
+    async def answers(self, client: Any, request: dict[str, Any]) -> AsyncIterator[Any]:
+        """Implement Wire.answers."""
+        from openai import APIError
 
-    def stream(self) -> ResponsesStream:
-        """Implement Wire.stream."""
-        return ResponsesStream()
+        answer = await client.responses.create(**request)
+        if not request.get("stream"):
+            yield answer
+            return
+        check_stream(answer.response)
+        async for event in answer:
+            if event.type == "error":  # the SDK raises nothing here
+                raise APIError(event.message, answer.response.request, body=event.to_dict())
+            if hasattr(event, "response"):  # the last one is whole, or says that it failed
+                yield event.response
 
-    def usage(self, data: Any) -> Usage | None:
+    def usage(self, data: dict[str, Any]) -> Usage | None:
         """Implement Wire.usage."""
         return openai_usage(data, "input", "output")
 
-    def parse(self, data: Any, usage: Usage) -> Reply:
+    def parse(self, data: dict[str, Any], usage: Usage) -> Reply:
         """Implement Wire.parse."""
-        if not isinstance(data, dict) or not isinstance(data.get("output"), list):
-            raise Transient(one_line(f"the reply is no response: {data}", 200))
         status = data.get("status")
-        if status == "failed":
-            text, code, _ = error_of(data) or ("the response failed", "", "")
-            raise StreamedError(text, code)
         if status not in ("completed", "incomplete"):
             raise Transient(f"the reply was cut off: its status is {status}")
-        items = [item for item in data["output"] if isinstance(item, dict) and item.get("type")]
+        items = data["output"]
         parts = [part for item in items if item["type"] == "message" for part in item.get("content") or []]
         texts = [part.get("text") or "" for part in parts if part.get("type") == "output_text"]
         refusals = [part.get("refusal") or "" for part in parts if part.get("type") == "refusal"]
@@ -96,41 +90,8 @@ class Responses:
         return Reply(message, usage, REFUSAL if refusals else stop)
 
 
-class ResponsesStream:
-    """The stream of a Responses reply. The terminal event holds the response; the others are for broken
-    ones."""
-
-    def __init__(self) -> None:
-        self.is_done = False
-        self._response: dict[str, Any] = {}
-        self._items: list[dict[str, Any]] = []
-
-    def take(self, event: str, data: Any) -> None:
-        """Implement Stream.take."""
-        kind = data.get("type") or event
-        if kind == "error" or (not data.get("type") and "error" in data):
-            message, code, _ = error_of(data) or ("an error event", "", "")
-            raise StreamedError(message, code)
-        if isinstance(data.get("response"), dict):
-            self._response = data["response"]
-        if kind == "response.output_item.done":
-            self._items.append(data["item"])
-        self.is_done = self.is_done or kind in _TERMINAL
-
-    def whole(self) -> dict[str, Any]:
-        """Implement Stream.whole."""
-        if not self.is_done:  # the last event's status is in_progress at best
-            return {**self._response, "output": self._items, "status": "in_progress"}
-        return {**self._response, "output": self._response.get("output") or self._items}
-
-
-def to_wire(
-    messages: list[Message], keep_reasoning: bool = True, tools: Sequence[ToolSpec] = ()
-) -> list[dict[str, Any]]:
-    """Neutral messages, without the system's and made valid, as input items.
-
-    Reasoning items go back as they came, unless the server refused them.
-    """
+def to_wire(messages: list[Message], tools: Sequence[ToolSpec] = ()) -> list[dict[str, Any]]:
+    """Neutral messages, without the system's and made valid, as input items; reasoning as it came."""
     items: list[dict[str, Any]] = []
     for message in valid_history(messages, tools):
         role, content = message["role"], message["content"]
@@ -140,11 +101,11 @@ def to_wire(
         elif role == "user":
             items.append({"role": "user", "content": content})
         elif role == "assistant":
-            items += _assistant_items(message, keep_reasoning)
+            items += _assistant_items(message)
     return items
 
 
-def _assistant_items(message: Message, keep_reasoning: bool) -> list[dict[str, Any]]:
+def _assistant_items(message: Message) -> list[dict[str, Any]]:
     """A reply's items as the API takes them: without blank texts and without reasoning that holds nothing."""
     calls, items = iter(message["tool_calls"]), list[dict[str, Any]]()
     plain = [{"type": "message", "role": "assistant", "content": message["content"]}]
@@ -159,7 +120,7 @@ def _assistant_items(message: Message, keep_reasoning: bool) -> list[dict[str, A
             if isinstance(content, list):
                 content = [p for p in content if (p.get("text") or p.get("refusal") or "").strip()]
             items += [item | {"content": content}] if content else []
-        elif item["type"] != "reasoning" or (keep_reasoning and (item.get("encrypted_content") or content)):
+        elif item["type"] != "reasoning" or item.get("encrypted_content"):
             items.append(item)
     while items and items[-1]["type"] == "reasoning":  # cut off: refused without what it led to
         items.pop()

@@ -58,8 +58,6 @@ class Usage:
     """Part of output_tokens, where the provider tells."""
     cache_write_tokens: int = 0
     """Part of input_tokens that was written to a cache, where the provider tells."""
-    is_estimate: bool = False
-    """The server reports no usage: counted from the length of the texts."""
 
 
 @dataclass(frozen=True)

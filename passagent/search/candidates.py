@@ -298,11 +298,7 @@ async def limits_of(session: Session, files: dict[str, str], deep: bool) -> str:
     evaluation = stored.evaluation if stored else None
     work = profiled(session.task, candidate, evaluation, session.config.evaluator, deep)
     limits = await session.in_time(work)
-    from passagent.experience.profiling.profile_text import profile_text
-
-    nodes.keep_profile(
-        session.store, session.run.id, candidate.key, deep, profile_text(limits), limits.as_json()
-    )
+    nodes.keep_profile(session.store, session.run.id, candidate.key, deep, limits.report(), limits.as_json())
     return limits.text()
 
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from passagent.agent.context import Attempt, EpisodeContext, HintView, ParentView
-from passagent.agent.failure import first_error
 from passagent.agent.observe import observation, verdict
 from passagent.config import EvaluatorConfig
 from passagent.errors import PassagentError
@@ -29,6 +28,7 @@ from passagent.evaluator.target import kind_of, target_of
 from passagent.experience import knowledge, retrieve
 from passagent.experience.diagnosis import START, Diagnosis
 from passagent.experience.exemplars import Match
+from passagent.experience.failure import first_error
 from passagent.experience.hints import LEARNED, Hint, LearnedHint, Situation, is_held_out
 from passagent.experience.knowledge import Passage
 from passagent.search.islands import is_draft, is_first

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from passagent.agent.context import ParentView
-from passagent.agent.taskfiles import TaskFiles
+from passagent.agent.taskfiles import read_task_files
 from passagent.config import Config, SearchConfig
 from passagent.evaluator.fleet.opening import environment_key
 from passagent.evaluator.hardware.machine import Machine
@@ -142,9 +142,9 @@ class Session:
         self.rules = rules_of(self.config.search)
 
     @functools.cached_property
-    def task_files(self) -> TaskFiles:
+    def task_files(self) -> dict[str, str]:
         """The task, for the agent to read."""
-        return TaskFiles(self.task.path)
+        return read_task_files(self.task.path)
 
     @functools.cached_property
     def environment(self) -> str:

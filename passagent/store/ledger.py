@@ -38,8 +38,6 @@ class Spent:
     cached_tokens: int
     cache_write_tokens: int
     reasoning_tokens: int
-    estimated: int
-    """Replies of servers that report no usage."""
     unpriced: int
     """Requests with tokens whose price is not known: `cost` lacks them."""
     cost: float
@@ -142,7 +140,7 @@ def spent(store: Store, run_id: str, by: str = "model", episode_id: int | None =
     sums = ", ".join(f"sum({kind}) AS {kind}" for kind in KINDS)
     rows = store.rows(
         f'SELECT CAST({by} AS TEXT) AS "group", count(*) AS requests, {states}, {sums}, '
-        "sum(is_estimate) AS estimated, sum(cost IS NULL AND input_tokens + output_tokens > 0) AS unpriced, "
+        "sum(cost IS NULL AND input_tokens + output_tokens > 0) AS unpriced, "
         "coalesce(sum(cost), 0.0) AS cost, avg(CASE WHEN state = 'done' THEN latency_s END) AS latency_s "
         f"FROM calls WHERE run_id = :run AND (:episode IS NULL OR episode_id = :episode) "
         f"GROUP BY {by} ORDER BY {by}",
@@ -180,11 +178,10 @@ def _end(store: Store, call_id: int, state: str, ending: Ending) -> None:
     tokens = ending.tokens
     columns = ", ".join(f"{kind} = :{kind}" for kind in KINDS)
     store.execute(
-        f"UPDATE calls SET state = :state, {columns}, is_estimate = :is_estimate, cost = :cost, "
+        f"UPDATE calls SET state = :state, {columns}, cost = :cost, "
         "latency_s = :latency, stop_reason = :stop, error = :error, finished_at = :at WHERE id = :id",
         {
             **{kind: tokens.get(kind, 0) for kind in KINDS},
-            "is_estimate": int(tokens.get("is_estimate", False)),
             "state": state,
             "cost": ending.cost,
             "latency": ending.latency_s,

@@ -129,7 +129,6 @@ CREATE TABLE calls (
     cached_tokens INTEGER NOT NULL DEFAULT 0,
     cache_write_tokens INTEGER NOT NULL DEFAULT 0,
     reasoning_tokens INTEGER NOT NULL DEFAULT 0,
-    is_estimate INTEGER NOT NULL DEFAULT 0,
     cost REAL,
     latency_s REAL,
     error TEXT,

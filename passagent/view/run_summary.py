@@ -180,8 +180,6 @@ def spending_table(models: list[Spent]) -> TableData:
     notes = []
     if lost := sum(group.lost for group in models):
         notes.append(f"{lost} calls were under way when a process died: what they cost is not known")
-    if any(group.estimated for group in models):
-        notes.append("a server reports no token usage: its tokens are estimated")
     return TableData(header, rows, ["reasoning", "cached", "s/reply", "again"], notes=notes)
 
 

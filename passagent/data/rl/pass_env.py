@@ -19,7 +19,7 @@ from passagent.agent.episode import answer
 from passagent.agent.evaluator_tool import pass_evaluator
 from passagent.agent.observe import observation, verdict
 from passagent.agent.prompt import compose
-from passagent.agent.taskfiles import TaskFiles
+from passagent.agent.taskfiles import read_task_files
 from passagent.agent.tool_specs import Answer, Tool
 from passagent.agent.toolbox import SPECS
 from passagent.agent.workspace import Workspace
@@ -147,7 +147,7 @@ class PassEnv:
 
     def _open_tools(self, task: Task, evaluator: SharedEvaluator) -> dict[str, Tool]:
         """The agent's tools on an empty directory."""
-        workspace, config = Workspace(TaskFiles(task.path), {}), self._config.evaluator
+        workspace, config = Workspace(read_task_files(task.path), {}), self._config.evaluator
         target = target_of(config)
 
         async def submit(files: dict[str, str], call_id: str) -> Answer:

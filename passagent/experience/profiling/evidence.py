@@ -5,14 +5,14 @@ A rule whose figure is missing finds nothing, and the figure is named. Nothing i
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any, Literal
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel
 
 from passagent.evaluator.result import INEXACT
-from passagent.experience.diagnosis import PLAUSIBLE, SHARE
+from passagent.experience.diagnosis import ADVICE, PLAUSIBLE, SHARE
 from passagent.experience.profiling.profile_record import GraphProfile, KernelProfile, Profile
 
 VERSION = 1
@@ -46,11 +46,9 @@ SECTORS = 20.0
 THREADS = 24.0
 """The number of a warp's 32 threads that should take part in an instruction."""
 
-_ADVICE: dict[Limit, str] = {
-    "memory": "only fewer bytes help: fuse, read each input once, keep the dtype small",
+_ADVICE: dict[str, str] = ADVICE | {
     "compute": "fewer instructions help: cheaper arithmetic, less index computing, wider loads",
     "tensor": "the tensor cores are busy: better tiles or a smaller dtype help, not less traffic",
-    "latency": "fewer launches, allocations and copies help; faster arithmetic does not",
     "occupancy": "more blocks, or fewer registers and less shared memory of each, keep the device busy",
     "spill": "smaller tiles or fewer values alive at once keep values in registers",
     "divergence": "let the threads of a warp take the same branch and loop equally often",
@@ -109,59 +107,95 @@ class Evidence(BaseModel):
         return "\n".join([*lines, *(notes or [])][:MOST_LINES])
 
 
-class _Rules:
-    """Findings of the rules so far, and the figures that a rule missed."""
+def _busiest(metrics: Mapping[str, float]) -> float:
+    return max(metrics["compute_percent"], metrics["memory_percent"])
 
-    def __init__(self) -> None:
-        self.findings: list[Finding] = []
-        self.missing: list[str] = []
 
-    def add(
-        self, limit: Limit, metric: str, value: float, threshold: float, unit: str = "", **more: Any
-    ) -> None:
-        """Add a finding; `more`: what else it has, such as `graph`, `kernel` and `weight`."""
-        figures = {"limit": limit, "metric": metric, "value": value, "threshold": threshold, "unit": unit}
-        self.findings.append(Finding(**{"advice": _ADVICE[limit], **figures, **more}))
+def _of(metrics: Mapping[str, float], space: str) -> float:
+    return metrics[f"{space}_load_sectors"] + metrics[f"{space}_store_sectors"]
 
-    def figure(self, kernel: KernelProfile, name: str) -> float | None:
-        """Return a counter of the kernel; one that was not read is noted as missing."""
-        if name not in kernel.metrics:
-            self.missing.append(name)
-        return kernel.metrics.get(name)
+
+def _rate(metrics: Mapping[str, float], access: str) -> float:
+    return metrics[f"global_{access}_sectors"] / metrics[f"global_{access}_requests"]
+
+
+class _Rule(NamedTuple):
+    """A limit of a kernel that is shown by hardware counters."""
+
+    limit: Limit
+    metric: str
+    value: Callable[[Mapping[str, float]], float]
+    """Makes the figure of counters; raises KeyError for one that was not read."""
+    threshold: float
+    unit: str = ""
+    is_least: bool = False
+    """The figure shows the limit where it is below the threshold, not from it on."""
+    advice: str = ""
+
+
+_COUNTER_RULES = (
+    _Rule("spill", "share of traffic to local memory",
+          lambda m: _of(m, "local") / (_of(m, "local") + _of(m, "global")), SPILL_SHARE),
+    _Rule("occupancy", "blocks for each multiprocessor",
+          lambda m: m["grid"] / m["multiprocessors"], EMPTY_SHARE, is_least=True),
+    _Rule("tensor", "tensor cores busy", lambda m: m["tensor_percent"], TENSOR_PERCENT, "%"),
+    _Rule("memory", "sectors of a load", lambda m: _rate(m, "load"), SECTORS, advice=_UNCOALESCED),
+    _Rule("memory", "sectors of a store", lambda m: _rate(m, "store"), SECTORS, advice=_UNCOALESCED),
+    _Rule("memory", "memory busy",
+          lambda m: m["memory_percent"] * (m["memory_percent"] >= m["compute_percent"]), BUSY_PERCENT, "%"),
+    _Rule("compute", "compute units busy",
+          lambda m: m["compute_percent"] * (m["compute_percent"] > m["memory_percent"]), BUSY_PERCENT, "%"),
+    _Rule("divergence", "threads in an instruction",
+          lambda m: m["threads_an_instruction"], THREADS, is_least=True),
+)  # fmt: skip
+"""Their order counts: the first explains those after it."""
+_QUIET_RULES = (
+    _Rule("occupancy", "warps at work", lambda m: m["occupancy_percent"], OCCUPANCY_PERCENT, "%", True),
+    _Rule("latency", "the busiest unit", _busiest, BUSY_PERCENT, "%", True, _WAITING),
+)
+"""The first of them that holds explains a kernel about which the others say nothing."""
+_ROOFLINE_RULE = _Rule("at_the_roofline", "the busiest unit", _busiest, ROOFLINE_PERCENT, "%")
 
 
 def examine(profile: Profile) -> Evidence:
     """Examine the figures of a profile. A graph's launches come first, then its kernels by their time."""
-    rules = _Rules()
+    findings, missing = list[Finding](), list[str]()
     if profile.exactness is not None and profile.exactness <= INEXACT:
-        rules.add("inexact", "AS over the speedups alone", profile.exactness, INEXACT, graph="all")
+        findings.append(
+            _finding("inexact", "AS over the speedups alone", profile.exactness, INEXACT, graph="all")
+        )
     for graph in profile.graphs:
-        _examine_graph(graph, rules)
-        for kernel, weight in _by_time(graph):
-            _examine_kernel(profile, kernel, rules, {"graph": graph.name, "weight": weight})
+        findings += _graph_findings(graph)
+        times = [(kernel.duration_us or 0.0) * kernel.launches for kernel in graph.kernels]
+        total = sum(times) or 1.0
+        pairs = zip(graph.kernels, times, strict=True)
+        for kernel, time in sorted(pairs, key=lambda pair: -pair[1]):
+            where = {"graph": graph.name, "kernel": kernel.name[:60], "weight": time / total}
+            findings += _kernel_findings(kernel, profile.multiprocessors, where, missing)
     # what is certain of a whole call, then kernels by their share; of one kernel the order of the rules
-    findings = sorted(rules.findings, key=lambda finding: -finding.weight)
-    return Evidence(limits=findings, missing=list(dict.fromkeys(rules.missing)))
+    findings.sort(key=lambda finding: -finding.weight)
+    return Evidence(limits=findings, missing=list(dict.fromkeys(missing)))
 
 
-def _by_time(graph: GraphProfile) -> list[tuple[KernelProfile, float]]:
-    """Return kernels and their share of the time in kernels, the longest first."""
-    times = [(kernel.duration_us or 0.0) * kernel.launches for kernel in graph.kernels]
-    total = sum(times) or 1.0
-    pairs = [(kernel, time / total) for kernel, time in zip(graph.kernels, times, strict=True)]
-    return sorted(pairs, key=lambda pair: -pair[1])
+def _finding(
+    limit: Limit, metric: str, value: float, threshold: float, unit: str = "", **more: Any
+) -> Finding:
+    """Make a finding; `more`: what else it has, such as `graph`, `kernel` and `weight`."""
+    figures = {"limit": limit, "metric": metric, "value": value, "threshold": threshold, "unit": unit}
+    return Finding(**{"advice": _ADVICE[limit], **figures, **more})
 
 
-def _examine_graph(graph: GraphProfile, rules: _Rules) -> None:
+def _graph_findings(graph: GraphProfile) -> Iterator[Finding]:
     sure: dict[str, Any] = {"graph": graph.name, "weight": _SURE}
     likely: dict[str, Any] = {"graph": graph.name, "weight": _LIKELY}
     times = sorted(kernel.duration_us for kernel in graph.kernels if kernel.duration_us is not None)
     typical_us = times[len(times) // 2] if times and (graph.launches or 0) >= TINY_LAUNCHES else None
     share = max(0.0, 1.0 - graph.busy_us / graph.wall_us) if graph.wall_us and graph.busy_us else None
     if share is not None and share >= LAUNCH_SHARE:
-        rules.add("latency", "share of a call outside kernels", share, LAUNCH_SHARE, **sure)
+        yield _finding("latency", "share of a call outside kernels", share, LAUNCH_SHARE, **sure)
     elif typical_us is not None and typical_us < TINY_US:
-        rules.add("latency", f"{graph.launches} launches, of typically", typical_us, TINY_US, "us", **sure)
+        launches = f"{graph.launches} launches, of typically"
+        yield _finding("latency", launches, typical_us, TINY_US, "us", **sure)
     if graph.measured_us:
         issuing = (graph.issue_us or 0.0) * max(graph.launches or 0, 1)
         shares: list[tuple[Limit, str, float | None]] = [
@@ -171,61 +205,36 @@ def _examine_graph(graph: GraphProfile, rules: _Rules) -> None:
         ]
         for limit, metric, us in sorted(shares, key=lambda triple: -(triple[2] or 0.0)):
             if us is not None and us >= SHARE * graph.measured_us:
-                rules.add(limit, metric, us / graph.measured_us, SHARE, **likely)
+                yield _finding(limit, metric, us / graph.measured_us, SHARE, **likely)
     if graph.headroom is not None and PLAUSIBLE <= graph.headroom <= ROOFLINE:
-        rules.add("at_the_roofline", "time over the speed of light", graph.headroom, ROOFLINE, **likely)
+        yield _finding("at_the_roofline", "time over the speed of light", graph.headroom, ROOFLINE, **likely)
 
 
-def _examine_kernel(profile: Profile, kernel: KernelProfile, rules: _Rules, where: dict[str, Any]) -> None:
-    where = where | {"kernel": kernel.name[:60]}
+def _kernel_findings(
+    kernel: KernelProfile, multiprocessors: int | None, where: dict[str, Any], missing: list[str]
+) -> Iterator[Finding]:
+    """Yield what a kernel's figures show; counters that a rule lacks are added to `missing`."""
     if kernel.metrics:
-        _examine_counters(profile, kernel, rules, where)
+        counters = kernel.metrics | ({"multiprocessors": multiprocessors} if multiprocessors else {})
+
+        def holding(rules: Iterable[_Rule]) -> Iterator[Finding]:
+            for limit, metric, figure, threshold, unit, is_least, advice in rules:
+                try:
+                    value = figure(counters)
+                except KeyError as error:
+                    missing.append(error.args[0])
+                except ZeroDivisionError:
+                    pass
+                else:
+                    if (value < threshold) if is_least else (value >= threshold):
+                        own_advice = {"advice": advice} if advice else {}
+                        yield _finding(limit, metric, value, threshold, unit, **own_advice, **where)
+
+        findings = list(holding(_COUNTER_RULES))
+        yield from findings or itertools.islice(holding(_QUIET_RULES), 1)
+        yield from holding([_ROOFLINE_RULE])
     elif kernel.stack_bytes:
-        rules.add("spill", "local memory of a thread", kernel.stack_bytes, 0, "B", **where)
+        yield _finding("spill", "local memory of a thread", kernel.stack_bytes, 0, "B", **where)
     if kernel.scalar_loops and not kernel.vector_loops:
         advice = "; ".join(kernel.missed[:2]) or "no loop became vector code"
-        rules.add("compute", "loops without vector code", kernel.scalar_loops, 1, advice=advice, **where)
-
-
-def _examine_counters(profile: Profile, kernel: KernelProfile, rules: _Rules, where: dict[str, Any]) -> None:
-    """Examine hardware counters. The order of the rules counts: the first explains those after it."""
-    before = len(rules.findings)
-    add: Callable[..., None] = partial(rules.add, **where)
-    figure = partial(rules.figure, kernel)
-    local, other = _sectors(figure, "local"), _sectors(figure, "global")
-    if local is not None and other is not None and local >= SPILL_SHARE * (local + other) > 0:
-        add("spill", "share of traffic to local memory", local / (local + other), SPILL_SHARE)
-    grid = figure("grid")
-    if grid is not None and profile.multiprocessors and grid < EMPTY_SHARE * profile.multiprocessors:
-        add("occupancy", "blocks for each multiprocessor", grid / profile.multiprocessors, EMPTY_SHARE)
-    tensor = figure("tensor_percent")
-    if tensor is not None and tensor >= TENSOR_PERCENT:
-        add("tensor", "tensor cores busy", tensor, TENSOR_PERCENT, "%")
-    for name in ("load", "store"):
-        sectors, requests = figure(f"global_{name}_sectors"), figure(f"global_{name}_requests")
-        if sectors is not None and requests and sectors / requests >= SECTORS:
-            add("memory", f"sectors of a {name}", sectors / requests, SECTORS, advice=_UNCOALESCED)
-    compute, memory = figure("compute_percent"), figure("memory_percent")
-    if compute is not None and memory is not None:
-        if memory >= max(BUSY_PERCENT, compute):
-            add("memory", "memory busy", memory, BUSY_PERCENT, "%")
-        elif compute >= BUSY_PERCENT:
-            add("compute", "compute units busy", compute, BUSY_PERCENT, "%")
-    threads = figure("threads_an_instruction")
-    if threads is not None and threads < THREADS:
-        add("divergence", "threads in an instruction", threads, THREADS)
-    if compute is None or memory is None:
-        return
-    occupancy, busiest = figure("occupancy_percent"), max(compute, memory)
-    if len(rules.findings) == before:
-        if occupancy is not None and occupancy < OCCUPANCY_PERCENT:
-            add("occupancy", "warps at work", occupancy, OCCUPANCY_PERCENT, "%")
-        else:
-            add("latency", "the busiest unit", busiest, BUSY_PERCENT, "%", advice=_WAITING)
-    if busiest >= ROOFLINE_PERCENT:
-        add("at_the_roofline", "the busiest unit", busiest, ROOFLINE_PERCENT, "%")
-
-
-def _sectors(figure: Callable[[str], float | None], space: str) -> float | None:
-    loads, stores = figure(f"{space}_load_sectors"), figure(f"{space}_store_sectors")
-    return None if loads is None or stores is None else loads + stores
+        yield _finding("compute", "loops without vector code", kernel.scalar_loops, 1, advice=advice, **where)

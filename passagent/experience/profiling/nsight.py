@@ -28,25 +28,23 @@ SECTIONS = (
     "SpeedOfLight", "ComputeWorkloadAnalysis", "MemoryWorkloadAnalysis", "MemoryWorkloadAnalysis_Tables",
     "WarpStateStats", "Occupancy", "LaunchStats",
 )  # fmt: skip
-METRICS: dict[str, tuple[str, ...]] = {
-    "duration_ns": (r"gpu__time_duration\.sum",),
-    "compute_percent": (r"sm__throughput\.avg\.pct_of_peak_sustained_elapsed",),
-    "memory_percent": (r"gpu__compute_memory_throughput\.avg\.pct_of_peak_sustained_elapsed",),
-    "tensor_percent": (
-        r"sm__(inst_executed_)?pipe_tensor\w*\.(avg|sum)\.pct_of_peak_sustained_(active|elapsed)",
-    ),
-    "occupancy_percent": (r"sm__warps_active\.avg\.pct_of_peak_sustained_active",),
-    "grid": (r"launch__grid_size",),
-    "block": (r"launch__block_size",),
-    "waves": (r"launch__waves_per_multiprocessor",),
-    "registers": (r"launch__registers_per_thread",),
-    "threads_an_instruction": (r"smsp__thread_inst_executed_per_inst_executed\.ratio",),
-    "global_load_requests": (r"l1tex__t_requests_pipe_lsu_mem_global_op_ld\.sum",),
-    "global_store_requests": (r"l1tex__t_requests_pipe_lsu_mem_global_op_st\.sum",),
-    "local_load_sectors": (r"l1tex__t_sectors_pipe_lsu_mem_local_op_ld\.sum",),
-    "local_store_sectors": (r"l1tex__t_sectors_pipe_lsu_mem_local_op_st\.sum",),
-    "global_load_sectors": (r"l1tex__t_sectors_pipe_lsu_mem_global_op_ld\.sum",),
-    "global_store_sectors": (r"l1tex__t_sectors_pipe_lsu_mem_global_op_st\.sum",),
+METRICS: dict[str, str] = {
+    "duration_ns": r"gpu__time_duration\.sum",
+    "compute_percent": r"sm__throughput\.avg\.pct_of_peak_sustained_elapsed",
+    "memory_percent": r"gpu__compute_memory_throughput\.avg\.pct_of_peak_sustained_elapsed",
+    "tensor_percent": r"sm__(inst_executed_)?pipe_tensor\w*\.(avg|sum)\.pct_of_peak_sustained_\w+",
+    "occupancy_percent": r"sm__warps_active\.avg\.pct_of_peak_sustained_active",
+    "grid": r"launch__grid_size",
+    "block": r"launch__block_size",
+    "waves": r"launch__waves_per_multiprocessor",
+    "registers": r"launch__registers_per_thread",
+    "threads_an_instruction": r"smsp__thread_inst_executed_per_inst_executed\.ratio",
+    "global_load_requests": r"l1tex__t_requests_pipe_lsu_mem_global_op_ld\.sum",
+    "global_store_requests": r"l1tex__t_requests_pipe_lsu_mem_global_op_st\.sum",
+    "local_load_sectors": r"l1tex__t_sectors_pipe_lsu_mem_local_op_ld\.sum",
+    "local_store_sectors": r"l1tex__t_sectors_pipe_lsu_mem_local_op_st\.sum",
+    "global_load_sectors": r"l1tex__t_sectors_pipe_lsu_mem_global_op_ld\.sum",
+    "global_store_sectors": r"l1tex__t_sectors_pipe_lsu_mem_global_op_st\.sum",
 }
 """Our names, and regular expressions of NVIDIA's. These differ between GPUs; of several the largest."""
 _NO_COUNTERS = "ERR_NVGPUCTRPERM"
@@ -147,8 +145,8 @@ def _actions(context: Any) -> Iterator[Any]:
 def _kernel(action: Any) -> KernelProfile:
     names = list(action.metric_names())
     metrics = {}
-    for metric, patterns in METRICS.items():
-        values = [_value(action, name) for name in names if any(re.fullmatch(p, name) for p in patterns)]
+    for metric, pattern in METRICS.items():
+        values = [_value(action, name) for name in names if re.fullmatch(pattern, name)]
         numbers = [value for value in values if value is not None]
         if numbers:
             metrics[metric] = max(numbers)

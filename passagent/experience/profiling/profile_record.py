@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from passagent.evaluator.hardware.machine import Machine
-from passagent.evaluator.result import Evaluation, GraphResult
+from passagent.evaluator.result import Evaluation, GraphResult, KernelUse
 from passagent.kernels.build import Signature
 from passagent.kernels.source_errors import KernelBuildError, KernelRefused
 from passagent.kernels.vector_report import vector_report
@@ -24,20 +24,15 @@ class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class KernelProfile(_Record):
-    """One kernel of a replay."""
+class KernelProfile(KernelUse):
+    """One kernel of a replay, and what was measured of it."""
 
-    name: str
-    launches: int = 1
-    """In one call of the subgraph."""
+    model_config = ConfigDict(extra="forbid")
+
+    kind: str = ""
+    """triton, cuda or cpp; empty for what a tracer saw."""
     duration_us: float | None = None
-    """The time of one launch, by a tracer or by counters. A one_kernel time is no measurement of speed."""
-    registers: int | None = None
-    """The registers of a thread, from the compiler."""
-    stack_bytes: int | None = None
-    """Local memory of a thread, from the compiler: spilled registers, and arrays that are indexed."""
-    shared_bytes: int | None = None
-    """Shared memory of a block."""
+    """The time of one launch, by a tracer or by counters, which is no measurement of speed."""
     vector_loops: int | None = None
     """C++: loops that the compiler made vector code of."""
     scalar_loops: int | None = None
@@ -54,8 +49,6 @@ class GraphProfile(_Record):
     dtype: str = ""
     moved_bytes: int = 0
     """The bytes of inputs and outputs, each once."""
-    plan_bytes: int | None = None
-    """The most bytes that the plan's kernels, copies and fills move."""
     flops: int = 0
     """FLOPs of matrix products, convolutions and attention; other operators count nothing."""
     measured_us: float | None = None
@@ -123,7 +116,6 @@ def _graph(graph: GraphResult, machine: Machine, issue_s: float) -> GraphProfile
         name=graph.name,
         dtype=graph.dtype,
         moved_bytes=graph.moved_bytes,
-        plan_bytes=graph.plan_bytes,
         flops=graph.flops or 0,
         measured_us=graph.compiled_ms and graph.compiled_ms * 1e3,
         light_us=light_s * 1e6,
@@ -132,16 +124,7 @@ def _graph(graph: GraphResult, machine: Machine, issue_s: float) -> GraphProfile
         issue_us=issue_s * 1e6,
         headroom=graph.compiled_ms * 1e-3 / (light_s + issue_s) if graph.compiled_ms else None,
         launches=graph.launches,
-        kernels=[
-            KernelProfile(
-                name=kernel.name,
-                launches=kernel.launches,
-                registers=kernel.registers,
-                stack_bytes=kernel.stack_bytes,
-                shared_bytes=kernel.shared_bytes,
-            )
-            for kernel in graph.kernels
-        ],
+        kernels=[KernelProfile(**kernel.model_dump()) for kernel in graph.kernels],
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from passagent.agent.context import EpisodeContext
 from passagent.agent.prompt import compose
-from passagent.agent.taskfiles import TASK, TaskFiles, ToolError
+from passagent.agent.taskfiles import TASK, ToolError, read_task_files
 from passagent.agent.workspace import Workspace
 from passagent.config import Config
 from passagent.errors import PassagentError, UsageError, nearest
@@ -365,7 +365,7 @@ def is_open(node: Node) -> bool:
 
 def read_file(task: Task, path: str) -> str:
     """Return a file of the task, or the listing of a directory. Raises ToolError."""
-    workspace, name = Workspace(TaskFiles(task.path), {}), f"{TASK}/{path}"
+    workspace, name = Workspace(read_task_files(task.path), {}), f"{TASK}/{path}"
     return "\n".join(workspace.listing(name)) if workspace.is_directory(name) else workspace.read(name)
 
 

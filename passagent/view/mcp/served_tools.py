@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from passagent.agent.prompt import plain_note, task_text
-from passagent.agent.taskfiles import TaskFiles, ToolError
+from passagent.agent.taskfiles import ToolError
 from passagent.agent.tool_specs import (
     CODE,
     CODE_SPEC,
@@ -366,7 +366,7 @@ async def _write(words: Sequence[str], out: Path) -> str:
 
 def _candidate(task: Task, files: dict[str, str], verb: str) -> dict[str, str]:
     """Return the files, as our own agent could have written them. Raises ToolError."""
-    workspace = Workspace(TaskFiles(task.path), {})
+    workspace = Workspace({}, {})
     for name, text in files.items():
         workspace.write(name, text)
     return candidate_files(workspace, verb)

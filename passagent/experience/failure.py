@@ -9,7 +9,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 
-from passagent.evaluator.result import Evaluation, GraphResult
+from passagent.evaluator.result import Evaluation, Mismatch
 
 AROUND = 2
 """Lines shown before and after the one that is meant."""
@@ -29,22 +29,22 @@ def first_error(evaluation: Evaluation, files: Mapping[str, str]) -> str:
     failed = [graph for graph in evaluation.graphs if graph.status != "ok"]
     graph = next((graph for graph in failed if graph.status == evaluation.status), None)
     if graph and graph.status == "mismatch" and graph.mismatches:
-        return _mismatch(graph, files)
+        best = max(graph.mismatches, key=lambda m: m.matched_nodes / max(m.pattern_nodes, 1))
+        return _one_line(mismatch_text(best, files))
     if graph and graph.status == "wrong_result" and graph.worst:
         return _one_line(f"{graph.name}: {graph.worst_element}{f'; {graph.error}' if graph.error else ''}")
     return _error((graph.error if graph else None) or evaluation.error or "no reason was recorded", files)
 
 
-def _mismatch(graph: GraphResult, files: Mapping[str, str]) -> str:
-    """Return how far the pass came that came furthest, and where its pattern is."""
-    best = max(graph.mismatches, key=lambda mismatch: mismatch.matched_nodes / max(mismatch.pattern_nodes, 1))
-    file = f"{best.pass_name}.py"
+def mismatch_text(mismatch: Mismatch, files: Mapping[str, str]) -> str:
+    """Return how far a pass came, and where its pattern is."""
+    file = f"{mismatch.pass_name}.py"
     lines = files.get(file, "").splitlines()
     line = next((number for number, text in enumerate(lines, 1) if text.startswith("def pattern")), None)
-    against = f", held against {best.graph_node}" if best.graph_node else ""
-    return _one_line(
-        f"{file}{f':{line}' if line else ''}: the pattern matched {best.matched_nodes} of "
-        f"{best.pattern_nodes} nodes, not {best.pattern_node}{against}: {best.reason}"
+    against = f", held against {mismatch.graph_node}" if mismatch.graph_node else ""
+    return (
+        f"{file}{f':{line}' if line else ''}: the pattern matched {mismatch.matched_nodes} of "
+        f"{mismatch.pattern_nodes} nodes, not {mismatch.pattern_node}{against}: {mismatch.reason}"
     )
 
 
