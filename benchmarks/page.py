@@ -28,7 +28,8 @@ from typing import Any
 from evaluator_repeatability import keep
 from search_overhead import ROOT, SEEDED, ask, summary
 
-from passagent.store import Store, confirmations, runs
+from passagent.search import finalists
+from passagent.store import Store, runs
 
 TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
 
@@ -109,7 +110,7 @@ def main() -> None:
     place = args.work / "runs"
     with Store.open(place, create=False) as store:
         run = next(run for run in runs.list_runs(store) if run.model != "past")
-        best = confirmations.winner(store, run.id)
+        best = finalists.winner(store, run.id)
         assert best is not None
         command = [str(Path(sys.executable).with_name("passagent")), "view", str(place), "--port", "0"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:

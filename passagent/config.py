@@ -224,8 +224,6 @@ class SearchConfig(_Section):
     """Episodes over the life of the run."""
     seed: int = Field(0, ge=-_LARGEST, le=_LARGEST)
     """Seed of the search's choices."""
-    deterministic: bool = False
-    """Let nothing that a prompt shows depend on how quick devices are. The search then waits for them."""
     policy: Annotated[str, AfterValidator(partial(_known_or_path, choices=POLICIES))] = "evolutionary"
     """The policy that selects parents: one of POLICIES, or your own class (`pkg.mod:MyPolicy`, see
     extend.py)."""
@@ -252,8 +250,6 @@ class SearchConfig(_Section):
     """mcts: a place visited N times has at most N^widening children."""
     stagnation: int = Field(2, ge=1)
     """Episodes of an island without a gain before an elite migrates to it."""
-    min_gain: float = Field(0.01, ge=0)
-    """Relative gain in AS that counts as progress."""
     reuse: bool = True
     """Answer an equal candidate on the same task and machine from the store instead of evaluating again."""
     finalists: int = Field(3, ge=0)
@@ -263,11 +259,11 @@ class SearchConfig(_Section):
     target_as: float | None = Field(None, gt=0)
     """Stop when a correct pass has this AS."""
     max_stagnation: int | None = Field(None, ge=1)
-    """Stop after so many episodes of the run without a gain (of `min_gain`)."""
+    """Stop after so many episodes of the run without a gain of 1%."""
     until: float | None = Field(None, gt=0)
     """Stop when an hour more is expected to gain less than this share of AS, such as 0.02."""
     until_sol: float | None = Field(None, ge=0)
-    """Stop when all islands are within this share of the speed of light; the first there rest meanwhile."""
+    """Stop when a correct pass is within this share of the speed of light."""
     max_time_s: float | None = Field(None, gt=0)
     """End after this time: 90, 90s, 30m, 2h. The setting is in s."""
     max_tokens: int | None = Field(None, ge=1)

@@ -25,7 +25,7 @@ def main() -> None:
     """The program."""
     task, runs_dir, iters, islands, name, token = sys.argv[1:]
     settings = tiny_search.settings(int(iters), int(islands), 7)
-    settings |= {"evaluator.pool": name, "search.deterministic": True, "experience.library": "off"}
+    settings |= {"evaluator.pool": name, "experience.library": "off"}
     # no migration: which elite comes depends on which island is faster
     settings |= {"search.stagnation": 1000}
     settings |= {"evaluator.token_file": token} if token else {}

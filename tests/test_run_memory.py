@@ -16,8 +16,9 @@ from passagent.config import load_config
 from passagent.errors import UsageError
 from passagent.experience import exemplars
 from passagent.experience.exemplars import Exemplar, Fingerprint, likeness, retrieve, shape_class
+from passagent.search import finalists
 from passagent.search.setup import Prepared, new_run, open_memory, open_session
-from passagent.store import Store, confirmations, episodes, hint_uses, nodes, runs
+from passagent.store import Store, episodes, hint_uses, nodes, runs
 from passagent.store.pass_library import PassLibrary, default_path
 from passagent.store.seeds import seed_origins
 from passagent.tasks import load_task
@@ -60,7 +61,7 @@ def searched(tmp_path: Path, task: Path, library: Path, teacher=None, **settings
             if episodes.conversation(store, row["id"])
         }
         seeds = [nodes.get_files(store, one) for one in tiny_search.nodes_of(store, run.id, 0)]
-        winner = confirmations.winner(store, run.id)
+        winner = finalists.winner(store, run.id)
         return run, prompts, seeds, nodes.get_files(store, winner) if winner else {}
 
 

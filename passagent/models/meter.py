@@ -116,7 +116,7 @@ class Metered:
         tokens: dict[str, Any] = asdict(usage) if usage else {}
         cost = self.meter.price.cost(usage) if usage and self.meter.price else None
         ending = ledger.Ending(tokens, cost, latency_s, error=redact(one_line(str(error))))
-        ledger.broken(self.meter.store, self.meter.episode, call_id, ending)
+        ledger.broken(self.meter.store, call_id, ending)
 
 
 def metered(model: Model, meter: Meter) -> Model:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from passagent.agent.context import ParentView
 from passagent.agent.taskfiles import TaskFiles
 from passagent.config import Config, SearchConfig
 from passagent.evaluator.fleet.opening import environment_key
@@ -32,8 +31,6 @@ from passagent.store.timeline import Follower
 from passagent.tasks import Task
 
 T = TypeVar("T")
-ChangeTexts = dict[tuple[int, int | None], tuple[str, str]]
-"""For a node and its evaluation: what was changed, and why it failed."""
 EXPERT = "expert"
 """The model that writes the seeds."""
 
@@ -110,19 +107,12 @@ class Session:
     """This machine's measured figures, for the prompts."""
     eager: tuple[EagerGraph, ...] = ()
     """Eager's measured figures on the task's subgraphs, for the prompts; () until they are known."""
-    waits_for_eager: bool = False
-    """A prompt waits for `eager` however long it takes; else episode_context.WAIT_S."""
     budget: Budget | None = None
     """Limits that this run shares with others; it then has none of its own."""
     describing: asyncio.Task[None] | None = None
-    """Finds that out."""
+    """The task that measures `eager`."""
     wants: list[Want] = field(default_factory=list)
     """Budgets that calls and evaluations under way may still take."""
-    views: dict[tuple[object, ...], ParentView] = field(default_factory=dict)
-    change_texts: ChangeTexts = field(default_factory=dict)
-    """Parents as prompts showed them; see search.context."""
-    bests: dict[int, tuple[int, float | None]] = field(default_factory=dict)
-    """For each island: the number of its last episode, and the best AS that it knew of when that began."""
     stop_reason: str | None = None
     is_interrupted: bool = False
     """A person asked to stop, no rule."""
@@ -277,6 +267,6 @@ class Session:
             best_as=now.best_as,
             cost=now.cost,
             stagnant=now.stagnant,
-            at_light=now.at_light,
+            headroom=now.headroom,
             gain_per_hour=expected_per_hour(runs.gains_of(self.store, self.run.id)) if expects else None,
         )

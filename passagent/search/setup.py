@@ -31,13 +31,14 @@ from passagent.models.ensemble import model_names
 from passagent.models.prices import check_budget, prices_of
 from passagent.models.probe import check_models
 from passagent.models.types import Model
+from passagent.search import finalists
 from passagent.search.candidates import canonical_key
 from passagent.search.controller import search
 from passagent.search.run_files import report, run_log
 from passagent.search.run_memory import open_memory
 from passagent.search.session import Evaluator, Session
 from passagent.search.startup import Parts, begin
-from passagent.store import Store, confirmations, nodes, runs, seeds, sessions
+from passagent.store import Store, nodes, runs, seeds, sessions
 from passagent.store.nodes import Proposal
 from passagent.store.runs import Run
 from passagent.store.sessions import driven, resume_command
@@ -180,7 +181,6 @@ def open_session(prepared: Prepared, on_event: OnEvent | None, evaluator: Evalua
         distiller=open_distiller(config) if memory and not memory.is_excluded else None,
         memory=memory,
         machine=None if diagnose_with else machine_of(config.evaluator),
-        waits_for_eager=config.search.deterministic,
     )
 
 
@@ -347,7 +347,7 @@ def export_best(store: Store, run: Run) -> Path | None:
 
     An older one is replaced when the new one is whole.
     """
-    best = confirmations.winner(store, run.id)
+    best = finalists.winner(store, run.id)
     if best is None:
         return None
     path = store.runs_dir / run.id / "best"

@@ -9,10 +9,10 @@ from typing import Any
 from passagent.agent.prompt import short_note
 from passagent.config import Config
 from passagent.evaluator.result import Evaluation
-from passagent.search.comparison import confirmed_evaluation, standing
-from passagent.search.finalists import rounds_of
+from passagent.search import finalists
+from passagent.search.finalists import confirmed_evaluation, rounds_of, standing
 from passagent.search.migration import why_none
-from passagent.store import Store, bests, confirmations, ledger, nodes, runs, sessions
+from passagent.store import Store, bests, ledger, nodes, runs, sessions
 from passagent.store.ledger import Spent
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS, Run
@@ -41,7 +41,7 @@ def run_facts(
 
     counts: of its nodes by island and status, None to leave them out; exported: see run_data.
     """
-    islands, best = runs.islands(store, run.id), confirmations.winner(store, run.id)
+    islands, best = runs.islands(store, run.id), finalists.winner(store, run.id)
     return {
         "run": run.id,
         "task": run.task,
@@ -69,7 +69,7 @@ def run_facts(
 
 def run_data(store: Store, run: Run, config: Config, exported: Path | None = None) -> dict[str, Any]:
     """Return the run as one JSON object; `exported`: where the best pass was written."""
-    since, counts = confirmations.found_since(store, run.id), nodes.counts(store, run.id)
+    since, counts = finalists.found_since(store, run.id), nodes.counts(store, run.id)
     moved = bests.list_migrations(store, run.id)
     return run_facts(store, run, counts, exported) | {
         "task_path": run.task_path,
@@ -133,7 +133,7 @@ def spending_table(models: list[Spent]) -> TableData:
 
 def finalists_data(store: Store, run: Run) -> list[dict[str, Any]]:
     """How the finalists came off side by side, the best first; `behind`: the winner's AS over theirs."""
-    measured = rounds_of(store, confirmations.last_series(store, run.id))
+    measured = rounds_of(store, finalists.last_series(store, run.id))
     return [asdict(finalist) | {"is_behind": finalist.is_behind} for finalist in standing(measured)]
 
 
@@ -170,7 +170,7 @@ def finalists_text(finalists: list[dict[str, Any]]) -> str:
 
 def found_since_text(store: Store, run_id: str) -> str:
     """A line on a node that may be better than the winner and was measured once; empty without one."""
-    node = confirmations.found_since(store, run_id)
+    node = finalists.found_since(store, run_id)
     if node is None:
         return ""
     return f"found since: node {node.id}, AS {number(node.as_score, 4)} in one measurement"
@@ -191,7 +191,7 @@ def best_data(store: Store, node: Node, exported: Path | None) -> dict[str, Any]
         "island": node.island,
         "from": maker_text(store, node),
         **{key: value for key, value in score_data(node, evaluation).items() if key != "measured_again"},
-        "confirmed": node.id in confirmations.scores(confirmations.last_series(store, node.run_id)),
+        "confirmed": node.id in finalists.scores(finalists.last_series(store, node.run_id)),
         "gmean_speedup": evaluation.gmean_speedup,
         "note": short_note(node.note),
         "path": str(exported) if exported else None,
@@ -214,7 +214,7 @@ def run_text(store: Store, run: Run, config: Config, exported: Path | None = Non
         f"({data['episodes']}{of} episodes, {data['nodes']} nodes, {run.evaluations} evaluations, "
         f"{thousands(run.tokens)} tokens, {clock(run.elapsed_s)})"
     ]
-    best = confirmations.winner(store, run.id)
+    best = finalists.winner(store, run.id)
     if best is None:
         parts.append("best pass: none; no candidate was correct on every graph")
     else:
@@ -288,7 +288,7 @@ def statuses_text(counts: dict[str, int]) -> str:
 
 def run_row(store: Store, run: Run) -> dict[str, Any]:
     """A run in a line: the best that its model made, and what it began with."""
-    best = confirmations.winner(store, run.id, by_model=True)
+    best = finalists.winner(store, run.id, by_model=True)
     seed = next(iter(bests.best_of_island(store, run.id, SEEDS, 1)), None)
     return {
         "run": run.id,
@@ -298,8 +298,8 @@ def run_row(store: Store, run: Run) -> dict[str, Any]:
         "state": shown_state(store, run),
         "episodes": sum(island.episodes for island in runs.islands(store, run.id)),
         "iters": run.limit,
-        "best_as": confirmations.score_of(store, best) if best else None,
-        "seed": None if seed is None else confirmations.score_of(store, seed),
+        "best_as": finalists.score_of(store, best) if best else None,
+        "seed": None if seed is None else finalists.score_of(store, seed),
         "seed_from": None if seed is None else author_of(store, run, seed),
         "created_at": run.created_at,
         "elapsed_s": round(run.elapsed_s, 3),

@@ -10,9 +10,10 @@ from typing import Any, Literal
 from passagent.data.export.writing import MANIFEST, provenance, read_manifest, texts
 from passagent.data.pipeline.inspection import RECORD
 from passagent.errors import UsageError
-from passagent.search.comparison import confirmed_evaluation
+from passagent.search import finalists
+from passagent.search.finalists import confirmed_evaluation
 from passagent.search.setup import stored_config
-from passagent.store import Store, confirmations, episodes, nodes, runs
+from passagent.store import Store, episodes, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import Run
@@ -87,7 +88,7 @@ def show(what: str, number: int | None, part: Part | None, runs_dir: str, as_jso
 def _best(store: Store, run: Run, episode: Episode | None) -> Node:
     """Return the best node of the episode, or of the run where it is None. Raises UsageError."""
     if episode is None:
-        node = confirmations.winner(store, run.id)
+        node = finalists.winner(store, run.id)
         if node is None:
             raise UsageError(f"run {run.id}: has no best node yet; give a node or an episode")
         return node

@@ -28,7 +28,7 @@ from passagent.models.probe import check_models
 from passagent.models.types import Model
 from passagent.options import CollectOptions, settings_of
 from passagent.search import stop
-from passagent.search.controller import search, seldom_collected
+from passagent.search.controller import search
 from passagent.search.run_files import run_log
 from passagent.search.session import Evaluator, Session, Stopping
 from passagent.search.setup import Prepared, check_money, check_roles, new_run, open_session
@@ -204,8 +204,7 @@ class Collection:
         work = [asyncio.create_task(self._go_through(waiting, evaluator)) for _ in range(self.parallel)]
         clock = asyncio.create_task(self._keep_time())
         try:
-            with seldom_collected():
-                await asyncio.gather(*work)
+            await asyncio.gather(*work)
             if self._error is not None:
                 raise self._error
         except PassagentError as error:
@@ -319,7 +318,7 @@ class Collection:
 
         prepared = Prepared(self.store, run, task, config, self.model, self.parts)
         session = open_session(prepared, on_event, evaluator)
-        session.budget, session.waits_for_eager = self, True
+        session.budget = self
         self._sessions[run.id] = session
         try:
             await search(session)

@@ -30,7 +30,6 @@ from passagent.store import Store, episodes, nodes, runs, sessions
 from passagent.store.episodes import Episode
 from passagent.store.nodes import CANCELLED
 from passagent.store.runs import CLIENTS
-from passagent.system.redaction import redacted
 from passagent.tasks import Task
 
 ENDLESS = 10**9
@@ -110,8 +109,7 @@ class ClientRun:
 
 def _say(store: Store, episode: Episode, messages: list[Message]) -> None:
     """Append messages; what a client's model took of tokens is not known."""
-    entries: list[tuple[Message, dict[str, int] | None]] = [(redacted(one), None) for one in messages]
-    episodes.add_messages(store, episode, entries)
+    episodes.add_messages(store, episode, messages)
 
 
 async def open_run(

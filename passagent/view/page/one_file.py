@@ -10,7 +10,8 @@ from typing import Any
 from markupsafe import Markup
 
 from passagent import __version__
-from passagent.store import Store, confirmations, nodes
+from passagent.search import finalists
+from passagent.store import Store, nodes
 from passagent.store.runs import Run
 from passagent.view.page import views
 from passagent.view.page.rendering import HERE, environment
@@ -42,7 +43,7 @@ def anchor(*parts: object) -> str:
 def one_file(store: Store, run: Run) -> str:
     """The run, its tree, the nodes that matter (see `chosen`) and the conversation that made the best."""
     node_ids = chosen(store, run)
-    best = confirmations.winner(store, run.id)
+    best = finalists.winner(store, run.id)
     pages: list[tuple[str, str, dict[str, Any]]] = [
         (anchor("run", run.id), "run.html", views.run(store, run.id) | views.figures(store, run.id)),
         (anchor("run", run.id, "tree"), "tree.html", views.tree(store, run.id)),
@@ -80,7 +81,7 @@ def one_file(store: Store, run: Run) -> str:
 
 def chosen(store: Store, run: Run) -> list[int]:
     """The best node's lineage, the finalists, and the newest of each kind of failure, at most MOST_NODES."""
-    best = confirmations.winner(store, run.id)
+    best = finalists.winner(store, run.id)
     node_ids = [node.id for node in reversed(lineage(store, best))] if best else []
     node_ids += [row["node_id"] for row in views.figures(store, run.id)["finalists"]]
     rows = store.rows(
