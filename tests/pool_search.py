@@ -17,7 +17,7 @@ import tiny_search
 from passagent.cli.commands import running
 from passagent.config import EvaluatorConfig
 from passagent.evaluator.service import pool
-from passagent.search.startup import Parts
+from passagent.search.setup import Parts
 from passagent.store import Store
 
 

@@ -20,8 +20,7 @@ from passagent.experience.diagnosis import LABELS
 from passagent.search import episode_context
 from passagent.search.candidates import score_to_beat
 from passagent.search.episode_context import attempt
-from passagent.search.setup import stored_config
-from passagent.search.startup import Parts
+from passagent.search.setup import Parts, stored_config
 from passagent.store import Store, bests, episodes, evaluations, nodes, runs
 
 

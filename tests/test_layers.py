@@ -20,7 +20,6 @@ CIRCLES = {
     "passagent.evaluator.target": {"passagent.plan.model"},
     "passagent.evaluator.judging.replies": {"passagent.evaluator.judging.loaded_worker"},
     "passagent.extend": {"passagent.config", "passagent.search.islands", "passagent.search.stop"},
-    "passagent.search.startup": {"passagent.search.setup"},
 }
 """Imports for types alone that still run back. None may be added."""
 

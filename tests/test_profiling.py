@@ -29,8 +29,7 @@ from passagent.experience.profiling.evidence import MOST_LINES, examine
 from passagent.experience.profiling.profile_record import GraphProfile, KernelProfile, Profile, free_profile
 from passagent.kernels.vector_report import read_report
 from passagent.options import RunOptions, settings_of
-from passagent.search.setup import started, work
-from passagent.search.startup import Parts
+from passagent.search.setup import Parts, started, work
 from passagent.store import Store, runs
 from passagent.tasks import load_task
 
@@ -252,9 +251,9 @@ def test_run_until_sol_ends_with_the_first_pass_at_the_speed_of_light(tmp_path):
     until = settings_of(RunOptions, {"until": "sol"}, {"search.reuse": False})
     config = load_config(None, settings(12, 1, 1) | until)
     task = load_task(str(write_task(tmp_path / "tiny")))
-    with started(tmp_path / "runs", task, config, True, stand_ins) as prepared:
-        asyncio.run(work(prepared, None, lambda session: None))
-        done = runs.standing(prepared.store, prepared.run.id)
+    with started(tmp_path / "runs", task, config, True, stand_ins) as session:
+        asyncio.run(work(session))
+        done = runs.standing(session.store, session.run.id)
     assert done.headroom <= 1.05 and done.episodes < 12
     assert runs_reason(tmp_path) == "a pass is within 10% of the speed of light"
 

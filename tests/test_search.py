@@ -30,7 +30,7 @@ from passagent.search.migration import choose_migrant, why_none
 from passagent.search.policies import policy_of
 from passagent.search.run_files import redact, run_log
 from passagent.search.session import Session
-from passagent.search.setup import Prepared, new_run, open_session
+from passagent.search.setup import new_run, open_session
 from passagent.store import Store, bests, episodes, evaluations, nodes, runs
 from passagent.tasks import load_task
 from passagent.view.run_summary import run_data, run_text
@@ -53,8 +53,9 @@ def open_tiny(store, task, *, model=None, evaluator=None, run=None, on_event=Non
     }
     config = load_config(None, values)
     run = run or new_run(store, task, config)
-    prepared = Prepared(store, run, task, config, model or tiny_search.PacedModel(), tiny_search.parts())
-    return open_session(prepared, on_event, evaluator or tiny_search.FastEvaluator())
+    stand_ins = tiny_search.parts()
+    stand_ins = replace(stand_ins, model=model or stand_ins.model, evaluator=evaluator or stand_ins.evaluator)
+    return open_session(store, run, task, config, stand_ins, on_event)
 
 
 def finish(session: Session) -> Outcome:

@@ -233,6 +233,7 @@ def _begin(session: Session) -> None:
             device=config.evaluator.device,
         )
     session.run = runs.get_run(store, run_id)
+    _ = session.machine  # measured before anything is timed
     session.started = time.monotonic()
     for note in notes:
         session.events.note(note)

@@ -14,11 +14,11 @@ from typing import Any, Protocol, TypeVar
 
 from passagent.agent.taskfiles import TaskFiles
 from passagent.config import Config, SearchConfig
-from passagent.evaluator.fleet.opening import environment_key
+from passagent.evaluator.fleet.opening import environment_key, machine_of
 from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.result import Candidate, Evaluation
-from passagent.experience.diagnosis import Diagnosis
+from passagent.experience.diagnosis import Diagnosis, diagnose
 from passagent.experience.hints import Hint
 from passagent.models.prices import Price
 from passagent.models.types import Model
@@ -90,7 +90,6 @@ class Session:
     config: Config
     model: Model
     evaluator: Evaluator
-    diagnose: Callable[[Evaluation], Diagnosis]
     hints: list[Hint]
     device_name: str
     events: Follower
@@ -103,8 +102,10 @@ class Session:
     """The model that is asked what an episode's progress taught."""
     memory: Memory | None = None
     """The library of all runs; None: it is off."""
-    machine: Machine | None = None
-    """This machine's measured figures, for the prompts."""
+    stand_in_diagnosis: Callable[[Evaluation], Diagnosis] | None = None
+    """Diagnoses in place of `diagnose`, which then needs no machine's figures."""
+    is_resumed: bool = False
+    """The run had been begun before."""
     eager: tuple[EagerGraph, ...] = ()
     """Eager's measured figures on the task's subgraphs, for the prompts; () until they are known."""
     budget: Budget | None = None
@@ -128,6 +129,17 @@ class Session:
 
     def __post_init__(self) -> None:
         self.rules = rules_of(self.config.search)
+
+    @functools.cached_property
+    def machine(self) -> Machine | None:
+        """The machine's measured figures, for the prompts; None with a stand-in for the diagnosis."""
+        return None if self.stand_in_diagnosis else machine_of(self.config.evaluator)
+
+    def diagnose(self, evaluation: Evaluation) -> Diagnosis:
+        """Say what limits a candidate, or why it failed."""
+        if self.stand_in_diagnosis is not None:
+            return self.stand_in_diagnosis(evaluation)
+        return diagnose(evaluation, machine=self.machine)
 
     @functools.cached_property
     def task_files(self) -> TaskFiles:

@@ -221,9 +221,13 @@ class Follower:
     """Passes on what happens in a run from now on, each time that it is asked to look."""
 
     def __init__(self, store: Store, run_id: str, on_event: OnEvent | None) -> None:
-        """`on_event` gets the events; None: nobody does, and nothing is looked up."""
-        self._store, self._run_id, self._on_event = store, run_id, on_event
-        self._seen = None if on_event is None else newest(store, run_id, 0)[1]
+        self._store, self._run_id = store, run_id
+        self.follow(on_event)
+
+    def follow(self, on_event: OnEvent | None) -> None:
+        """Pass on to `on_event` what happens from now on; None: to nobody, and nothing is looked up."""
+        self._on_event = on_event
+        self._seen = None if on_event is None else newest(self._store, self._run_id, 0)[1]
 
     def look(self) -> None:
         """Pass on what is new. In an open transaction nothing is: it may be rolled back."""

@@ -29,8 +29,7 @@ from passagent.options import BenchOptions
 from passagent.search import finalists
 from passagent.search.candidates import RETRY_AFTER_S
 from passagent.search.controller import search
-from passagent.search.setup import Prepared, new_run, open_session
-from passagent.search.startup import Parts
+from passagent.search.setup import Parts, new_run, open_session
 from passagent.store import Store, nodes, runs
 from passagent.store.database import now
 from passagent.store.runs import SEEDS, Run
@@ -288,11 +287,8 @@ async def best_of_search(
     if run.state != "finished":
         model = open_model(config.model)
         try:
-            await search(
-                open_session(
-                    Prepared(store, run, task, config, model, Parts()), watch.search(store, run), pool
-                )
-            )
+            parts = Parts(model, pool)
+            await search(open_session(store, run, task, config, parts, watch.search(store, run)))
         finally:
             await model.close()
     node = finalists.winner(store, run.id, by_model=True)

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,7 @@ from passagent.search import stop
 from passagent.search.controller import search
 from passagent.search.run_files import run_log
 from passagent.search.session import Evaluator, Session, Stopping
-from passagent.search.setup import Prepared, check_money, check_roles, new_run, open_session
-from passagent.search.startup import Parts
+from passagent.search.setup import Parts, check_money, check_roles, new_run, open_session
 from passagent.search.stop import Progress, Want
 from passagent.store import Store
 from passagent.system.resumable import locked
@@ -316,8 +315,8 @@ class Collection:
         def on_event(event: Event) -> None:
             self.watch.event(trial, event)
 
-        prepared = Prepared(self.store, run, task, config, self.model, self.parts)
-        session = open_session(prepared, on_event, evaluator)
+        parts = replace(self.parts, model=self.model, evaluator=evaluator)
+        session = open_session(self.store, run, task, config, parts, on_event)
         session.budget = self
         self._sessions[run.id] = session
         try:

@@ -24,8 +24,7 @@ from passagent.search.controller import driving, watch_run
 from passagent.search.expansion import conclude
 from passagent.search.remeasure import environment_of
 from passagent.search.session import Evaluator, Session
-from passagent.search.setup import Prepared, new_run, open_session, same_run
-from passagent.search.startup import Parts
+from passagent.search.setup import Parts, new_run, open_session, same_run
 from passagent.store import Store, episodes, nodes, runs, sessions
 from passagent.store.episodes import Episode
 from passagent.store.nodes import CANCELLED
@@ -126,8 +125,10 @@ async def open_run(
         if isinstance(event, Noted):
             tell(event.message)
 
+    parts = Parts(ClientModel(), evaluator)
+
     def session_on(run: runs.Run) -> Session:
-        return open_session(Prepared(store, run, task, config, ClientModel(), Parts()), on_event, evaluator)
+        return open_session(store, run, task, config, parts, on_event)
 
     with store.transaction():
         chosen_run = same_run(store, task, config)
