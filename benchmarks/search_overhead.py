@@ -69,8 +69,7 @@ def open_run(args: argparse.Namespace, times: dict[str, float], on_event: Any) -
 
     from passagent.config import load_config
     from passagent.evaluator.result import Evaluation
-    from passagent.search.setup import Prepared, new_run, open_session, stored_config, stored_task
-    from passagent.search.startup import Parts
+    from passagent.search.setup import Parts, new_run, open_session, stored_config, stored_task
     from passagent.store import Store, runs
     from passagent.tasks import load_task
 
@@ -94,7 +93,7 @@ def open_run(args: argparse.Namespace, times: dict[str, float], on_event: Any) -
         run = new_run(store, task, config)
     times["run, config and task"] = time.perf_counter() - began
     began = time.perf_counter()
-    session = open_session(Prepared(store, run, task, config, model, Parts()), on_event, evaluator)
+    session = open_session(store, run, task, config, Parts(model, evaluator), on_event)
     times["session (measures the machine)"] = time.perf_counter() - began
     return session
 

@@ -23,7 +23,8 @@ from test_pass_library import GELU
 
 from passagent.data.bench.results import FILE, Row
 from passagent.evaluator.result import Candidate
-from passagent.store import Store, blobs, confirmations, nodes, runs, sessions
+from passagent.search import finalists
+from passagent.store import Store, blobs, nodes, runs, sessions
 from passagent.store.pass_library import PassLibrary
 
 MANY = 100_000
@@ -152,7 +153,7 @@ def newest(runs_dir):
     """Its newest run, and the best node of it."""
     with Store.open(runs_dir, create=False) as store:
         run = runs.find_run(store, "last")
-        return run, confirmations.winner(store, run.id)
+        return run, finalists.winner(store, run.id)
 
 
 def look_at_all(chromium, runs_dir, name):

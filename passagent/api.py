@@ -34,7 +34,6 @@ from passagent.options import (
     config_of,
     settings_of,
 )
-from passagent.search.startup import Parts, begin
 from passagent.search.thread import Search, Stoppable, finished, finished_async
 from passagent.system.option_groups import checked
 from passagent.system.threads import LoopThread
@@ -45,7 +44,7 @@ from passagent.view.warm_evaluator import Evaluator, as_task
 if TYPE_CHECKING:
     from passagent.data.export.writing import Summary
     from passagent.events import OnEvent
-    from passagent.search.setup import Prepared
+    from passagent.search.session import Session
 
 __all__ = [
     "Bench", "Collection", "Evaluator", "InfrastructureError", "Node", "Nodes", "PassagentError", "Plan",
@@ -96,45 +95,45 @@ def fork(node: Node, *, on_event: OnEvent | None = None, **options: Unpack[ForkO
 
 
 @contextmanager
-def _started(task: Task | str | Path, options: RunOptions) -> Iterator[Prepared]:
+def _started(task: Task | str | Path, options: RunOptions) -> Iterator[Session]:
+    from passagent.search import setup
+
     values = checked(RunOptions, options)
     loaded, config = as_task(task), config_of(RunOptions, values)
-    with begin(config, loaded, Parts()) as parts:
-        from passagent.search import setup
-
-        with setup.started(values["runs_dir"], loaded, config, values["new"], parts) as prepared:
-            yield prepared
+    with setup.started(values["runs_dir"], loaded, config, values["new"]) as session:
+        yield session
 
 
 @contextmanager
-def _resumed(run: Run | str, options: ResumeOptions) -> Iterator[Prepared]:
+def _resumed(run: Run | str, options: ResumeOptions) -> Iterator[Session]:
     from passagent.search import setup
 
     values = checked(ResumeOptions, options)
     place, name = (run.runs_dir, run.id) if isinstance(run, Run) else (Path(values["runs_dir"]), run)
-    with setup.resumed(place, name, settings_of(ResumeOptions, values), Parts()) as prepared:
-        yield prepared
+    with setup.resumed(place, name, settings_of(ResumeOptions, values)) as session:
+        yield session
 
 
 @contextmanager
-def _forked(node: Node, options: ForkOptions) -> Iterator[Prepared]:
+def _forked(node: Node, options: ForkOptions) -> Iterator[Session]:
     from passagent.search import setup
     from passagent.store import Store, nodes
 
     settings = settings_of(ForkOptions, checked(ForkOptions, options))
     with Store.open(node.runs_dir, create=False) as store:
         run_id = nodes.get_node(store, node.id).run_id
-    with setup.forked(node.runs_dir, run_id, node.id, settings, Parts()) as prepared:
-        yield prepared
+    with setup.forked(node.runs_dir, run_id, node.id, settings) as session:
+        yield session
 
 
-def _search(opening: AbstractContextManager[Prepared], on_event: OnEvent | None) -> Search[Run]:
+def _search(opening: AbstractContextManager[Session], on_event: OnEvent | None) -> Search[Run]:
     async def search(sessions: list[Stoppable]) -> Run:
         from passagent.search import setup
 
-        with opening as prepared:
-            await setup.work(prepared, on_event, sessions.append)
-            return Run(prepared.run.id, prepared.store.runs_dir)
+        with opening as session:
+            sessions.append(session)
+            await setup.work(session, on_event)
+            return Run(session.run.id, session.store.runs_dir)
 
     return search
 

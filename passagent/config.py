@@ -186,8 +186,6 @@ class SearchConfig(_Section):
     """Episodes over the life of the run."""
     seed: int = Field(0, ge=-_LARGEST, le=_LARGEST)
     """Seed of the search's choices."""
-    deterministic: bool = False
-    """Let nothing that a prompt shows depend on how quick devices are. The search then waits for them."""
     policy: Annotated[str, AfterValidator(partial(_known_or_path, choices=POLICIES))] = "evolutionary"
     """The policy that selects parents: one of POLICIES, or your own class (`pkg.mod:MyPolicy`, see
     extend.py)."""
@@ -220,7 +218,7 @@ class SearchConfig(_Section):
     until: float | None = Field(None, gt=0)
     """Stop when an hour more is expected to gain less than this share of AS, such as 0.02."""
     until_sol: float | None = Field(None, ge=0)
-    """Stop when all islands are within this share of the speed of light; the first there rest meanwhile."""
+    """Stop when a correct pass is within this share of the speed of light."""
     max_time_s: float | None = Field(None, gt=0)
     """End after this time: 90, 90s, 30m, 2h. The setting is in s."""
     max_tokens: int | None = Field(None, ge=1)

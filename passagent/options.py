@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from passagent.config import Config
 
 SOL_MARGIN = 0.1
-"""`until="sol"`: so near to the speed of light an island rests; `search.until_sol` for another share."""
+"""`until="sol"`: so near to the speed of light a run ends; `search.until_sol` for another share."""
 
 
 def seconds(value: Any) -> Any:
@@ -149,7 +149,7 @@ class StopOptions(TypedDict, total=False):
         float | Literal["sol"] | None,
         Option(
             "Stop when an hour more is expected to gain less than this share of AS, such as 0.02; or sol: "
-            "when all islands are at the speed of light.",
+            "when a pass is at the speed of light.",
             key="search.until",
             metavar="SHARE|sol",
             parse=_share_or_light,
@@ -223,10 +223,6 @@ class RunOptions(
     islands: Annotated[int | None, Option(key="search.islands")]
     seed: Annotated[int | None, Option(key="search.seed", is_rare=True)]
     seed_dir: Annotated[str | None, Option(key="search.seed_dir", metavar="DIR", is_rare=True)]
-    deterministic: Annotated[
-        bool | None,
-        Option(key="search.deterministic", flags=("--deterministic/--no-deterministic",), is_rare=True),
-    ]
     new: Annotated[bool, Option("Do not go on with an unfinished equal run.")]
 
 

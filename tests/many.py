@@ -24,8 +24,8 @@ from typing import Any
 import pytest
 import tiny_search
 
-from passagent.search import episode_context, finalists
-from passagent.store import Store, episodes, evaluations, nodes, runs, sessions
+from passagent.search import remeasure
+from passagent.store import Store, episodes, nodes, runs, sessions
 
 FORKS = multiprocessing.get_context("forkserver")
 PRELOAD = ["many", "paid_run", "openai", "anthropic"]
@@ -147,8 +147,8 @@ class Runs:
         with Store.open(self.dir) as store:
             found = nodes.of_run(store, self.run(store).id)
             starts = {
-                row["id"]: (row["number"], row["migrated"])
-                for row in store.rows("SELECT id, number, migrated FROM episodes")
+                row["id"]: (row["number"], row["migration"] or "")
+                for row in store.rows("SELECT id, number, migration FROM episodes")
             }
             names = {node.id: (node.number, node.call_id) for node in found}
             return sorted(
@@ -177,10 +177,9 @@ class Runs:
             ]
             assert len(nodes.of_run(store, run.id)) == 2 * self.iters
             keys = [row["candidate_key"] for row in store.rows("SELECT candidate_key FROM evaluations")]
-            again, pooled = confirmed(store), count_pooled(store)
-            assert len(keys) == len(set(keys)) + len(again) + pooled and len(
-                set(keys)
-            ) <= run.evaluations <= len(keys)
+            again = confirmed(store)
+            assert len(keys) == len(set(keys)) + len(again)
+            assert len(set(keys)) <= run.evaluations <= len(keys)
             states = {
                 row["state"]: row["n"]
                 for row in store.rows("SELECT state, count(*) AS n FROM calls GROUP BY 1")
@@ -215,15 +214,9 @@ def steps_of(store: Store) -> int:
 
 def confirmed(store: Store) -> list[int]:
     """The finalists' second measurements, by node."""
-    rows = store.rows("SELECT node_id, evaluation_id FROM confirmations WHERE evaluation_id IS NOT NULL")
+    rows = store.rows("SELECT node_id, evaluation_id FROM confirmations")
     assert len(rows) == len({row["evaluation_id"] for row in rows})
     return [row["node_id"] for row in rows]
-
-
-def count_pooled(store: Store) -> int:
-    """How many evaluations are a finalist's rounds in one."""
-    ids = [row["id"] for row in store.rows("SELECT id FROM evaluations")]
-    return sum("rounds" in evaluations.get_evaluation(store, found)["protocol"] for found in ids)
 
 
 def stall_in_a_transaction() -> None:
@@ -243,7 +236,7 @@ def stall_in_a_transaction() -> None:
 
 def wait_with_the_finalists() -> None:
     """Measure one finalist again, and the next ones when `between_finalists` is gone."""
-    whole, measured = finalists.evaluate, []
+    whole, measured = remeasure.evaluate, []
 
     async def evaluate(session: Any, candidate: Any, bar: float | None = None) -> Any:
         while measured and between_finalists(session.task.path).exists():
@@ -251,7 +244,7 @@ def wait_with_the_finalists() -> None:
         measured.append(candidate)
         return await whole(session, candidate)
 
-    finalists.evaluate = evaluate
+    remeasure.evaluate = evaluate
 
 
 def between_finalists(task: Path) -> Path:
@@ -262,7 +255,6 @@ def between_finalists(task: Path) -> Path:
 def measure_for_real() -> None:
     """Candidates are judged by the real evaluator, which waits until the device is free."""
     whole = tiny_search.parts
-    episode_context.WAIT_S = 0.0  # a prompt does not wait for eager's figures, so that a candidate waits
     tiny_search.parts = lambda *how: replace(whole(*how), evaluator=None)
 
 

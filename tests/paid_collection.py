@@ -99,7 +99,7 @@ def check_ledger(runs_dir: Path, server: WireServer) -> int:
     with Store.open(runs_dir) as store:
         rows = store.rows("SELECT state, input_tokens, output_tokens FROM calls")
         sums = store.row("SELECT sum(input_tokens) AS a, sum(output_tokens) AS b, count(*) AS n FROM runs")
-        steps = store.row("SELECT count(*) AS n FROM steps WHERE output_tokens IS NOT NULL")
+        steps = store.row("SELECT sum(steps) AS n FROM episodes")
     assert sums and steps
     states = collections.Counter(row["state"] for row in rows)
     assert set(states) <= {"done", "lost"}

@@ -63,7 +63,7 @@ class AnyEvaluator(tiny_search.FastEvaluator):
 
 def parts() -> Any:
     """The stand-ins for evaluator and diagnosis; the model is the configured one."""
-    from passagent.search.startup import Parts
+    from passagent.search.setup import Parts
 
     return Parts(None, AnyEvaluator(), tiny_search.diagnose)
 

@@ -17,7 +17,7 @@ import tiny_search
 from passagent.cli.commands import running
 from passagent.config import EvaluatorConfig
 from passagent.evaluator.service import pool
-from passagent.search.startup import Parts
+from passagent.search.setup import Parts
 from passagent.store import Store
 
 
@@ -25,7 +25,7 @@ def main() -> None:
     """The program."""
     task, runs_dir, iters, islands, name = sys.argv[1:]
     settings = tiny_search.settings(int(iters), int(islands), 7)
-    settings |= {"evaluator.pool": name, "search.deterministic": True, "experience.library": "off"}
+    settings |= {"evaluator.pool": name, "experience.library": "off"}
     # no migration: which elite comes depends on which island is faster
     settings |= {"search.stagnation": 1000}
     pool.PAUSES_S = (0.5, 2.0)

@@ -21,7 +21,7 @@ import tiny_search
 from passagent.config import EvaluatorConfig
 from passagent.evaluator.judging import unrecorded
 from passagent.evaluator.result import Violation
-from passagent.search import startup
+from passagent.search.setup import Parts
 from passagent.store import Store, nodes, runs
 from passagent.store.trajectories import Trajectory, find_episode, trajectory
 from passagent.tasks import load_task
@@ -83,7 +83,7 @@ def program() -> None:
     from passagent.cli.commands import running
 
     verb, *words = sys.argv[1:]
-    parts = startup.Parts(Model(), Evaluator(), tiny_search.diagnose)
+    parts = Parts(Model(), Evaluator(), tiny_search.diagnose)
     if "DIE" in os.environ:
         die_after_one_step()
     if verb == "run":

@@ -26,7 +26,7 @@ from passagent.errors import InfrastructureError
 from passagent.evaluator.result import MANIFEST
 from passagent.models.scripted import Scripted, ScriptedModel, calling
 from passagent.models.types import REFUSAL, Message, Reply, Usage, assistant
-from passagent.search.startup import Parts
+from passagent.search.setup import Parts
 from passagent.store import Store, nodes, runs
 from passagent.store.trajectories import find_episode, trajectory
 

@@ -15,7 +15,7 @@ from passagent.evaluator.result import MANIFEST
 from passagent.models.scripted import ScriptedModel, calling
 from passagent.models.types import Message
 from passagent.sandbox.environment import worker_threads
-from passagent.search.startup import Parts
+from passagent.search.setup import Parts
 from passagent.store import Store, runs
 from passagent.store.trajectories import find_episode, trajectory
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,9 +20,8 @@ from passagent.experience.diagnosis import LABELS
 from passagent.search import episode_context
 from passagent.search.candidates import score_to_beat
 from passagent.search.episode_context import attempt
-from passagent.search.setup import stored_config
-from passagent.search.startup import Parts
-from passagent.store import Store, bests, confirmations, episodes, evaluations, nodes, runs
+from passagent.search.setup import Parts, stored_config
+from passagent.store import Store, bests, episodes, evaluations, nodes, runs
 
 
 def passages(label: str, device: str, device_name: str = "NVIDIA H200", limit: int = 3) -> list[str]:
@@ -33,7 +31,7 @@ def passages(label: str, device: str, device_name: str = "NVIDIA H200", limit: i
         device_name=device_name,
         task=SimpleNamespace(operators=["add", "layer_norm"]),
     )
-    parent: Any = SimpleNamespace(diagnosis=json.dumps({"label": label, "text": ""}))
+    parent: Any = SimpleNamespace(diagnosed={"label": label, "text": ""})
     return [p.path for p in episode_context.passages(known, None if label == "start" else parent)]
 
 
@@ -114,18 +112,6 @@ def test_the_score_to_beat_is_the_lower_end_of_a_best_one_with_unstable_timing(t
             assert score_to_beat(store, later) == pytest.approx(score)
 
 
-def test_the_score_to_beat_of_compared_contenders_is_the_mean_of_their_rounds(tmp_path: Path) -> None:
-    with searched(tmp_path) as (store, run):
-        every = [node for node in nodes.of_run(store, run.id) if node.island == 0]
-        best = max(bests.elites(store, run.id, 0, 1), key=lambda node: node.as_score)
-        other = next(node for node in every if node.status == "ok" and node.as_score < best.as_score)
-        confirmations.plan(store, run.id, 1, [[best], [best]], held_all=False)
-        for row, node in zip(confirmations.series_rows(store, run.id, 1), (best, other), strict=True):
-            confirmations.measured(store, row, node.evaluation_id, "ok", node.as_score)
-        later = replace(max(every, key=lambda node: node.id), id=10_000)
-        assert score_to_beat(store, later) == pytest.approx((best.as_score * other.as_score) ** 0.5)
-
-
 def test_an_attempt_tells_what_was_changed_and_why_it_failed(tmp_path: Path) -> None:
     with searched(tmp_path) as (store, run):
         wrong = [node for node in nodes.of_run(store, run.id) if node.status == "wrong_result"]
@@ -136,12 +122,11 @@ def test_an_attempt_tells_what_was_changed_and_why_it_failed(tmp_path: Path) -> 
         tiny_search.give_evaluation(store, child, evaluation | {"status": "compile_error"})
         store.execute("UPDATE nodes SET status = 'compile_error' WHERE id = :id", {"id": child.id})
         child = nodes.get_node(store, child.id)
-        texts: Any = {}
-        line = attempt_line(attempt(store, child, texts))
+        line = attempt_line(attempt(store, child))
         assert line == (
             f"node {child.id} (from node {child.parent_id}: Fused.py +2 -2): compile_error, "
             f"AS {child.as_score:.4f}: {child.note}; "
             "failed: Fused.py:3: scale.cpp:1:5: error: 'b' was not declared"
         )
         right = next(node for node in nodes.of_run(store, run.id) if node.status == "ok")
-        assert "failed" not in attempt_line(attempt(store, right, texts))
+        assert "failed" not in attempt_line(attempt(store, right))

@@ -23,7 +23,7 @@ from passagent.experience.hints import Hint, is_held_out
 from passagent.models.scripted import ScriptedModel, calling
 from passagent.models.types import END, TOOLS, Reply, Usage, assistant
 from passagent.search import run_models
-from passagent.search.setup import Prepared, check_money, new_run, open_session
+from passagent.search.setup import check_money, new_run, open_session
 from passagent.store import episodes, hint_uses, ledger, nodes, runs
 
 ADVICE = "Keep the row in registers\n  and write it once; it pays where launches limit."
@@ -160,8 +160,8 @@ def taught_session(store, task, teacher, run=None, **settings):  # noqa: F811
     more = {f"experience.{name}": value for name, value in library.items()}
     config = load_config(None, {f"search.{name}": value for name, value in chosen.items()} | more)
     run, parts = run or new_run(store, task, config), tiny_search.parts()
-    prepared = Prepared(store, run, task, config, tiny_search.PacedModel(), parts)
-    session = open_session(prepared, lambda event: None, tiny_search.FastEvaluator())
+    stand_ins = replace(parts, model=tiny_search.PacedModel(), evaluator=tiny_search.FastEvaluator())
+    session = open_session(store, run, task, config, stand_ins, lambda event: None)
     assert session.distiller is None, "unset: nobody"
     session.distiller = teacher
     return session

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from passagent.options import parse_models
 from passagent.search.controller import search
 from passagent.search.run_models import outcomes
 from passagent.search.session import Session
-from passagent.search.setup import Prepared, new_run, open_session
+from passagent.search.setup import new_run, open_session
 from passagent.store import Store, ledger, runs
 from passagent.tasks import load_task
 
@@ -92,8 +93,8 @@ def open_two(
     config = load_config(None, tiny_search.settings(iters, 1, 1) | {"search.policy": "best_of_n"} | words)
     ensemble = Ensemble(dict(models), HALVES, config.model.label)
     run = run or new_run(store, task, config)
-    prepared = Prepared(store, run, task, config, ensemble, tiny_search.parts())
-    return open_session(prepared, lambda event: None, tiny_search.FastEvaluator())
+    stand_ins = replace(tiny_search.parts(), model=ensemble)
+    return open_session(store, run, task, config, stand_ins, lambda event: None)
 
 
 def chosen(store: Store, run_id: str) -> list[str]:

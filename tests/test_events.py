@@ -17,8 +17,7 @@ from passagent.cli.commands import running
 from passagent.config import load_config
 from passagent.errors import PassagentError, UsageError
 from passagent.events import KINDS, UNSTORED, Noted
-from passagent.search.setup import new_run
-from passagent.search.startup import Parts
+from passagent.search.setup import Parts, new_run
 from passagent.store import Store, sessions, timeline
 from passagent.store.timeline import Follower
 from passagent.tasks import load_task
@@ -70,13 +69,12 @@ def test_file_of_events_holds_what_status_follow_prints(tmp_path, monkeypatch, c
 def test_what_is_not_stored_is_a_note(tmp_path, monkeypatch):
     from passagent.search import setup
 
-    def waits(*given):
-        session = real(*given)
+    async def waits(session):
         session.events.note("waiting: cpu is in use")
-        return session
+        return await real(session)
 
-    real = setup.open_session
-    monkeypatch.setattr(setup, "open_session", waits)
+    real = setup.search
+    monkeypatch.setattr(setup, "search", waits)
     task = tiny_search.write_task(tmp_path / "task")
     file = tmp_path / "events.jsonl"
     settings = tiny_search.settings(1, 1, 1)

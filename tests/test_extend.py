@@ -20,7 +20,7 @@ from passagent.evaluator.target import target_of
 from passagent.experience import knowledge
 from passagent.models import open_model
 from passagent.models.scripted import ScriptedModel, calling
-from passagent.search.startup import Parts
+from passagent.search.setup import Parts
 from passagent.store import Store, episodes, nodes, runs
 from passagent.tasks import load_task
 

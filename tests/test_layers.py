@@ -19,7 +19,6 @@ LAYERS = [
 CIRCLES = {
     "passagent.evaluator.target": {"passagent.plan.model"},
     "passagent.extend": {"passagent.config", "passagent.search.islands", "passagent.search.stop"},
-    "passagent.search.startup": {"passagent.search.setup"},
 }
 """Imports for types alone that still run back. None may be added."""
 

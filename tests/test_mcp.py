@@ -31,7 +31,7 @@ from passagent.data.export.selection import read_episodes
 from passagent.errors import UsageError
 from passagent.search import setup
 from passagent.search.run_memory import open_memory
-from passagent.search.startup import Parts
+from passagent.search.setup import Parts
 from passagent.store import Store, episodes, nodes, runs, sessions
 from passagent.store.pass_library import PassLibrary
 from passagent.store.trajectories import trajectory

@@ -137,8 +137,8 @@ def start_run(tmp_path: Path, address: str, **settings: Any) -> None:
     chosen = paid_run.settings(1, 1, "openai/m", f"model.base_url={address}")
     config = load_config(None, chosen | {"search.expert_seeds": 1, "model.max_retries": 0} | settings)
     task = load_task(tiny_search.write_task(tmp_path / "task"))
-    with setup.started(tmp_path / "runs", task, config, True, paid_run.parts()) as prepared:
-        asyncio.run(setup.work(prepared, None, lambda session: None))
+    with setup.started(tmp_path / "runs", task, config, True, paid_run.parts()) as session:
+        asyncio.run(setup.work(session))
 
 
 def test_wrong_key_ends_a_run_before_its_first_seed(tmp_path: Path) -> None:

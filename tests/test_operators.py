@@ -23,7 +23,8 @@ from passagent.cli.commands import running
 from passagent.cli.run_verbs import size_of
 from passagent.evaluator.hardware import health
 from passagent.events import KINDS
-from passagent.store import Store, confirmations, episodes, evaluations, nodes, runs, sessions
+from passagent.search import finalists
+from passagent.store import Store, episodes, evaluations, nodes, runs, sessions
 from passagent.view.event_lines import event_text
 from passagent.view.tree import tree_text
 
@@ -76,7 +77,7 @@ def test_why_tells_the_whole_chain(call, place):
         for node in found.values():
             depths[node.id] = depths[node.parent_id] + 1
         deepest = max(found, key=lambda id_: depths[id_])
-        migrated = store.rows("SELECT * FROM elite_migrations")
+        migrated = store.rows("SELECT id, migration FROM episodes WHERE migration IS NOT NULL")
         shown = store.rows("SELECT episode_id, hint_id FROM hint_uses ORDER BY episode_id, place")
     assert depths[deepest] > 3 and migrated, "the run is too plain to test with"
 
@@ -108,8 +109,8 @@ def test_why_tells_the_whole_chain(call, place):
     assert f"{math.exp(gain['gain']) - 1:+.1%} against node {gain['parent']}" in text
     assert len(text.splitlines()) < 12 + 8 * len(chain)  # at a glance
 
-    migrant = next(node for node in found.values() if node.episode_id == migrated[0]["episode_id"])
-    assert f"migration: {migrated[0]['reason']}" in call("show", migrant.id, "--why")[1]
+    migrant = next(node for node in found.values() if node.episode_id == migrated[0]["id"])
+    assert f"migration: {migrated[0]['migration']}" in call("show", migrant.id, "--why")[1]
     code, _, err = call("show", 10**6, "--why")
     assert code == 2 and "1000000: no such node" in one_line(err)
 
@@ -189,8 +190,8 @@ def test_diff_says_whether_intervals_separate(call, copy):
     """Intervals written into a copy of the database: these two separate, and these two do not."""
     with Store.open(copy) as store:
         run = runs.find_run(store, "last").id
-        finalists = {row.node_id for row in confirmations.last_series(store, run)}  # their rounds are pooled
-        right = [n for n in nodes.of_run(store, run) if n.status == "ok" and n.id not in finalists]
+        pooled = {row.node_id for row in finalists.last_series(store, run)}
+        right = [n for n in nodes.of_run(store, run) if n.status == "ok" and n.id not in pooled]
         one, other = right[0], next(n for n in right if n.candidate_key != right[0].candidate_key)
 
     def separate(first: list[float], second: list[float], status: str = "ok") -> dict[str, object]:
@@ -343,7 +344,8 @@ def test_tail_follows_another_process(call, start, tmp_path):
     with Store.open(runs_dir) as store:
         found = nodes.of_run(store, runs.find_run(store, "last").id)
         replies = store.rows("SELECT 1 FROM calls WHERE state = 'done'")
-        moved = [row["node_id"] for row in store.rows("SELECT node_id FROM elite_migrations ORDER BY 1")]
+        query = "SELECT parent_id FROM episodes WHERE migration IS NOT NULL ORDER BY 1"
+        moved = [row["parent_id"] for row in store.rows(query)]
     assert ids("proposed", "node") == ids("judged", "node") == [node.id for node in found]
     assert ids("episode_begun", "episode") == ids("episode_ended", "episode") == [1, 2, 3, 4, 5, 6]
     assert ids("migration", "node") == moved

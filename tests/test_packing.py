@@ -67,9 +67,8 @@ def conversation_of(number: int) -> list[dict]:
 
 def write_conversation(store, run, number: int, messages: list[dict]) -> episodes.Episode:
     episode = episodes.next_episode(store, run, 0)
-    episodes.add_messages(store, episode, [(message, None) for message in messages[:2]])
-    for message in messages[2:]:
-        episodes.add_message(store, episode, message, None)
+    episodes.add_messages(store, episode, messages[:2])
+    episodes.add_messages(store, episode, messages[2:])
     episodes.finish(store, episode, "done", None, False)
     return episode
 

@@ -16,7 +16,7 @@ from passagent.config import SearchConfig, load_config, presets
 from passagent.search.islands import IslandView
 from passagent.search.policies import policy_of
 from passagent.search.policies.mcts import read_tree
-from passagent.search.setup import Prepared, new_run, open_session
+from passagent.search.setup import new_run, open_session
 from passagent.store import episodes, nodes
 
 
@@ -124,9 +124,8 @@ def test_each_preset_runs(store, task, preset):  # noqa: F811
     whole = load_config(preset)
     config = load_config(preset, settings | {"search.drafts": min(2, whole.search.drafts)})
     assert set(whole.search.roles) <= set(roles())
-    run, parts = new_run(store, task, config), tiny_search.parts()
-    prepared = Prepared(store, run, task, config, tiny_search.PacedModel(), parts)
-    session = open_session(prepared, lambda event: None, tiny_search.FastEvaluator())
+    run = new_run(store, task, config)
+    session = open_session(store, run, task, config, tiny_search.parts(), lambda event: None)
     assert finish(session).state == "finished"
     made = nodes.of_run(store, session.run.id)
     assert len(made) == 5 * min(2, whole.agent.max_evaluations) and {node.state for node in made} == {"done"}

@@ -29,8 +29,7 @@ from passagent.experience.profiling.evidence import MOST_LINES, examine
 from passagent.experience.profiling.profile_record import GraphProfile, KernelProfile, Profile, free_profile
 from passagent.kernels.vector_report import read_report
 from passagent.options import RunOptions, settings_of
-from passagent.search.setup import started, work
-from passagent.search.startup import Parts
+from passagent.search.setup import Parts, started, work
 from passagent.store import Store, runs
 from passagent.tasks import load_task
 
@@ -241,34 +240,22 @@ def test_gcc_says_which_loops_are_vector_code():
     assert report == (1, 1, ["line 3: control flow in loop"])
 
 
-@pytest.mark.parametrize("islands", [1, 3])
-def test_islands_at_the_speed_of_light_leave_their_episodes_to_others(islands, tmp_path):
-    """Island 0 is there with its first episode, the others with their fourth."""
+def test_run_until_sol_ends_with_the_first_pass_at_the_speed_of_light(tmp_path):
+    headrooms = iter([3.0, 1.2, 1.05])
 
-    def headroom(evaluation):
-        made = len(seen)
-        seen.append(evaluation.candidate)
-        return Diagnosis("memory_bound", "", (GraphDiagnosis("g", "memory_bound", 1.0, 0.0, 2.0, at(made)),))
+    def diagnose(evaluation):
+        headroom = next(headrooms, 1.0)
+        return Diagnosis("memory_bound", "", (GraphDiagnosis("g", "memory_bound", 1.0, 0.0, 2.0, headroom),))
 
-    seen: list[str] = []
-    at = lambda made: 1.05 if made < 2 or made > 14 else 3.0  # noqa: E731
-    made = Parts(PacedModel(), FastEvaluator(), headroom)
-    config = load_config(
-        None, settings(12, islands, 1) | settings_of(RunOptions, {"until": "sol"}, {"search.reuse": False})
-    )
+    stand_ins = Parts(PacedModel(), FastEvaluator(), diagnose)
+    until = settings_of(RunOptions, {"until": "sol"}, {"search.reuse": False})
+    config = load_config(None, settings(12, 1, 1) | until)
     task = load_task(str(write_task(tmp_path / "tiny")))
-    with started(tmp_path / "runs", task, config, True, made) as prepared:
-        asyncio.run(work(prepared, None, lambda session: None))
-        rows = {one.island: one for one in runs.islands(prepared.store, prepared.run.id)}
-        done = runs.standing(prepared.store, prepared.run.id)
-    assert done.episodes <= 12
-    if islands == 1:
-        assert (done.episodes, done.at_light) == (1, 1)
-        assert runs_reason(tmp_path) == "all islands are within 10% of the speed of light"
-    else:
-        first = min(one.rests_from for one in rows.values() if one.rests_from)
-        assert first <= islands and sorted(one.episodes for one in rows.values())[0] == 1
-        assert max(one.episodes for one in rows.values()) > 12 // islands or done.at_light
+    with started(tmp_path / "runs", task, config, True, stand_ins) as session:
+        asyncio.run(work(session))
+        done = runs.standing(session.store, session.run.id)
+    assert done.headroom <= 1.05 and done.episodes < 12
+    assert runs_reason(tmp_path) == "a pass is within 10% of the speed of light"
 
 
 def runs_reason(tmp_path):

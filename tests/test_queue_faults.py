@@ -19,8 +19,8 @@ from test_search import open_tiny
 
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.events import Noted
-from passagent.search import controller, session
-from passagent.store import Store, bests, confirmations, database, evaluations, nodes, runs, sessions
+from passagent.search import controller, finalists, session
+from passagent.store import Store, bests, database, evaluations, nodes, runs, sessions
 from passagent.tasks import load_task
 
 pytestmark = pytest.mark.usefixtures("forks")
@@ -269,7 +269,7 @@ def test_on_another_machine_the_elites_are_measured_again(
         for island in runs.islands(store, run.id):
             [best] = bests.best_of_island(store, run.id, island.island, 1)
             assert (island.best_node, island.best_as) == (best.id, best.as_score)
-        winner = confirmations.winner(store, run.id)
+        winner = finalists.winner(store, run.id)
         environment = (
             "SELECT environment FROM evaluations JOIN conditions ON conditions.id = conditions_id "
             "WHERE evaluations.id = :id"

@@ -75,7 +75,7 @@ def check_whole(runs_dir: Path) -> None:
         assert {row["steps"] for row in rows} == {5}
         found = nodes.of_run(store, run.id)
         assert len(found) == 2 * ITERS == len({(node.episode_id, node.call_id) for node in found})
-        replies = store.rows("SELECT count(*) AS n FROM steps WHERE output_tokens IS NOT NULL")
+        replies = store.rows("SELECT sum(steps) AS n FROM episodes")
         assert replies[0]["n"] == 5 * ITERS == run.output_tokens
         keys = store.rows("SELECT candidate_key FROM evaluations")
         assert len(keys) == len({row["candidate_key"] for row in keys}) == run.evaluations

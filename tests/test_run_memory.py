@@ -16,8 +16,9 @@ from passagent.config import load_config
 from passagent.errors import UsageError
 from passagent.experience import exemplars
 from passagent.experience.exemplars import Exemplar, Fingerprint, likeness, retrieve, shape_class
-from passagent.search.setup import Prepared, new_run, open_memory, open_session
-from passagent.store import Store, confirmations, episodes, hint_uses, nodes, runs
+from passagent.search import finalists
+from passagent.search.setup import new_run, open_memory, open_session
+from passagent.store import Store, episodes, hint_uses, nodes, runs
 from passagent.store.pass_library import PassLibrary, default_path
 from passagent.store.seeds import seed_origins
 from passagent.tasks import load_task
@@ -49,8 +50,7 @@ def searched(tmp_path: Path, task: Path, library: Path, teacher=None, **settings
     memory = open_memory(config, loaded, tmp_path / "runs")
     with Store.open(tmp_path / "runs") as store:
         run = new_run(store, loaded, config, library_seed=memory.seed() if memory else None)
-        prepared = Prepared(store, run, loaded, config, tiny_search.PacedModel(), tiny_search.parts())
-        session = open_session(prepared, lambda event: None, tiny_search.FastEvaluator())
+        session = open_session(store, run, loaded, config, tiny_search.parts(), lambda event: None)
         if session.distiller:
             session.distiller = teacher
         finish(session)
@@ -60,7 +60,7 @@ def searched(tmp_path: Path, task: Path, library: Path, teacher=None, **settings
             if episodes.conversation(store, row["id"])
         }
         seeds = [nodes.get_files(store, one) for one in tiny_search.nodes_of(store, run.id, 0)]
-        winner = confirmations.winner(store, run.id)
+        winner = finalists.winner(store, run.id)
         return run, prompts, seeds, nodes.get_files(store, winner) if winner else {}
 
 

@@ -21,19 +21,18 @@ from passagent.errors import InfrastructureError, PassagentError, UsageError
 from passagent.evaluator.judging import unrecorded
 from passagent.evaluator.reference.eager import EagerGraph, Output
 from passagent.evaluator.result import Candidate, Evaluation, Speedup, Violation
-from passagent.evaluator.service.known import Case, recall
 from passagent.models.scripted import ScriptedModel, calling
-from passagent.search import candidates, episode_context, finalists, stop
+from passagent.search import candidates, finalists, remeasure, stop
 from passagent.search import session as session_module
-from passagent.search.comparison import Round, interval, is_settled, standing
 from passagent.search.controller import Outcome, search
+from passagent.search.finalists import Round, interval, is_settled, standing
 from passagent.search.islands import IslandView, expected_per_hour, gains_after
 from passagent.search.migration import choose_migrant, why_none
 from passagent.search.policies import policy_of
 from passagent.search.run_files import redact, run_log
 from passagent.search.session import Session
-from passagent.search.setup import Prepared, new_run, open_session
-from passagent.store import Store, bests, confirmations, episodes, evaluations, nodes, runs
+from passagent.search.setup import new_run, open_session
+from passagent.store import Store, bests, episodes, evaluations, nodes, runs
 from passagent.tasks import load_task
 from passagent.view.run_summary import run_data, run_text
 
@@ -55,8 +54,9 @@ def open_tiny(store, task, *, model=None, evaluator=None, run=None, on_event=Non
     }
     config = load_config(None, values)
     run = run or new_run(store, task, config)
-    prepared = Prepared(store, run, task, config, model or tiny_search.PacedModel(), tiny_search.parts())
-    return open_session(prepared, on_event, evaluator or tiny_search.FastEvaluator())
+    stand_ins = tiny_search.parts()
+    stand_ins = replace(stand_ins, model=model or stand_ins.model, evaluator=evaluator or stand_ins.evaluator)
+    return open_session(store, run, task, config, stand_ins, on_event)
 
 
 def finish(session: Session) -> Outcome:
@@ -188,27 +188,16 @@ class Describing(tiny_search.FastEvaluator):
         return (EagerGraph("g", (Output((4, 4), "float32", (4, 1)),), ("relu",), 12.0),)
 
 
-def test_the_first_message_waits_for_eagers_figures_but_not_for_ever(store, task, monkeypatch, tmp_path):
+def test_first_message_waits_for_eagers_figures_which_are_kept_for_a_day(store, task, monkeypatch, tmp_path):
     monkeypatch.setenv("PASSAGENT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(episode_context, "WAIT_S", 0.0)
-    evaluator = Describing()
-
-    def told(number):
-        [row] = store.rows("SELECT id FROM episodes WHERE number = :number", {"number": number})
-        return episodes.conversation(store, row["id"])[1]["content"]
-
-    def on_event(event):
-        if type(event).__name__ == "EpisodeEnded":
-            evaluator.may.set()
-            monkeypatch.setattr(episode_context, "WAIT_S", 3600.0)
-
-    finish(open_tiny(store, task, evaluator=evaluator, islands=1, iters=2, on_event=on_event))
-    assert "not measured yet" in told(1)
-    assert "| T[4, 4] | float32 12.0 us |" in told(2)
-    assert evaluator.described == 1
-    again = Describing()
-    finish(open_tiny(store, task, evaluator=again, islands=1, iters=1, seed=9))
-    assert again.described == 0  # it is kept for a day
+    for described in (1, 0):
+        evaluator = Describing()
+        evaluator.may.set()
+        finish(open_tiny(store, task, evaluator=evaluator, islands=1, iters=2, seed=described))
+        ids = [row["id"] for row in store.rows("SELECT id FROM episodes")]
+        prompts = [episodes.conversation(store, episode_id)[1]["content"] for episode_id in ids]
+        assert all("| T[4, 4] | float32 12.0 us |" in text for text in prompts)
+        assert evaluator.described == described
     monkeypatch.setenv("PASSAGENT_CACHE", str(tmp_path / "other"))
     stopped = open_tiny(store, task, evaluator=Describing(), islands=1, iters=1, seed=10)
 
@@ -300,8 +289,8 @@ def test_a_failing_model_lets_the_others_finish_their_step(store, task):
 
 def test_stagnation_and_expected_gain_are_rules():
     stale = stop.Progress(9, 8, 100, 5.0, 1.5, stagnant=6, gain_per_hour=0.015)
-    assert stop.stagnation(7, 0.01)(stale) is None
-    assert stop.stagnation(6, 0.01)(stale) == "6 episodes went by without a gain of 1.00%"
+    assert stop.stagnation(7)(stale) is None
+    assert stop.stagnation(6)(stale) == "6 episodes went by without a gain"
     assert stop.until(0.01)(stale) is None
     assert stop.until(0.02)(stale) == "an hour more is expected to gain 1.50%, less than 2.00%"
     assert stop.until(0.02)(stop.Progress(9, 8, 100, 5.0, 1.5)) is None  # nothing is known yet
@@ -313,27 +302,27 @@ def test_stagnation_and_expected_gain_are_rules():
 def test_what_an_hour_is_expected_to_gain():
     gains, best = None, 1.0
     for number in range(1, 33):
-        # a steady 1% in each 36 s: 100 gains an hour
-        best *= 1.01
-        gains = gains_after(gains, None, best, 36.0 * number, 0.02)
+        # a steady 0.6% in each 36 s: 100 gains an hour
+        best *= 1.006
+        gains = gains_after(gains, None, best, 36.0 * number)
         expected = expected_per_hour(gains)
         assert (expected is None) == (number < 16)
-    assert expected == pytest.approx(1.01**100 - 1)
-    assert gains.stagnant <= 1  # two gains of 1% are one of 2%
+    assert expected == pytest.approx(1.006**100 - 1)
+    assert gains.stagnant <= 1  # two gains of 0.6% are one of 1.2%
     for number in range(33, 41):  # a half-life without any gain
-        gains = gains_after(gains, None, 1.0, 36.0 * number, 0.02)
+        gains = gains_after(gains, None, 1.0, 36.0 * number)
     assert math.log1p(expected_per_hour(gains)) == pytest.approx(math.log1p(expected) / 2, rel=0.1)
     assert 8 <= gains.stagnant <= 9
-    first = gains_after(None, 1.5, 1.4, 10.0, 0.01)  # the seeds were better
+    first = gains_after(None, 1.5, 1.4, 10.0)  # the seeds were better
     assert (first.gain, first.stagnant, first.best_as) == (0.0, 1, 1.5)
-    assert gains_after(None, None, 0.8, 10.0, 0.01).gain == 0.0
-    assert gains_after(None, None, 1.2, 10.0, 0.01).gain == pytest.approx(math.log(1.2))
+    assert gains_after(None, None, 0.8, 10.0).gain == 0.0
+    assert gains_after(None, None, 1.2, 10.0).gain == pytest.approx(math.log(1.2))
 
 
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"max_stagnation": 2}, "2 episodes went by without a gain of 1.00%"),
+        ({"max_stagnation": 2}, "2 episodes went by without a gain"),
         ({"max_evaluations": 5}, "5 evaluations are made"),
         ({"max_tokens": 30}, "30 tokens are used"),
         ({"target_as": 0.6}, "the target AS 0.6 is reached"),
@@ -362,14 +351,14 @@ def test_migration_on_stagnation_has_a_reason(store, task):
         why_none(store, run, SearchConfig(stagnation=2))
         == "no migration: no island went 2 episodes without a gain"
     )
-    found = choose_migrant(store, run, 0, 5, 0.01)
+    found = choose_migrant(store, run, 0, 5)
     assert found.node.id == best.id
     assert "island 0 (fusion) had 0 episodes without a gain of 1% and has AS 1.200" in found.reason
     assert "island 1 (memory) has AS 1.800" in found.reason
-    assert choose_migrant(store, run, 1, 6, 0.01) is None
+    assert choose_migrant(store, run, 1, 6) is None
     episode = episodes.next_episode(store, run, 0)
-    bests.add_migration(store, episode, best, found.reason)
-    assert choose_migrant(store, run, 0, 5, 0.01) is None
+    episodes.set_parent(store, replace(episode, parent_id=best.id, migration=found.reason))
+    assert choose_migrant(store, run, 0, 5) is None
     assert IslandView(store, run.id, 0).best().id == best.id
     lone = open_tiny(store, task, islands=1).run
     assert why_none(store, lone, SearchConfig()) == "no migration: there is one island"
@@ -381,11 +370,8 @@ def test_an_island_that_stagnates_starts_from_a_migrant(store, task):
         finish(session)
         moved = bests.list_migrations(store, session.run.id)
         for migration in moved:
-            episode = episodes.get_episode(store, migration.episode_id)
-            node = nodes.get_node(store, migration.node_id)
-            assert (episode.parent_id, episode.migrated) == (node.id, 1)
-            assert node.island == migration.from_island != episode.island == migration.to_island
-            assert "without a gain" in migration.reason
+            assert nodes.get_node(store, migration.node_id).island == migration.from_island
+            assert migration.from_island != migration.to_island and "without a gain" in migration.reason
         if moved:
             return
     raise AssertionError("ten runs without a migration")
@@ -505,7 +491,7 @@ class Lucky(tiny_search.FastEvaluator):
 
 @pytest.fixture
 def five_rounds(monkeypatch):
-    for module in (finalists, session_module):
+    for module in (remeasure, session_module):
         monkeypatch.setattr(module, "ROUNDS", 5)
 
 
@@ -513,56 +499,31 @@ def test_finalists_are_measured_again_side_by_side(store, task, five_rounds):
     session = open_tiny(store, task, evaluator=Lucky(), islands=2, iters=20, finalists=3)
     finish(session)
     run = runs.get_run(store, session.run.id)
-    best_first = confirmations.finalists(store, run.id, 3)
-    rows = confirmations.last_series(store, run.id)
+    best_first = finalists.best_of_run(store, run.id, 3)[:3]
+    rows = finalists.last_series(store, run.id)
     assert [row.series for row in rows] == [20] * 15
     orders = [[row.node_id for row in rows if row.round == number] for number in range(1, 6)]
     assert all(sorted(order) == sorted(node.id for node in best_first) for order in orders)
     assert len({tuple(order) for order in orders}) > 1  # in random order
     assert len(session.evaluator.asked) == run.evaluations + 15  # they are not charged to the budget
-    winner = confirmations.winner(store, run.id)
+    winner = finalists.winner(store, run.id)
     assert winner.id == min(best_first, key=lambda node: node.as_score).id != best_first[0].id
     mean = (3 - winner.as_score) * 1.1 ** (2 / 5)
-    assert confirmations.score_of(store, winner) == pytest.approx(mean)
+    assert finalists.score_of(store, winner) == pytest.approx(mean)
     text = run_text(store, run_data(store, run))
     assert f"measured again side by side: node {winner.id}, AS {mean:.4f}" in text
     assert "cannot be told apart" not in text  # every round says the same
 
-    # what was found since is named beside the confirmed winner; a clock that was set back does not mislead
-    later = {node.id for node in nodes.of_run(store, run.id)} - {node.id for node in best_first}
-    for node_id in later:
-        store.execute("UPDATE nodes SET evaluated_at = '2999' WHERE id = :id", {"id": node_id})
-    fourth = confirmations.finalists(store, run.id, 4)[-1]
-    store.execute("UPDATE confirmations SET as_score = :score", {"score": fourth.as_score - 0.1})
-    assert fourth.id in later and confirmations.found_since(store, run.id) is None
-    lucky = {"id": fourth.id, "score": best_first[0].as_score + 0.1}
-    store.execute("UPDATE nodes SET as_score = :score, evaluated_at = '1999' WHERE id = :id", lucky)
-    assert confirmations.winner(store, run.id).id in {node.id for node in best_first}
-    assert confirmations.found_since(store, run.id).id == fourth.id
+    # what was found since is named beside the confirmed winner
+    *_, fourth = finalists.best_of_run(store, run.id, 4)[:4]
+    assert finalists.found_since(store, run.id) is None
+    lucky = {"id": fourth.id, "score": best_first[0].as_score + 5}
+    store.execute("UPDATE nodes SET as_score = :score WHERE id = :id", lucky)
+    assert finalists.winner(store, run.id).id == winner.id
+    assert finalists.found_since(store, run.id).id == fourth.id
     assert f"found since: node {fourth.id}, AS {lucky['score']:.4f} in one" in run_text(
         store, run_data(store, runs.get_run(store, run.id))
     )
-
-
-def test_series_end_stores_each_finalists_rounds_as_one_evaluation(store, task, five_rounds):
-    settings = {"evaluator": Lucky(), "islands": 2, "iters": 20, "finalists": 3}
-    session = open_tiny(store, task, **settings)
-    finish(session)
-    rows = confirmations.last_series(store, session.run.id)
-    finalists = {row.node_id: nodes.get_node(store, row.node_id) for row in rows}
-    assert len(finalists) == 3
-    for node in finalists.values():
-        known = recall(store, Case(task, Candidate(nodes.get_files(store, node)), session.environment))
-        mean = confirmations.score_of(store, node)
-        assert known.evaluation.as_score == pytest.approx(mean) != pytest.approx(node.as_score)
-        assert known.evaluation.graphs[0].speedup.e2e == pytest.approx(mean)
-        assert known.evaluation.as_low < mean < known.evaluation.as_high
-        assert known.evaluation.protocol["rounds"] == 5
-    stored = len(store.rows("SELECT id FROM evaluations"))
-    finish(
-        open_tiny(store, task, evaluator=session.evaluator, run=session.run, islands=2, iters=20, finalists=3)
-    )
-    assert len(store.rows("SELECT id FROM evaluations")) == stored
 
 
 def test_best_and_summary_show_headline_and_table_of_the_same_rounds(
@@ -571,7 +532,7 @@ def test_best_and_summary_show_headline_and_table_of_the_same_rounds(
     session = open_tiny(store, task, evaluator=Lucky(), islands=2, iters=20, finalists=3)
     finish(session)
     run = runs.get_run(store, session.run.id)
-    mean = confirmations.score_of(store, confirmations.winner(store, run.id))
+    mean = finalists.score_of(store, finalists.winner(store, run.id))
     data = run_data(store, run)["best"]
     assert data["as_score"] == pytest.approx(mean)
     assert data["graphs"][0]["speedup"]["e2e"] == data["gmean_speedup"] == pytest.approx(mean)
@@ -601,12 +562,12 @@ def test_the_best_pass_is_a_confirmed_node_in_a_short_run_too(store, task, tmp_p
     session = open_tiny(store, task, evaluator=evaluator, islands=2, iters=6, finalists=3)
     finish(session)
     run = runs.get_run(store, session.run.id)
-    rows = confirmations.last_series(store, run.id)
-    confirmed, correct = {row.node_id for row in rows}, confirmations.finalists(store, run.id, 10)
-    assert len(confirmed) == 2 < len(correct) and not any(row.held_all for row in rows)
-    winner = confirmations.winner(store, run.id)
+    rows = finalists.last_series(store, run.id)
+    confirmed, correct = {row.node_id for row in rows}, finalists.best_of_run(store, run.id, 10)
+    assert len(confirmed) == 2 < len(correct)
+    winner = finalists.winner(store, run.id)
     assert winner.id in confirmed
-    assert max(node.as_score for node in correct[2:]) > confirmations.score_of(store, winner)
+    assert max(node.as_score for node in correct[2:]) > finalists.score_of(store, winner)
     assert f"best pass: node {winner.id}," in run_text(store, run_data(store, run))
     write_best(
         "last",
@@ -633,11 +594,11 @@ def test_who_is_behind_for_sure_is_no_finalist(store, task):
 
     session = open_tiny(store, task, evaluator=Sure(), islands=2, iters=6, finalists=3)
     finish(session)
-    best, *others = confirmations.finalists(store, session.run.id, 3)
+    best, *others = finalists.best_of_run(store, session.run.id, 3)
     assert others[0].as_score < best.as_score / 1.01
-    assert {row.node_id for row in confirmations.last_series(store, session.run.id)} == {best.id}
-    assert others[0].as_score > confirmations.score_of(store, best)
-    assert confirmations.winner(store, session.run.id).id == best.id  # the others were not confirmed
+    assert {row.node_id for row in finalists.last_series(store, session.run.id)} == {best.id}
+    assert others[0].as_score > finalists.score_of(store, best)
+    assert finalists.winner(store, session.run.id).id == best.id  # the others were not confirmed
 
 
 def test_a_series_ends_when_its_outcome_is_known(store, task, five_rounds):
@@ -647,11 +608,11 @@ def test_a_series_ends_when_its_outcome_is_known(store, task, five_rounds):
     session = open_tiny(store, task, evaluator=evaluator, **settings)
     finish(session)
     run = runs.get_run(store, session.run.id)
-    rows = confirmations.last_series(store, run.id)
+    rows = finalists.last_series(store, run.id)
     assert [row.round for row in rows] == [1, 1, 1, 2, 2, 2]
     assert len(evaluator.asked) == run.evaluations + 6
-    best_first = confirmations.finalists(store, run.id, 3)
-    assert confirmations.winner(store, run.id).id == min(best_first, key=lambda node: node.as_score).id
+    best_first = finalists.best_of_run(store, run.id, 3)[:3]
+    assert finalists.winner(store, run.id).id == min(best_first, key=lambda node: node.as_score).id
     finish(open_tiny(store, task, evaluator=evaluator, run=session.run, **settings))
     assert len(evaluator.asked) == run.evaluations + 6  # and it stays ended
 
@@ -680,7 +641,7 @@ def test_max_time_cuts_the_evaluation_under_way_and_resume_has_the_time_anew(sto
     reason = "all 4 episodes are done" if is_among_finalists else "100000 s have passed"
     assert finish(session) == Outcome("finished", reason)
     run = runs.get_run(store, session.run.id)
-    assert (run.state, confirmations.last_series(store, run.id)) == ("finished", [])
+    assert (run.state, finalists.last_series(store, run.id)) == ("finished", [])
     assert bool(nodes.unfinished(store, run.id)) is not is_among_finalists
     assert run.elapsed_s < 1e5
 
@@ -688,7 +649,7 @@ def test_max_time_cuts_the_evaluation_under_way_and_resume_has_the_time_anew(sto
     evaluator.limit = -1
     again = open_tiny(store, task, run=run, evaluator=evaluator, **settings)
     assert finish(again).reason == "all 4 episodes are done"
-    assert nodes.unfinished(store, run.id) == [] != confirmations.last_series(store, run.id)
+    assert nodes.unfinished(store, run.id) == [] != finalists.last_series(store, run.id)
 
 
 def test_max_time_keeps_time_for_the_finalists(store, task):
@@ -701,7 +662,7 @@ def test_max_time_keeps_time_for_the_finalists(store, task):
     session.begun -= 9.5e4  # 5000 s are left, finalists may take 2 * 4 * 1000
     assert finish(session).reason == "100000 s have passed but for 8e+03 s for the finalists"
     assert len(nodes.of_run(store, session.run.id)) == 1
-    assert confirmations.last_series(store, session.run.id)
+    assert finalists.last_series(store, session.run.id)
 
 
 def test_max_time_counts_from_the_commands_beginning(tmp_path, capsys):
@@ -744,46 +705,12 @@ def test_a_series_that_was_cut_off_is_gone_on_with(store, task):
     with pytest.raises(KeyError):
         finish(session)
     assert store.row(done)["n"] == 5
-    assert confirmations.last_series(store, session.run.id) == []
+    assert finalists.last_series(store, session.run.id) == []
     again = Lucky()
     finish(open_tiny(store, task, evaluator=again, run=session.run, islands=1, iters=20, finalists=3))
     assert len(again.asked) == 12 - 5
     finish(open_tiny(store, task, evaluator=again, run=session.run, islands=1, iters=20, finalists=3))
     assert len(again.asked) == 12 - 5  # nothing new: nothing is measured again
-
-
-class Unsteady(Lucky):
-    """Every candidate's timing is unstable, its interval wide; measured again it is a tenth as fast."""
-
-    unstable = True
-
-    async def evaluate(self, task_path, candidate, bar=None):
-        evaluation = await super().evaluate(task_path, candidate)
-        score = evaluation.as_score
-        graph = evaluation.graphs[0].model_copy(update={"unstable": self.unstable})
-        ends = {"as_low": score * 0.5, "as_high": score * 2} if self.unstable else {}
-        ends = ends or {"as_low": score * 0.999, "as_high": score * 1.001}
-        return evaluation.model_copy(update=ends | {"graphs": [graph]})
-
-
-@pytest.mark.parametrize("is_unstable", [True, False])
-def test_contenders_are_compared_at_an_episodes_end_only_while_timing_is_unstable(store, task, is_unstable):
-    class Evaluator(Unsteady):
-        unstable = is_unstable
-
-    session = open_tiny(store, task, evaluator=Evaluator(), islands=1, iters=8, finalists=3, seed=1)
-    finish(session)
-    run = runs.get_run(store, session.run.id)
-    series = store.rows("SELECT series, count(DISTINCT node_id) AS nodes FROM confirmations GROUP BY series")
-    *early, last = [row["series"] for row in series]
-    assert last == 8 and bool(early) == is_unstable
-    assert all(row["nodes"] == 2 for row in series[:-1]), "the best and the one within its interval"
-    measured = [row["n"] for row in store.rows("SELECT count(*) AS n FROM confirmations WHERE series < 8")]
-    assert measured[0] <= run.evaluations // 2
-    for row in series[:-1]:
-        rows = confirmations.series_rows(store, run.id, row["series"])
-        episode = max(nodes.get_node(store, one.node_id).number for one in rows)
-        assert episode == row["series"] + 1, "the episode that just ended left one of them"
 
 
 def test_an_interval_says_when_two_cannot_be_told_apart():

@@ -20,8 +20,7 @@ from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.result import Candidate, Speedup
 from passagent.expert.expert_model import ExpertModel
 from passagent.search.islands import rank
-from passagent.search.setup import Prepared, new_run, open_session
-from passagent.search.startup import Parts
+from passagent.search.setup import Parts, new_run, open_session
 from passagent.store import Store, episodes, nodes, runs
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
@@ -167,8 +166,7 @@ def test_a_preset_without_seeds_has_one_from_a_directory_only(store, task, tmp_p
         few = {"search.iters": 2, "search.drafts": 0, "search.islands": 2, "search.finalists": 0}
         config = load_config(preset, few | settings)
         run = new_run(store, task, config)
-        prepared = Prepared(store, run, task, config, tiny_search.PacedModel(), tiny_search.parts())
-        session = open_session(prepared, lambda event: None, tiny_search.FastEvaluator())
+        session = open_session(store, run, task, config, tiny_search.parts(), lambda event: None)
         assert finish(session).state == "finished"
         rows = store.rows(
             "SELECT parent_id FROM episodes WHERE run_id = :run AND number > 0", {"run": run.id}

@@ -5,21 +5,23 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from test_resume import make_run
 
 from passagent.errors import InfrastructureError, PassagentError, UsageError
+from passagent.search import finalists
 from passagent.store import (
     Store,
     bests,
     blobs,
-    confirmations,
     database,
     episodes,
     evaluations,
     hint_uses,
+    ledger,
     nodes,
     runs,
 )
@@ -84,11 +86,12 @@ def test_conversation_round_trip_and_the_system_message_stored_once(store):
     run = make_run(store)
     system = {"role": "system", "content": "Be brief. 好 \ud800"}
     reply = {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "name": "x", "arguments": "{"}]}
-    usage = {"input_tokens": 10, "output_tokens": 4, "cached_tokens": 3, "reasoning_tokens": 2}
+    tokens = {"input_tokens": 10, "output_tokens": 4, "cached_tokens": 3, "reasoning_tokens": 2}
     for island in (0, 1):
         episode = episodes.next_episode(store, run, island)
-        for message in (system, reply, system):
-            episodes.add_message(store, episode, message, usage if message is reply else None)
+        call = ledger.start(store, episode, role="agent", model="m", endpoint=None, attempt=1)
+        episodes.add_messages(store, episode, [system, reply, system])
+        ledger.finish(store, call, ledger.Ending(tokens))
         assert episodes.conversation(store, episode.id) == [system, reply, system]
     assert store.row("SELECT count(*) AS n FROM messages")["n"] == 1 + 2 * 2
     done = episodes.get_episode(store, episode.id)
@@ -128,7 +131,7 @@ def test_queries_of_the_tree(store):
     assert [n.id for n in nodes.ancestors(store, c.id, 10)] == [b.id, a.id]
     assert [n.id for n in nodes.ancestors(store, c.id, 1)] == [b.id]
     assert [n.id for n in bests.best_of_island(store, run.id, 0, 5)] == [a.id, b.id, c.id]
-    assert confirmations.winner(store, run.id).id == other.id
+    assert finalists.winner(store, run.id).id == other.id
     assert [i.best_node for i in runs.islands(store, run.id)] == [a.id, other.id]
     again = add_node(store, run, score=1.6, files=nodes.get_files(store, a))
     assert again.repeat_of == a.id
@@ -138,7 +141,7 @@ def test_queries_of_the_tree(store):
     assert bests.as_before(store, a)[1] is None
     assert nodes.counts(store, run.id) == {0: {"ok": 4, "wrong_result": 1}, 1: {"ok": 1}}
     episode = episodes.get_episode(store, b.episode_id)
-    bests.add_migration(store, episode, other, "because")
+    episodes.set_parent(store, replace(episode, parent_id=other.id, migration="because"))
     assert bests.as_before(store, b)[1] == 1.9
     assert bests.has_migrated(store, other, 0) and not bests.has_migrated(store, a, 0)
 

@@ -19,7 +19,7 @@ from passagent.errors import UsageError
 from passagent.models import open_model
 from passagent.models.scripted import ReplayModel, ScriptedModel, calling
 from passagent.models.types import LENGTH, Message, Reply, Usage, assistant
-from passagent.search.startup import Parts
+from passagent.search.setup import Parts
 from passagent.store import Store, blobs, nodes, runs
 from passagent.store.trajectories import (
     FORMAT,

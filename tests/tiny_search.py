@@ -189,7 +189,7 @@ def diagnose(evaluation: Evaluation) -> Diagnosis:
 
 def parts(seconds: float = 0.0, gate: Gate | None = None):  # type: ignore[no-untyped-def]
     """The stand-ins for `commands.searching`."""
-    from passagent.search.startup import Parts
+    from passagent.search.setup import Parts
 
     return Parts(PacedModel(seconds, gate), FastEvaluator(seconds), diagnose)
 

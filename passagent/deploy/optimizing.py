@@ -34,10 +34,11 @@ from passagent.expert.region import attentions
 from passagent.kernels.toolchain import compiler
 from passagent.options import OptimizeOptions, settings_of
 from passagent.sandbox.environment import device_name
-from passagent.search.comparison import confirmed_evaluation
+from passagent.search import finalists
+from passagent.search.finalists import confirmed_evaluation
 from passagent.search.run_memory import kept_pass
 from passagent.search.thread import Stoppable, finished
-from passagent.store import Store, confirmations, nodes, seeds
+from passagent.store import Store, nodes, seeds
 from passagent.store.pass_library import OFF, KeptPass, PassLibrary, library_path, library_text
 from passagent.system.cache import write_whole
 from passagent.system.faults import os_fault
@@ -227,7 +228,7 @@ def _is_as_fast_as_inductor(
     run = region_runs[0]
     region.run = run.id
     with Store.open(searches.runs_dir, create=False) as store:
-        node = confirmations.winner(store, run.id)
+        node = finalists.winner(store, run.id)
         if node is None or node.evaluation_id is None:
             if run.state == "finished":
                 region.outcome, region.why = NOTHING, f"run {run.id} found no correct pass"

@@ -42,9 +42,10 @@ from passagent.plan.arguments import ValueArg, leaves
 from passagent.plan.model import Call, Recording
 from passagent.plan.record import check_fits, subgraphs_of
 from passagent.plan.recorded_pattern import pattern_graph
-from passagent.search.comparison import confirmed_evaluation
+from passagent.search import finalists
+from passagent.search.finalists import confirmed_evaluation
 from passagent.search.setup import stored_task
-from passagent.store import Store, confirmations, nodes, runs
+from passagent.store import Store, nodes, runs
 from passagent.store.seeds import author_of
 from passagent.tasks import load_task
 from passagent.tasks.extract.sample import whole_directory
@@ -295,7 +296,7 @@ def _directory(word: str, task: str) -> Source:
 def _run(word: str, runs_dir: str) -> Source:
     with Store.open(runs_dir, create=False) as store:
         run = runs.find_run(store, word)
-        node = confirmations.winner(store, run.id)
+        node = finalists.winner(store, run.id)
         if node is None or node.evaluation_id is None:
             raise UsageError(f"run {run.id} has no correct pass yet; nothing to package")
         plans = nodes.get_plans(store, node)

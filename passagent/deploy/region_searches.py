@@ -9,14 +9,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from passagent.config import Config, override
 from passagent.errors import MachineFault, PassagentError, UsageError
 from passagent.evaluator.result import Candidate
 from passagent.events import Event, Judged
 from passagent.search import setup
-from passagent.search.startup import Parts, begin
+from passagent.search.setup import Parts
 from passagent.search.thread import Stoppable
 from passagent.store import Store, runs
 from passagent.store.database import DATABASE
@@ -117,22 +116,18 @@ class RegionSearches:
             self.say(f"  {kind}{error}")
 
     async def _converse(self, task: Task, name: str, config: Config) -> None:
-        def take(session: Any) -> None:
-            self._sessions[name] = session
-            if self.stop_reason is not None:
-                session.stop(self.stop_reason, interrupted=True)
-
         def tell(event: Event) -> None:
             if isinstance(event, Judged):
                 score = f", AS {event.as_score:.3f}" if event.as_score is not None else ""
                 self.say(f"  {name}: {event.status}{score}: {event.note}")
 
-        with (
-            begin(config, task, replace(self.parts, begun=time.monotonic())) as parts,
-            setup.started(self.runs_dir, task, config, False, parts) as prepared,
-        ):
+        parts = replace(self.parts, begun=time.monotonic())
+        with setup.started(self.runs_dir, task, config, False, parts) as session:
+            self._sessions[name] = session
+            if self.stop_reason is not None:
+                session.stop(self.stop_reason, interrupted=True)
             try:
-                await setup.work(prepared, tell, take)
+                await setup.work(session, tell)
             finally:
                 self._sessions.pop(name, None)
 

@@ -88,7 +88,7 @@ class Meter:
         tokens: dict[str, Any] = asdict(usage) if usage else {}
         cost = self.price.cost(usage) if usage and self.price else None
         ending = ledger.Ending(tokens, cost, latency_s, error=redact(one_line(str(error))))
-        ledger.broken(self.store, self.episode, call_id, ending)
+        ledger.broken(self.store, call_id, ending)
 
 
 def metered(model: Model, meter: Meter) -> Retrying:

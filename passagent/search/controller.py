@@ -6,8 +6,6 @@ All state is in the store. One process drives a run; what a dead one had under w
 from __future__ import annotations
 
 import asyncio
-import gc
-import json
 import logging
 import os
 import time
@@ -15,19 +13,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from passagent import __version__
+from passagent.agent.prompt import prompts_hash
 from passagent.errors import PassagentError
 from passagent.evaluator.result import Candidate
 from passagent.models.ensemble import model_names
 from passagent.search.candidates import judge
 from passagent.search.expansion import conclude, run_claimed
-from passagent.search.finalists import confirm, confirm_contender
-from passagent.search.remeasure import changes_between, measure_again, terms_of
+from passagent.search.remeasure import confirm, environment_of, measure_again
 from passagent.search.run_models import distil, distil_rest
 from passagent.search.session import EXPERT, Session, Stopping
 from passagent.store import episodes, nodes, runs, seeds, sessions
 from passagent.store.episodes import Episode
 from passagent.store.runs import SEEDS
-from passagent.store.sessions import driven
+from passagent.store.sessions import Terms, driven
 
 log = logging.getLogger("passagent.search")
 
@@ -50,7 +49,7 @@ async def search(session: Session) -> Outcome:
     Raises UsageError where another process drives the run, and what model and evaluator raise: what the other
     islands have in flight is finished first.
     """
-    with driving(session), seldom_collected():
+    with driving(session):
         return await _searched(session)
 
 
@@ -138,25 +137,16 @@ async def _islands(session: Session) -> None:
 async def _island(session: Session, island: int) -> None:
     """One episode after the other."""
     try:
-        while (episode := await _next_episode(session, island)) is not None:
+        while session.check().wanted != "stop_after_episodes":
+            episode = episodes.next_episode(session.store, session.run, island)
+            if episode is None:
+                return
             await distil(session, island)  # what a process before this one may have left
             episode = await run_claimed(session, episode)
             await distil(session, island)
             session.notify()
-            await confirm_contender(session, episode)
     except Stopping as stopping:
         log.info("island %d stops: %s", island, stopping)
-
-
-async def _next_episode(session: Session, island: int) -> Episode | None:
-    """The island's next episode, once it is known whether there is one. Raises Stopping."""
-    with session.waiting(lambda: f"island {island} may be left what other islands do not need"):
-        while session.check().wanted != "stop_after_episodes":
-            try:
-                return episodes.next_episode(session.store, session.run, island)
-            except episodes.NotYet:
-                await session.changed.wait()
-    return None
 
 
 async def _end(session: Session) -> None:
@@ -215,29 +205,6 @@ async def _make(session: Session, episode: Episode) -> Episode:
     return conclude(session, episode, None, seeds.CALL)
 
 
-_OBJECTS = 50_000
-"""After which garbage is looked for: a syntax tree has thousands, and none of it."""
-
-
-@contextmanager
-def seldom_collected() -> Iterator[None]:
-    """Look for garbage seldom meanwhile, and not among what is loaded by now, which stays.
-
-    Inside of another one it changes nothing: what an ended search leaves must not be taken for loaded.
-    """
-    thresholds = gc.get_threshold()
-    if thresholds[0] == _OBJECTS:
-        yield
-        return
-    gc.freeze()
-    gc.set_threshold(_OBJECTS, *thresholds[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
-        gc.unfreeze()
-
-
 @contextmanager
 def driving(session: Session) -> Iterator[None]:
     """Hold the run's lock, and begin a session on it. Raises UsageError while another process drives it."""
@@ -253,21 +220,20 @@ def driving(session: Session) -> Iterator[None]:
 
 
 def _begin(session: Session) -> None:
-    store, run_id, terms = session.store, session.run.id, terms_of(session)
+    store, run_id, config = session.store, session.run.id, session.config
+    terms = Terms(__version__, config.model_dump_json(), prompts_hash(), environment_of(session))
     with store.transaction():
-        changes = changes_between(sessions.last(store, run_id), terms)
-        lost = sessions.begin(store, run_id, terms, json.dumps(changes))
+        notes = sessions.begin(store, run_id, terms)
         runs.set_config(
             store,
             run_id,
             config=terms.config,
-            iters=session.config.search.iters,
-            model=session.config.model.label,
-            device=session.config.evaluator.device,
+            iters=config.search.iters,
+            model=config.model.label,
+            device=config.evaluator.device,
         )
     session.run = runs.get_run(store, run_id)
+    _ = session.machine  # measured before anything is timed
     session.started = time.monotonic()
-    for change in changes:
-        session.events.note(change)
-    if lost:
-        session.events.note(f"at most {lost} model calls were lost, under way when the process died")
+    for note in notes:
+        session.events.note(note)

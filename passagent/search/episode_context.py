@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import difflib
 import functools
-import json
-import math
 import random
 import re
-import time
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice, zip_longest
 from pathlib import Path
@@ -22,7 +19,6 @@ from passagent.errors import PassagentError
 from passagent.evaluator.fleet.opening import LOCAL, threads_of
 from passagent.evaluator.hardware.devices import first_device
 from passagent.evaluator.reference import eager
-from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.result import Evaluation
 from passagent.evaluator.target import kind_of, target_of
 from passagent.experience import knowledge, retrieve
@@ -32,15 +28,13 @@ from passagent.experience.failure import first_error
 from passagent.experience.hints import LEARNED, Hint, LearnedHint, Situation, is_held_out
 from passagent.experience.knowledge import Passage
 from passagent.search.islands import is_draft, is_first
-from passagent.search.session import EXPERT, ChangeTexts, Session
+from passagent.search.session import EXPERT, Session
 from passagent.store import Store, bests, evaluations, hint_uses, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
 from passagent.system import resources
-from passagent.tasks import Task
 
-MAX_VIEWS = 64
 DRAFT_EXAMPLES = 5
 """Passes of other tasks that a draft is shown: it has no parent to learn from (Kernel Foundry 3.2)."""
 
@@ -60,7 +54,7 @@ def episode_context(session: Session, episode: Episode, parent: Node | None) -> 
     tried, more = list[Attempt](), 0
     if not draft:
         tried, more = attempts(session, episode, parent, island.nodes)
-        best = best_known(session, episode)
+        best = bests.best_known(store, run_id, episode.island, episode.number)
         scores += [best] if best is not None and best > 0 else []
     scores += [parent.as_score] if parent and parent.status == "ok" and parent.as_score else []
     hints, held_out = hints_for(session, episode, parent)
@@ -81,18 +75,9 @@ def episode_context(session: Session, episode: Episode, parent: Node | None) -> 
         machine=session.machine,
         threads=threads_of(session.config.evaluator),
         eager=session.eager,
-        migrated=bool(episode.migrated),
+        migrated=episode.migration is not None,
         limits=session.config.agent,
     )
-
-
-def best_known(session: Session, episode: Episode) -> float | None:
-    """The best AS that the episode's island knows of, as at the episode's beginning, but for its migrant."""
-    island = episode.island
-    if session.bests.get(island, (None, None))[0] != episode.number:
-        best = bests.best_known(session.store, session.run.id, island, episode.number)
-        session.bests[island] = episode.number, best
-    return session.bests[island][1]
 
 
 def past_tasks(session: Session, draft: bool) -> list[Match]:
@@ -103,16 +88,7 @@ def past_tasks(session: Session, draft: bool) -> list[Match]:
 
 
 def parent_view(session: Session, parent: Node) -> ParentView:
-    """The parent as the prompt shows it; an elite is the parent of many episodes."""
-    key = parent.id, parent.evaluation_id, parent.status, parent.as_score, parent.diagnosis
-    if key not in session.views:
-        if len(session.views) == MAX_VIEWS:
-            session.views.clear()
-        session.views[key] = _view(session, parent)
-    return session.views[key]
-
-
-def _view(session: Session, parent: Node) -> ParentView:
+    """The parent as the prompt shows it."""
     assert parent.evaluation_id is not None and parent.status is not None
     evaluation = Evaluation.model_validate(evaluations.get_evaluation(session.store, parent.evaluation_id))
     files = nodes.get_files(session.store, parent)
@@ -130,14 +106,8 @@ def _view(session: Session, parent: Node) -> ParentView:
 
 def diagnosis_of(node: Node | None) -> Diagnosis:
     """The diagnosis stored with a node; of no node: the start."""
-    return START if node is None or node.diagnosis is None else _diagnosis(node.diagnosis)
-
-
-@functools.lru_cache(maxsize=64)
-def _diagnosis(stored: str) -> Diagnosis:
-    """An elite is the parent of many episodes."""
-    diagnosed = json.loads(stored)
-    return Diagnosis(diagnosed["label"], diagnosed["text"])
+    diagnosed = node.diagnosed if node is not None else None
+    return START if diagnosed is None else Diagnosis(diagnosed["label"], diagnosed["text"])
 
 
 def attempts(
@@ -152,7 +122,7 @@ def attempts(
         return [], 0
     nearest = relatives(session.store, episode, parent, limit)
     own_count = sum(node.island == island for node in [*nearest, *([parent] if parent else [])])
-    return [attempt(session.store, node, session.change_texts) for node in nearest], total - own_count
+    return [attempt(session.store, node) for node in nearest], total - own_count
 
 
 def hints_for(session: Session, episode: Episode, parent: Node | None) -> tuple[list[HintView], list[str]]:
@@ -246,8 +216,8 @@ def _is_useful(passage: Passage, device_name: str) -> bool:
     return passage.path.endswith(".md") and not is_other_gpu
 
 
-MAX_TEXTS, MAX_FILES = 1024, 3
-"""Attempts kept in mind, and changed files named of each."""
+MAX_FILES = 3
+"""Changed files named of an attempt."""
 
 
 def relatives(store: Store, episode: Episode, parent: Node | None, limit: int) -> list[Node]:
@@ -273,30 +243,20 @@ def relatives(store: Store, episode: Episode, parent: Node | None, limit: int) -
     return sorted(by_id.values(), key=lambda node: (node.number, node.place))
 
 
-def attempt(store: Store, node: Node, texts: ChangeTexts) -> Attempt:
-    """A candidate as a prompt shows it; `texts` caches what takes long."""
-    key = node.id, node.evaluation_id
-    if key not in texts:
-        if len(texts) == MAX_TEXTS:
-            texts.clear()
-        texts[key] = _change_texts(store, node)
-    changed, failure = texts[key]
-    return Attempt(
-        node.id, node.status or "", node.as_score, node.note, node.parent_id, changed=changed, failure=failure
-    )
-
-
-def _change_texts(store: Store, node: Node) -> tuple[str, str]:
-    files, changed = nodes.get_files(store, node), ""
+def attempt(store: Store, node: Node) -> Attempt:
+    """A candidate as a prompt shows it: what was changed, and why it failed."""
+    files, changed, failure = nodes.get_files(store, node), "", ""
     if node.parent_id is not None:
         before = nodes.get_files(store, nodes.get_node(store, node.parent_id))
         edits = [str(change) for change in changes(before, files)]
         more = len(edits) - MAX_FILES
         changed = ", ".join(edits[:MAX_FILES] + ([f"{more} more files"] if more > 0 else [])) or "nothing"
-    if node.status == "ok" or node.evaluation_id is None:
-        return changed, ""
-    result = evaluations.get_evaluation(store, node.evaluation_id)
-    return changed, first_error(Evaluation.model_validate(result), files)
+    if node.status != "ok" and node.evaluation_id is not None:
+        result = evaluations.get_evaluation(store, node.evaluation_id, samples=False)
+        failure = first_error(Evaluation.model_validate(result), files)
+    return Attempt(
+        node.id, node.status or "", node.as_score, node.note, node.parent_id, changed=changed, failure=failure
+    )
 
 
 class Change(NamedTuple):
@@ -332,41 +292,27 @@ def changes(before: dict[str, str], after: dict[str, str]) -> list[Change]:
     return file_changes
 
 
-WAIT_S = 20.0
-"""An episode waits so long for it, s; then its prompt does without, and later ones have it."""
-_LOOK_S = 0.2
-
-
 async def describe(session: Session, episode: Episode) -> None:
-    """Have `session.eager` known before an episode's prompt is composed, as far as WAIT_S go.
+    """Have `session.eager` known before an episode's prompt is composed.
 
-    A session that `waits_for_eager` waits as long as it takes: its prompt does not depend on how busy the
-    device is. The expert reads the task itself and is not held up. Raises Stopping.
+    The expert reads the task itself and is not held up. Raises Stopping soon after a person asks to stop.
     """
-    if session.eager:
-        return
-    session.eager = kept_eager(session.task, session.config.evaluator)
     if session.eager or episode.island == SEEDS or session.model.name == EXPERT:
         return
     if session.describing is None:
-        session.describing = asyncio.create_task(_measure(session))
-    until = math.inf if session.waits_for_eager else time.monotonic() + WAIT_S
-    while not session.describing.done() and time.monotonic() < until:
-        session.check()
-        await asyncio.wait({session.describing}, timeout=_LOOK_S)
+        session.describing = asyncio.create_task(_describe(session))
+    await session.in_time(asyncio.wait({session.describing}))
 
 
-async def _measure(session: Session) -> None:
-    """Ask the evaluator. A task or machine that fails here fails at the first candidate, too."""
+async def _describe(session: Session) -> None:
+    """Ask the evaluator, once a day. A task or machine that fails here fails at the first candidate, too."""
+    config, is_local = session.config.evaluator, session.config.evaluator.pool == LOCAL
+    if is_local and (known := eager.kept(session.task, config, first_device(config.device))):
+        session.eager = known
+        return
     try:
         session.eager = await session.evaluator.describe(session.task.path)
     except PassagentError as error:
         session.events.note(f"eager could not be measured for the prompts: {error}")
-    config = session.config.evaluator
-    if session.eager and config.pool == LOCAL:
+    if session.eager and is_local:
         eager.keep(session.task, config, first_device(config.device), session.eager)
-
-
-def kept_eager(task: Task, config: EvaluatorConfig) -> tuple[EagerGraph, ...]:
-    """The measurements of the task on this machine within a day; () if nothing was, or on others."""
-    return eager.kept(task, config, first_device(config.device)) if config.pool == LOCAL else ()

@@ -21,15 +21,14 @@ from passagent.experience import knowledge
 from passagent.models.meter import metered
 from passagent.models.types import Message, Model, Reply, ToolSpec, Usage
 from passagent.search.candidates import limits_of, outline, submitter
-from passagent.search.episode_context import best_known, describe, episode_context, parent_view
+from passagent.search.episode_context import describe, episode_context, parent_view
 from passagent.search.islands import IslandView, gains_after, is_draft, is_first, is_progress, log_gain
 from passagent.search.migration import choose_migrant
 from passagent.search.policies import policy_of
 from passagent.search.policies.greedy import Greedy
 from passagent.search.run_models import choose_model, meter_of, writer_of
 from passagent.search.session import Session
-from passagent.search.stop import MIN_GAIN
-from passagent.store import bests, blobs, episodes, hint_uses, nodes, runs
+from passagent.store import bests, episodes, hint_uses, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
@@ -58,12 +57,12 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
         )
 
     meter = meter_of(session, episode)
-    unsaved: list[tuple[bytes, dict[str, int] | None]] = []
+    unsaved: list[Message] = []
     replies: list[tuple[Usage, str | None]] = []
 
     def save(message: Message, usage: Usage | None) -> None:
         # stored before anything is waited for: with the node that is evaluated, or before the next call
-        unsaved.append((blobs.pack_message(message), vars(usage) if usage else None))
+        unsaved.append(message)
         if usage:
             replies.append((usage, message.get("stop_reason")))
             session.check()
@@ -72,7 +71,7 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
         if not unsaved:
             return
         with session.store.transaction():
-            episodes.add_packed(session.store, episode, unsaved)
+            episodes.add_messages(session.store, episode, unsaved)
             for usage, reason in replies:
                 meter.settle(usage, reason)
         session.events.look()
@@ -124,18 +123,15 @@ def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
         episode = replace(
             episode,
             parent_id=parent.id if parent else None,
-            migrated=int(reason is not None),
+            migration=reason,
             model=choose_model(session, episode),
         )
         context = episode_context(session, episode, parent)
         messages = redacted(compose(context))
-        packed = [blobs.pack_message(message) for message in messages]
     with store.transaction():
         episodes.set_parent(store, episode)
-        if parent and reason is not None:
-            bests.add_migration(store, episode, parent, reason)
         hint_uses.record_uses(store, episode, [hint.id for hint in context.hints], context.held_out)
-        episodes.add_packed(store, episode, [(message, None) for message in packed])
+        episodes.add_messages(store, episode, messages)
     session.events.look()
     return episode, messages
 
@@ -153,7 +149,7 @@ def choose_parent(session: Session, episode: Episode, rng: random.Random) -> tup
     policy = policy_of(search)
     stagnant = runs.get_island(store, run.id, episode.island).stagnant
     if policy.scope == "islands" and stagnant >= search.stagnation:
-        migration = choose_migrant(store, run, episode.island, episode.number, MIN_GAIN)
+        migration = choose_migrant(store, run, episode.island, episode.number)
         if migration:
             return migration.node, migration.reason
     return policy.select(IslandView(store, run.id, episode.island), rng), None
@@ -170,37 +166,30 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
     # a program that was there before is no progress, whatever a second measurement of it says
     new = max((node.as_score or 0.0 for node in right if node.repeat_of is None), default=None)
     gain = log_gain(parent, best)
-    scores = [best_known(session, episode)]
+    scores = [bests.best_known(store, session.run.id, island, episode.number)]
     scores += [parent.as_score] if parent and parent.status == "ok" else []
     before = max((score for score in scores if score is not None), default=None)
-    gained = is_progress(before, new, MIN_GAIN)
+    gained = is_progress(before, new)
     with store.transaction():
         done = episodes.finish(store, episode, reason, gain, gained)
         if island != SEEDS:
-            _count_gain(session, new)
-        if island != SEEDS and _is_at_light(session, [*right, *([parent] if parent else [])]):
-            episodes.rest(store, episode)
+            _count_gain(session, new, right)
         if session.distiller is not None and island != SEEDS and gained:
             hint_uses.want_distilled(store, done)
-    session.notify()  # an island at its end may be left what this one does not need
     return done
 
 
-def _is_at_light(session: Session, correct: list[Node]) -> bool:
-    """Tell whether one of the correct nodes is so near to the speed of light that its island may rest."""
-    margin = session.config.search.until_sol
-    headrooms = [(node.diagnosed or {}).get("headroom") for node in correct]
-    return margin is not None and any(x is not None and x <= 1 + margin for x in headrooms)
-
-
-def _count_gain(session: Session, best: float | None) -> None:
-    """Count what an episode that left `best` gained for the run."""
+def _count_gain(session: Session, best: float | None, correct: list[Node]) -> None:
+    """Count what an episode that left `best` and these correct nodes gained for the run."""
     store, run_id = session.store, session.run.id
     before, start = runs.gains_of(store, run_id), None
     if before is None:
         seed = next(iter(bests.best_of_island(store, run_id, SEEDS, 1)), None)
         start = seed.as_score if seed else None
-    after = gains_after(before, start, best, session.elapsed_s, MIN_GAIN)
+        correct = [*correct, *([seed] if seed else [])]
+    headrooms = [(node.diagnosed or {}).get("headroom") for node in correct]
+    headroom = min((value for value in headrooms if value is not None), default=None)
+    after = gains_after(before, start, best, session.elapsed_s, headroom)
     runs.save_gains(store, run_id, after)
 
 

@@ -1,155 +1,340 @@
-"""A run's best candidates are measured again, side by side, so that a chance result does not win.
+"""The winner of a run: which candidate it is, and how sure that is.
 
-That is before a run ends, and after an episode that leaves a contender while timing is unstable. It takes
-half as many evaluations as the run itself made; at the end at least what ENOUGH_ROUNDS of FEWEST_FINALISTS
-take. It names the winner and the score to beat; the policies do not look at it, so the tree does not depend
-on it.
+The best of many noisy scores is a lucky one. So a run's best candidates, its finalists, are measured again
+side by side (search/remeasure.py): in each round of a series every one of them once. The rounds that are
+complete name the winner.
+
+ln(AS) is the mean over a task's subgraphs of what each contributes (PassNet Eqs. 3 and 4 are geometric
+means), so two finalists are compared subgraph by subgraph within a round, and what slows a whole round down
+cancels.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-import random
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from passagent.evaluator.result import Candidate, Evaluation
-from passagent.evaluator.service.known import Case, keep
-from passagent.evaluator.service.pool import on_one_device
-from passagent.search.candidates import evaluate
-from passagent.search.comparison import Round, confirmed_evaluation, is_settled, round_of, standing
-from passagent.search.session import ROUNDS, Session
-from passagent.store import Store, confirmations, evaluations, nodes, runs
-from passagent.store.confirmations import Confirmation
-from passagent.store.episodes import Episode
-from passagent.store.nodes import Node
+from passagent.evaluator import score
+from passagent.evaluator.result import Evaluation, GraphResult, Speedup
+from passagent.store import Store, evaluations
+from passagent.store.bests import best_of_island
+from passagent.store.nodes import Node, get_node
+from passagent.store.runs import SEEDS, islands
 
+_T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+"""97.5% points of Student's t for 1, 2, ... degrees of freedom; the normal's is 1.96."""
+_OWN = 4
+"""Degrees of freedom that a round's own error counts for: two or three rounds tell little by themselves."""
+_SAME, _SAME_OF_TWO = 7.0, 2.0
+"""Spread of the rounds over their own error, squared, from which on they differ by more than that: about the
+95% point of F for three rounds; two, whose spread says little, must agree better."""
+
+_RATIOS, _SAMPLES = (
+    ("speedup", "vs_reference"),
+    ("eager_samples_ms", "compiled_samples_ms", "blocks", "pairs"),
+)
+
+CLOSE = 1.01
+"""The winner's AS over another's below which it matters little which of the two is named."""
+NARROW = 1.05
+"""How far the end of the winner's interval may be from its AS before it is known well enough."""
 FEWEST_ROUNDS = 2
 """The fewest rounds that give an interval."""
-FEWEST_FINALISTS, ENOUGH_ROUNDS = 2, 3
-"""For a short run: the fewest finalists to compare, and the rounds that give a useful interval."""
 
 
-async def confirm(session: Session) -> None:
-    """Measure the finalists of the run as it is now, unless they were. Raises what the evaluator raises."""
-    search, run_id = session.config.search, session.run.id
-    allowed = runs.get_run(session.store, run_id).evaluations // 2
-    limit = min(search.finalists, max(FEWEST_FINALISTS, allowed // ENOUGH_ROUNDS))
-    candidates = confirmations.finalists(session.store, run_id, limit + 1)
-    best = _contenders(session.store, candidates[:limit])
-    count = min(ROUNDS, max(ENOUGH_ROUNDS, allowed // max(1, len(best))))
-    series = _finished(session)
-    _plan(session, series, best, count, held_all=len(best) == len(candidates))
-    await _measure(session, series)
+@dataclass(frozen=True)
+class Round:
+    """One measurement of a finalist."""
+
+    graphs: list[float]
+    """ln(AS) of each subgraph by itself; their mean is the ln(AS) of the whole."""
+    error: float | None
+    """Standard error of that mean, by the intervals of the speedups; None where one has none."""
 
 
-async def confirm_contender(session: Session, episode: Episode) -> None:
-    """Compare the run's two best while timing is unstable, if the episode left one near enough to the other.
+@dataclass(frozen=True)
+class Interval:
+    """A mean of logs with its 95% interval, back in ratios."""
 
-    Near enough is within its interval. Raises what the evaluator raises.
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """How a finalist came off."""
+
+    node_id: int
+    as_score: Interval
+    behind: Interval | None
+    """The winner's AS over its own, paired; None for the winner. One that holds 1 leaves the order open."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Tell whether the winner is better for sure."""
+        return self.behind is not None and self.behind.low > 1
+
+
+def round_of(evaluation: Evaluation) -> Round:
+    """Summarise the evaluation of a correct candidate."""
+    scores = []
+    for graph in evaluation.graphs:
+        graph_score = score.GraphScore(graph.speedup.e2e if graph.speedup else None, graph.passes_from_t)
+        scores.append(math.log(score.as_score([graph_score])))
+    errors = [_error(graph.speedup) for graph in evaluation.graphs]
+    sure = [error for error in errors if error is not None]
+    return Round(scores, math.hypot(*sure) / len(sure) if len(sure) == len(errors) else None)
+
+
+def _error(speedup: Speedup | None) -> float | None:
+    """Standard error of ln(speedup), by its interval; None where it has none."""
+    if speedup is None or not speedup.low or not speedup.high:
+        return None
+    return math.log(speedup.high / speedup.low) / (2 * 1.96)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One measurement of one finalist: a row of `confirmations`, and what its evaluation came to."""
+
+    series: int
+    """Episodes that were finished when the series began."""
+    round: int
+    """1, 2, ... in the series."""
+    node_id: int
+    evaluation_id: int
+    status: str
+    as_score: float | None
+
+
+def winner(store: Store, run_id: str, by_model: bool = False) -> Node | None:
+    """The best correct node: of the newest series, if one of its nodes was correct in every round.
+
+    Else the best by its one measurement, of the nodes that the series did not hold. `by_model`: only of the
+    run's model; seeds, which were there before its first reply, and copies of their programs do not count.
     """
-    store, run_id = session.store, session.run.id
-    if session.config.search.finalists < FEWEST_FINALISTS:
-        return
-    candidates = confirmations.finalists(store, run_id, FEWEST_FINALISTS + 1)
-    best = _contenders(store, candidates[:FEWEST_FINALISTS])
-    allowed = runs.get_run(store, run_id).evaluations // 2 - confirmations.count_measured(store, run_id)
-    if len(best) < FEWEST_FINALISTS or allowed < FEWEST_ROUNDS * len(best):
-        return
-    is_new = any(node.episode_id == episode.id for node in best)
-    if is_new and any(evaluations.is_unstable(_evaluation(store, node)) for node in best):
-        series, count = _finished(session) - 1, min(ENOUGH_ROUNDS, allowed // len(best))
-        if _plan(session, series, best, count, held_all=len(best) == len(candidates)):
-            await _measure(session, series)
+    rows, seeds = last_series(store, run_id), set[str]()
+    if by_model:
+        names = {"run": run_id, "seeds": SEEDS}
+        keys = store.rows("SELECT canonical_key FROM nodes WHERE run_id = :run AND island = :seeds", names)
+        seeds = {row["canonical_key"] for row in keys}
+    confirmed = (get_node(store, node_id) for node_id in scores(rows))
+    best = next((node for node in confirmed if node.canonical_key not in seeds), None)
+    return best or _best_beside(store, run_id, rows, seeds)
 
 
-def _finished(session: Session) -> int:
-    return sum(island.episodes for island in runs.islands(session.store, session.run.id))
+def found_since(store: Store, run_id: str) -> Node | None:
+    """The best node that no finalist was better than at first, and that came too late to be one itself."""
+    rows = last_series(store, run_id)
+    confirmed, node = scores(rows), _best_beside(store, run_id, rows)
+    if not confirmed or node is None:
+        return None
+    first_scores = [get_node(store, row.node_id).as_score or 0.0 for row in rows]
+    is_above = (node.as_score or 0.0) > max(next(iter(confirmed.values())) or 0.0, *first_scores)
+    return node if is_above else None
 
 
-def _plan(session: Session, series: int, best: list[Node], count: int, held_all: bool) -> bool:
-    """Plan the series, and tell whether this call did it: each round has an order of its own."""
-    rng = random.Random(f"finalists:{session.run.seed}:{series}")
-    rounds = [rng.sample(best, len(best)) for _ in range(count)]
-    return confirmations.plan(session.store, session.run.id, series, rounds, held_all)
+def _best_beside(
+    store: Store, run_id: str, rows: Sequence[Measurement], without: Collection[str] = ()
+) -> Node | None:
+    """The best correct node, by its one measurement, not of the series `rows` nor a program `without`."""
+    held = {row.node_id for row in rows}
+    ranked = best_of_run(store, run_id, len(held) + len(without) + 1)
+    return next((node for node in ranked if node.id not in held and node.canonical_key not in without), None)
 
 
-def _contenders(store: Store, nodes: list[Node]) -> list[Node]:
-    """The nodes whose interval reaches the first one's: the others are behind for sure."""
-    if not nodes:
-        return []
-    low, _ = _ends(store, nodes[0])
-    return [node for node in nodes if _ends(store, node)[1] >= low]
+def best_of_run(store: Store, run_id: str, limit: int) -> list[Node]:
+    """The best correct nodes, at most `limit` of each population, with distinct sources, best first."""
+    populations = [SEEDS, *(island.island for island in islands(store, run_id))]
+    candidates = [node for number in populations for node in best_of_island(store, run_id, number, limit)]
+    distinct: dict[str, Node] = {}
+    for node in sorted(candidates, key=lambda node: (-(node.as_score or 0.0), node.number, node.place)):
+        distinct.setdefault(node.canonical_key, node)
+    return list(distinct.values())
+
+
+def contenders(store: Store, run_id: str, limit: int) -> list[Node]:
+    """At most `limit` of the best timed nodes: those whose interval reaches the best one's."""
+    best = [node for node in best_of_run(store, run_id, limit) if node.as_score is not None][:limit]
+    ends = [_ends(store, node) for node in best]
+    return [node for node, (_, high) in zip(best, ends, strict=True) if high >= ends[0][0]]
 
 
 def _ends(store: Store, node: Node) -> tuple[float, float]:
     """The interval of a node's AS; all there is where it is not known."""
-    result = _evaluation(store, node)
+    assert node.evaluation_id is not None
+    result = evaluations.get_evaluation(store, node.evaluation_id, samples=False)
     low, high = result.get("as_low"), result.get("as_high")
     return 0.0 if low is None else low, math.inf if high is None else high
 
 
-def _evaluation(store: Store, node: Node) -> dict[str, Any]:
-    assert node.evaluation_id is not None
-    return evaluations.get_evaluation(store, node.evaluation_id)
+def measurements(store: Store, run_id: str) -> list[Measurement]:
+    """All measurements of a run's finalists, series by series, in the order that they were made in."""
+    return store.all(
+        Measurement,
+        "SELECT series, round, node_id, evaluation_id, status, as_score FROM confirmations "
+        "JOIN evaluations ON evaluations.id = evaluation_id WHERE run_id = :run "
+        "ORDER BY series, round, evaluation_id",
+        {"run": run_id},
+    )
 
 
-async def _measure(session: Session, series: int) -> None:
-    """Measure what is still open of the series, until its outcome is known or a person stops the search."""
-    with on_one_device():
-        await _measure_rounds(session, series)
+def last_series(store: Store, run_id: str) -> list[Measurement]:
+    """The complete rounds of the newest series that has FEWEST_ROUNDS of them; empty if there is none."""
+    newest: list[Measurement] = []
+    for _, series in itertools.groupby(measurements(store, run_id), key=lambda row: row.series):
+        rounds = [list(rows) for _, rows in itertools.groupby(series, key=lambda row: row.round)]
+        complete = [rows for rows in rounds if len(rows) == len(rounds[0])]
+        if len(complete) >= FEWEST_ROUNDS:
+            newest = [row for rows in complete for row in rows]
+    return newest
 
 
-async def _measure_rounds(session: Session, series: int) -> None:
-    store, run = session.store, session.run
-    environment = session.environment
-    for row in confirmations.series_rows(store, run.id, series):
-        if row.evaluation_id is not None:
-            continue
-        if session.is_interrupted:
-            return
-        node = nodes.get_node(store, row.node_id)
-        candidate = Candidate(nodes.get_files(store, node))
-        # as candidates are measured, in half of the time: it is the rounds that make the figure good
-        evaluation = await evaluate(session, candidate, bar=0.0)
-        with store.transaction():
-            # not charged to the run: the budget of evaluations is for what is new
-            evaluation_id = keep(store, Case(session.task, candidate, environment), evaluation)
-            confirmations.measured(store, row, evaluation_id, evaluation.status, evaluation.as_score)
-            if is_over := _is_over(store, row):
-                confirmations.shorten(store, run.id, series, row.round)
-                _keep_pooled(session, series)
-        session.events.look()
-        if is_over:
-            return
+def scores(rows: Sequence[Measurement]) -> dict[int, float | None]:
+    """The AS of each finalist that was correct in every round: the geometric mean of its rounds.
+
+    None for one that could not be timed; the best first.
+    """
+    by_node: dict[int, list[Measurement]] = {}
+    for row in rows:
+        by_node.setdefault(row.node_id, []).append(row)
+    means: dict[int, float | None] = {}
+    for node_id, of_node in by_node.items():
+        values = [row.as_score for row in of_node if row.as_score]
+        if all(row.status == "ok" for row in of_node):
+            means[node_id] = score.geometric_mean(values) if len(values) == len(of_node) else None
+    return dict(sorted(means.items(), key=lambda item: -(item[1] or 0.0)))
 
 
-def _is_over(store: Store, row: Confirmation) -> bool:
-    """Tell whether `row`, measured just now, ends its series: the last, or the rounds so far settle it."""
-    rows = confirmations.series_rows(store, row.run_id, row.series)
-    so_far = [earlier for earlier in rows if earlier.round <= row.round]
-    if any(earlier.evaluation_id is None for earlier in so_far):
-        return False
-    is_known = row.round >= FEWEST_ROUNDS and is_settled(standing(rounds_of(store, so_far)))
-    return is_known or len(so_far) == len(rows)
+def score_of(store: Store, node: Node) -> float | None:
+    """The node's AS: as it was confirmed, if it was a finalist."""
+    return scores(last_series(store, node.run_id)).get(node.id, node.as_score)
 
 
-def _keep_pooled(session: Session, series: int) -> None:
-    """Store each finalist's rounds as one evaluation, the newest of its candidate: it is what is found."""
-    store = session.store
-    for node_id in {row.node_id for row in confirmations.series_rows(store, session.run.id, series)}:
-        node = nodes.get_node(store, node_id)
-        candidate = Candidate(nodes.get_files(store, node))
-        case = Case(session.task, candidate, session.environment)
-        keep(store, case, confirmed_evaluation(store, node))
-
-
-def rounds_of(store: Store, rows: Sequence[Confirmation]) -> dict[int, list[Round]]:
+def rounds_of(store: Store, rows: Sequence[Measurement]) -> dict[int, list[Round]]:
     """The rounds of each finalist that was correct throughout, for `standing`."""
-    confirmed = confirmations.scores(rows)
+    confirmed = scores(rows)
     measured: dict[int, list[Round]] = {}
     for row in rows:
-        if confirmed.get(row.node_id) is not None and row.evaluation_id is not None:
-            result = evaluations.get_evaluation(store, row.evaluation_id)
+        if confirmed.get(row.node_id) is not None:
+            result = evaluations.get_evaluation(store, row.evaluation_id, samples=False)
             measured.setdefault(row.node_id, []).append(round_of(Evaluation.model_validate(result)))
     return measured
+
+
+def confirmed_evaluation(store: Store, node: Node) -> Evaluation:
+    """The evaluation of a node that is done: of a finalist its rounds pooled, else its one measurement."""
+    assert node.evaluation_id is not None
+    rounds = [row.evaluation_id for row in last_series(store, node.run_id) if row.node_id == node.id]
+    if not rounds:
+        return Evaluation.model_validate(evaluations.get_evaluation(store, node.evaluation_id))
+    results = (evaluations.get_evaluation(store, evaluation_id, samples=False) for evaluation_id in rounds)
+    return pooled([Evaluation.model_validate(result) for result in results])
+
+
+def pooled(rounds: Sequence[Evaluation]) -> Evaluation:
+    """One evaluation of a candidate from those of all its rounds: the first that failed, if there is one.
+
+    Times, speedups, ES and AS are geometric means, with the 95% interval of `interval`; of exactness the
+    worst counts. `protocol["rounds"]` says how many there were; samples stay with them.
+    """
+    failed = next((evaluation for evaluation in rounds if evaluation.status != "ok"), None)
+    last, scores = rounds[-1], [evaluation.as_score for evaluation in rounds if evaluation.as_score]
+    if failed or len(scores) < max(2, len(rounds)):
+        return failed or last
+    whole = interval([math.log(x) for x in scores], [round_of(e).error for e in rounds])
+    graphs = [_pooled_graph(of) for of in zip(*(evaluation.graphs for evaluation in rounds), strict=True)]
+    speedups = [graph.speedup.e2e for graph in graphs if graph.speedup]
+    vs_reference = [graph.vs_reference.e2e for graph in graphs if graph.vs_reference]
+    es = {t: score.geometric_mean([e.es[t] for e in rounds if e.es]) for t in last.es or {}}
+    ends = {"as_score": whole.value, "as_low": whole.low, "as_high": whole.high}
+    gmeans = {"gmean_vs_reference": score.geometric_mean(vs_reference) if vs_reference else None}
+    if speedups:
+        gmeans |= {"gmean_speedup": score.geometric_mean(speedups), "fast_1": score.fast_1(speedups)}
+    protocol = last.protocol | {"rounds": len(rounds), "interval": "over the rounds, 95%"}
+    return last.model_copy(
+        update=ends | gmeans | {"es": es, "graphs": graphs, "bar": None, "protocol": protocol}
+    )
+
+
+def _pooled_graph(rounds: Sequence[GraphResult]) -> GraphResult:
+    """One subgraph's result from those of all rounds, see pooled."""
+    worst = max(rounds, key=lambda graph: (graph.passes_from_t or 0, graph.max_abs_diff or 0.0))
+    speedup, vs_reference = (_pooled_speedup([getattr(graph, name) for graph in rounds]) for name in _RATIOS)
+    eager_ms = score.geometric_mean(times) if all(times := [g.eager_ms or 0.0 for g in rounds]) else None
+    compiled_ms = eager_ms / speedup.e2e if eager_ms and speedup else None
+    ms = {"eager_ms": eager_ms, "compiled_ms": compiled_ms, "pace_ms": worst.pace_ms and eager_ms}
+    counts = {"trials": sum(g.trials for g in rounds), "unstable": all(g.unstable for g in rounds)}
+    samples: dict[str, Any] = {name: [] for name in _SAMPLES}
+    return worst.model_copy(update=samples | ms | counts | {"speedup": speedup, "vs_reference": vs_reference})
+
+
+def _pooled_speedup(rounds: Sequence[Speedup | None]) -> Speedup | None:
+    """The geometric mean over the rounds; None where one has no speedup."""
+    speedups = [speedup for speedup in rounds if speedup is not None]
+    if len(speedups) < len(rounds):
+        return None
+    whole = interval([math.log(s.e2e) for s in speedups], [_error(s) for s in speedups])
+    return Speedup(e2e=whole.value, low=whole.low, high=whole.high)
+
+
+def standing(measured: Mapping[int, Sequence[Round]]) -> list[Finalist]:
+    """The finalists, the best first; ties keep the order they came in."""
+    means = {node_id: [_mean(r.graphs) for r in rounds] for node_id, rounds in measured.items()}
+    order = sorted(means, key=lambda node_id: -_mean(means[node_id]))
+    return [
+        Finalist(
+            node_id,
+            interval(means[node_id], [measured_round.error for measured_round in measured[node_id]]),
+            None if node_id == order[0] else _behind(measured[order[0]], measured[node_id]),
+        )
+        for node_id in order
+    ]
+
+
+def is_settled(finalists: Sequence[Finalist]) -> bool:
+    """Tell whether further rounds would add nothing: the winner's AS is known, and who is behind it.
+
+    Each of the others is behind for sure, or for sure less than 1% behind.
+    """
+    if not finalists:
+        return True
+    best, *others = finalists
+    sure = best.as_score.high <= NARROW * best.as_score.value
+    return sure and all(f.is_behind or (f.behind and f.behind.high < CLOSE) for f in others)
+
+
+def _behind(best: Sequence[Round], other: Sequence[Round]) -> Interval:
+    """How far `best` is ahead: for each round the mean over the subgraphs."""
+    ahead, errors = [], []
+    for mine, theirs in zip(best, other, strict=True):
+        ahead.append(_mean([a - b for a, b in zip(mine.graphs, theirs.graphs, strict=True)]))
+        is_known = mine.error is not None and theirs.error is not None
+        errors.append(math.hypot(mine.error or 0.0, theirs.error or 0.0) if is_known else None)
+    return interval(ahead, errors)
+
+
+def interval(rounds: Sequence[float], errors: Sequence[float | None]) -> Interval:
+    """The mean over the rounds, normal theory: their spread, and the error that each has by itself.
+
+    Where rounds do not differ by much more than their own errors say, the two estimates are pooled; else, and
+    where errors are not known, the rounds alone count.
+    """
+    n, mean = len(rounds), _mean(rounds)
+    if n < 2:
+        return Interval(math.exp(mean), 0.0, math.inf)
+    spread, freedom = math.fsum((value - mean) ** 2 for value in rounds) / (n - 1), n - 1
+    variances = [error**2 for error in errors if error is not None]
+    if len(variances) == n and spread <= (_SAME if n > 2 else _SAME_OF_TWO) * _mean(variances):
+        spread = (_OWN * _mean(variances) + freedom * spread) / (_OWN + freedom)
+        freedom += _OWN
+    half = (_T[freedom - 1] if freedom <= len(_T) else 2.0) * math.sqrt(spread / n)
+    return Interval(*(math.exp(mean + offset) for offset in (0.0, -half, half)))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)

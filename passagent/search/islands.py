@@ -76,6 +76,8 @@ def is_first(drafts: int, islands: int, number: int) -> bool:
     return drafts < number <= drafts + islands
 
 
+MIN_GAIN = 0.01
+"""Relative gain in AS that counts as progress."""
 HALF_LIFE = 8
 """Episodes after which a gain counts half as much for what is to be expected."""
 MIN_HISTORY = 2 * HALF_LIFE
@@ -92,11 +94,11 @@ def log_gain(parent: Node | None, best_as: float | None) -> float | None:
     return math.log(best_as / start)
 
 
-def is_progress(before: float | None, after: float | None, min_gain: float) -> bool:
-    """Tell whether an island's best AS rose by the share `min_gain`."""
+def is_progress(before: float | None, after: float | None) -> bool:
+    """Tell whether a best AS rose by the share MIN_GAIN."""
     if after is None:
         return False
-    return before is None or after > before * (1 + min_gain)
+    return before is None or after > before * (1 + MIN_GAIN)
 
 
 def gains_after(
@@ -104,19 +106,20 @@ def gains_after(
     start_as: float | None,
     best: float | None,
     searched_s: float,
-    min_gain: float,
+    headroom: float | None = None,
 ) -> Gains:
-    """The run's gains with one more episode, which left `best` and ended at `searched_s`.
+    """The run's gains with one more episode, which left `best` and `headroom` and ended at `searched_s`.
 
     `start_as`: the seeds' best AS, for the first episode. What is gained from nothing correct is counted from
     eager's AS.
     """
-    before = before or Gains(0, start_as, start_as, 0, 0.0, 0.0, 0.0)
+    before = before or Gains(0, start_as, start_as, 0, 0.0, 0.0, 0.0, None)
+    headrooms = [value for value in (before.headroom, headroom) if value is not None]
     best_as = max((score for score in (before.best_as, best) if score is not None), default=None)
     gain = 0.0
     if best_as is not None and best_as > 0:
         gain = max(0.0, math.log(best_as / (before.best_as or EAGER_AS)))
-    is_gain = is_progress(before.marked_as, best_as, min_gain)
+    is_gain = is_progress(before.marked_as, best_as)
     fade = 0.5 ** (1 / HALF_LIFE)
     return Gains(
         before.episodes + 1,
@@ -126,6 +129,7 @@ def gains_after(
         searched_s,
         before.gain * fade + gain,
         before.hours * fade + max(0.0, searched_s - before.searched_s) / 3600,
+        min(headrooms, default=None),
     )
 
 

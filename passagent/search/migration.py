@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from passagent.config import SearchConfig
-from passagent.search.islands import fitness
+from passagent.search.islands import MIN_GAIN, fitness
 from passagent.search.policies import policy_of
 from passagent.store import Store, bests, nodes, runs
 from passagent.store.nodes import Node
@@ -20,7 +20,7 @@ class Migration:
     reason: str
 
 
-def choose_migrant(store: Store, run: Run, island: int, number: int, min_gain: float) -> Migration | None:
+def choose_migrant(store: Store, run: Run, island: int, number: int) -> Migration | None:
     """The best elite of the other islands, if it beats all that the island has before episode `number`."""
     here = bests.best_known(store, run.id, island, number)
     best = bests.best_of_others(store, run.id, island)
@@ -32,7 +32,7 @@ def choose_migrant(store: Store, run: Run, island: int, number: int, min_gain: f
     to, source = islands[island], islands[best.island]
     return Migration(
         best,
-        f"island {island} ({to.role}) had {to.stagnant} episodes without a gain of {min_gain:.0%} and has "
+        f"island {island} ({to.role}) had {to.stagnant} episodes without a gain of {MIN_GAIN:.0%} and has "
         f"{'nothing correct' if here is None else _as(here)}; "
         f"island {best.island} ({source.role}) has {_as(fitness(best))}",
     )

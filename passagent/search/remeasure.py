@@ -1,30 +1,84 @@
-"""A run goes on under another evaluator or on another machine: its elites are measured again first.
+"""What is measured again: finalists side by side before a run ends, elites where a run goes on elsewhere.
 
-Scores of different environments are never compared. The elites of every island, and what the episodes under
-way rely on, get scores of the new environment, all in one transaction; every other old node keeps its
-evaluation but no longer has a score, so it comes after all that have one.
+Scores of different environments are never compared. Under another evaluator or on another machine the elites
+of every island, and what the episodes under way rely on, get scores of the new environment first, all in one
+transaction. Every other old node keeps its evaluation but no longer has a score, so it comes after all that
+have one.
 """
 
 from __future__ import annotations
 
-import json
-from typing import Any
+import random
 
-from passagent import __version__
-from passagent.agent.prompt import prompts_hash
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.service.known import Case, keep, recall
+from passagent.evaluator.service.pool import on_one_device
 from passagent.sandbox.environment import evaluator_version
+from passagent.search import finalists
 from passagent.search.candidates import evaluate
-from passagent.search.session import Session
+from passagent.search.session import ROUNDS, Session
 from passagent.store import Store, bests, evaluations, nodes, runs
 from passagent.store.nodes import Node
-from passagent.store.sessions import StoredSession, Terms
 
 _ELSEWHERE = (
     "(SELECT evaluations.id FROM evaluations JOIN conditions ON conditions.id = conditions_id "
     "WHERE evaluator_version || '; ' || environment != :environment)"
 )
+
+
+FEWEST_FINALISTS, ENOUGH_ROUNDS = 2, 3
+"""For a short run: the fewest finalists to compare, and the rounds that give a useful interval."""
+
+
+async def confirm(session: Session) -> None:
+    """Measure the finalists of the run side by side, round by round, until it is known which one is best.
+
+    A series that was cut off is gone on with. It takes at most half as many evaluations as the run made, or
+    ENOUGH_ROUNDS of FEWEST_FINALISTS, and is not charged: the budget is for what is new. Raises what the
+    evaluator raises.
+    """
+    store, run, search = session.store, session.run, session.config.search
+    allowed = runs.get_run(store, run.id).evaluations // 2
+    limit = min(search.finalists, max(FEWEST_FINALISTS, allowed // ENOUGH_ROUNDS))
+    series = sum(island.episodes for island in runs.islands(store, run.id))
+    begun = [row for row in finalists.measurements(store, run.id) if row.series == series]
+    if any(row.round > 1 for row in begun):
+        best = [nodes.get_node(store, node_id) for node_id in sorted({row.node_id for row in begun})]
+    else:
+        best = sorted(finalists.contenders(store, run.id, limit), key=lambda node: node.id)
+    count = min(ROUNDS, max(ENOUGH_ROUNDS, allowed // max(1, len(best))))
+    measured = {(row.round, row.node_id) for row in begun}
+    with on_one_device():
+        for number in range(1, count + 1):
+            rng = random.Random(f"finalists:{run.seed}:{series}:{number}")
+            for node in rng.sample(best, len(best)):
+                if (number, node.id) not in measured:
+                    if session.is_interrupted:
+                        return
+                    await _measure_finalist(session, node, series, number)
+            rounds = finalists.rounds_of(store, finalists.last_series(store, run.id))
+            if number >= finalists.FEWEST_ROUNDS and finalists.is_settled(finalists.standing(rounds)):
+                return
+
+
+async def _measure_finalist(session: Session, node: Node, series: int, number: int) -> None:
+    """Measure the node in a round as candidates are, in half of the time: rounds make the figure good."""
+    store, candidate = session.store, Candidate(nodes.get_files(session.store, node))
+    evaluation = await evaluate(session, candidate, bar=0.0)
+    with store.transaction():
+        evaluation_id = keep(store, Case(session.task, candidate, session.environment), evaluation)
+        store.execute(
+            "INSERT INTO confirmations (run_id, series, round, node_id, evaluation_id) "
+            "VALUES (:run, :series, :round, :node, :evaluation)",
+            {
+                "run": session.run.id,
+                "series": series,
+                "round": number,
+                "node": node.id,
+                "evaluation": evaluation_id,
+            },
+        )
+    session.events.look()
 
 
 async def measure_again(session: Session) -> None:
@@ -123,59 +177,6 @@ def _forget_scores(store: Store, run_id: str, environment: str) -> None:
     )
 
 
-def terms_of(session: Session) -> Terms:
-    """The terms of this process."""
-    return Terms(
-        version=__version__,
-        config=session.config.model_dump_json(),
-        prompts=prompts_hash(),
-        environment=environment_of(session),
-    )
-
-
 def environment_of(session: Session) -> str:
     """Evaluator version and environment: scores of another one are not compared with those of this one."""
     return f"{evaluator_version()}; {session.environment}"
-
-
-def changes_between(before: StoredSession | None, terms: Terms) -> list[str]:
-    """List what differs from the session before, and what is done about it, a line each."""
-    if before is None or not before.version:
-        return []
-    changes = [
-        f"the settings have changed: {change}" for change in changed_settings(before.config, terms.config)
-    ]
-    if before.version != terms.version:
-        changes.append(f"passagent has changed: {before.version}, now {terms.version}")
-    if before.prompts != terms.prompts:
-        changes.append(
-            "the prompts have changed: episodes that begin now see the new ones, begun ones keep theirs"
-        )
-    if before.environment != terms.environment:
-        changes += [
-            f"the evaluator or its machine has changed: {part}"
-            for part in _parts(before.environment, terms.environment)
-        ]
-    return changes
-
-
-def changed_settings(before: str, after: str) -> list[str]:
-    """`section.key OLD, now NEW` for each setting of two configurations (JSON) that differs."""
-    old, new = _flat(json.loads(before)), _flat(json.loads(after))
-    return [
-        f"{key} {json.dumps(old.get(key))}, now {json.dumps(new.get(key))}"
-        for key in sorted({*old, *new})
-        if old.get(key) != new.get(key)
-    ]
-
-
-def _flat(config: dict[str, Any]) -> dict[str, Any]:
-    return {f"{section}.{key}": value for section, values in config.items() for key, value in values.items()}
-
-
-def _parts(before: str, after: str) -> list[str]:
-    """`OLD, now NEW` for each part of two environments that differs."""
-    old, new = before.split("; "), after.split("; ")
-    if len(old) != len(new):
-        return [f"{before}, now {after}"]
-    return [f"{a}, now {b}" for a, b in zip(old, new, strict=True) if a != b]

@@ -14,8 +14,9 @@ from passagent.evaluator.result import Evaluation
 from passagent.evaluator.target import kind_of
 from passagent.experience import exemplars
 from passagent.experience.exemplars import Found
-from passagent.search.comparison import confirmed_evaluation
-from passagent.store import Store, confirmations, nodes, seeds
+from passagent.search import finalists
+from passagent.search.finalists import confirmed_evaluation
+from passagent.store import Store, nodes, seeds
 from passagent.store.pass_library import KeptPass, PassLibrary, library_path, licence_of
 from passagent.store.runs import Run
 from passagent.tasks import Task, load_task
@@ -66,7 +67,7 @@ class Memory:
 
     def remember(self, store: Store, run: Run, device_name: str) -> None:
         """Keep the run's best pass as an exemplar of each graph, if it is faster than eager."""
-        best = confirmations.winner(store, run.id)
+        best = finalists.winner(store, run.id)
         if self.is_excluded or best is None or best.evaluation_id is None:
             return
         evaluation, author = confirmed_evaluation(store, best), seeds.author_of(store, run, best)

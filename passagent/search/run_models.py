@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -131,7 +131,6 @@ async def ask_validator(
     def save(reply: Reply, opinion: Opinion | None) -> None:
         with store.transaction():
             meter.settle(reply.usage, reply.stop_reason)
-            ledger.count(store, episode, asdict(reply.usage))
             if opinion is not None:
                 judged = validator.with_opinion(evaluation, opinion, config.evaluator)
                 opinions.append((keep(store, Case(session.task, candidate, environment), judged), judged))
@@ -196,7 +195,6 @@ async def _ask_distiller(session: Session, model: Model, episode: Episode, is_la
         written = hint.model_dump() if hint else None
         with store.transaction():
             meter.settle(reply.usage, reply.stop_reason)
-            ledger.count(store, episode, asdict(reply.usage))
             hint_uses.settle_distilled(store, episode.id, written, best.id, model.name, task_hashes)
         session.events.look()
 

@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from passagent.agent.context import ParentView
 from passagent.agent.taskfiles import read_task_files
 from passagent.config import Config, SearchConfig
-from passagent.evaluator.fleet.opening import environment_key
+from passagent.evaluator.fleet.opening import environment_key, machine_of
 from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.result import Candidate, Evaluation
-from passagent.experience.diagnosis import Diagnosis
+from passagent.experience.diagnosis import Diagnosis, diagnose
 from passagent.experience.hints import Hint
 from passagent.models.prices import Price
 from passagent.models.types import Model
@@ -32,8 +31,6 @@ from passagent.store.timeline import Follower
 from passagent.tasks import Task
 
 T = TypeVar("T")
-ChangeTexts = dict[tuple[int, int | None], tuple[str, str]]
-"""For a node and its evaluation: what was changed, and why it failed."""
 EXPERT = "expert"
 """The model that writes the seeds."""
 
@@ -95,7 +92,6 @@ class Session:
     config: Config
     model: Model
     evaluator: Evaluator
-    diagnose: Callable[[Evaluation], Diagnosis]
     hints: list[Hint]
     device_name: str
     events: Follower
@@ -108,23 +104,18 @@ class Session:
     """The model that is asked what an episode's progress taught."""
     memory: Memory | None = None
     """The library of all runs; None: it is off."""
-    machine: Machine | None = None
-    """This machine's measured figures, for the prompts."""
+    stand_in_diagnosis: Callable[[Evaluation], Diagnosis] | None = None
+    """Diagnoses in place of `diagnose`, which then needs no machine's figures."""
+    is_resumed: bool = False
+    """The run had been begun before."""
     eager: tuple[EagerGraph, ...] = ()
     """Eager's measured figures on the task's subgraphs, for the prompts; () until they are known."""
-    waits_for_eager: bool = False
-    """A prompt waits for `eager` however long it takes; else episode_context.WAIT_S."""
     budget: Budget | None = None
     """Limits that this run shares with others; it then has none of its own."""
     describing: asyncio.Task[None] | None = None
-    """Finds that out."""
+    """The task that measures `eager`."""
     wants: list[Want] = field(default_factory=list)
     """Budgets that calls and evaluations under way may still take."""
-    views: dict[tuple[object, ...], ParentView] = field(default_factory=dict)
-    change_texts: ChangeTexts = field(default_factory=dict)
-    """Parents as prompts showed them; see search.context."""
-    bests: dict[int, tuple[int, float | None]] = field(default_factory=dict)
-    """For each island: the number of its last episode, and the best AS that it knew of when that began."""
     stop_reason: str | None = None
     is_interrupted: bool = False
     """A person asked to stop, no rule."""
@@ -140,6 +131,17 @@ class Session:
 
     def __post_init__(self) -> None:
         self.rules = rules_of(self.config.search)
+
+    @functools.cached_property
+    def machine(self) -> Machine | None:
+        """The machine's measured figures, for the prompts; None with a stand-in for the diagnosis."""
+        return None if self.stand_in_diagnosis else machine_of(self.config.evaluator)
+
+    def diagnose(self, evaluation: Evaluation) -> Diagnosis:
+        """Say what limits a candidate, or why it failed."""
+        if self.stand_in_diagnosis is not None:
+            return self.stand_in_diagnosis(evaluation)
+        return diagnose(evaluation, machine=self.machine)
 
     @functools.cached_property
     def task_files(self) -> dict[str, str]:
@@ -279,6 +281,6 @@ class Session:
             best_as=now.best_as,
             cost=now.cost,
             stagnant=now.stagnant,
-            at_light=now.at_light,
+            headroom=now.headroom,
             gain_per_hour=expected_per_hour(runs.gains_of(self.store, self.run.id)) if expects else None,
         )

@@ -1,17 +1,18 @@
 """Runs and their sessions: begin, resume or fork a run, open its session, work on it to the end.
 
-The command line, Python and collections open runs here. Nothing is printed.
+`started`, `resumed` and `forked` find the run and the settings; `open_session` makes the session that drives
+it, also for those that drive many (collect, bench, mcp); `work` drives it. Nothing is printed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,25 +20,27 @@ from passagent import __version__, extend
 from passagent.agent.distiller import open_distiller
 from passagent.agent.prompt import note_of, roles
 from passagent.agent.validator import open_validator
-from passagent.config import Config, EvaluatorConfig, SearchConfig, override, validate
+from passagent.config import Config, SearchConfig, override, validate
 from passagent.errors import PassagentError, UsageError, nearest
-from passagent.evaluator.fleet.opening import check_devices, device_label, machine_of, open_pool
+from passagent.evaluator.fleet.opening import LOCAL, check_devices, device_label, open_pool
+from passagent.evaluator.judging.effort import check_task_room
 from passagent.evaluator.result import Candidate, Evaluation
+from passagent.evaluator.runner.starting import StartedReferee, owner_ahead
 from passagent.evaluator.target import target_of
 from passagent.events import OnEvent
-from passagent.experience import Diagnosis, diagnose, load_hints
+from passagent.experience import Diagnosis, load_hints
 from passagent.models import open_model
 from passagent.models.ensemble import model_names
 from passagent.models.prices import check_budget, prices_of
 from passagent.models.probe import check_models
 from passagent.models.types import Model
+from passagent.search import finalists
 from passagent.search.candidates import canonical_key
 from passagent.search.controller import search
 from passagent.search.run_files import report, run_log
 from passagent.search.run_memory import open_memory
 from passagent.search.session import Evaluator, Session
-from passagent.search.startup import Parts, begin
-from passagent.store import Store, confirmations, nodes, runs, seeds, sessions
+from passagent.store import Store, nodes, runs, seeds, sessions
 from passagent.store.nodes import Proposal
 from passagent.store.runs import Run
 from passagent.store.sessions import driven, resume_command
@@ -47,7 +50,6 @@ from passagent.tasks import Task, load_task
 
 log = logging.getLogger("passagent.search")
 
-Diagnose = Callable[[Evaluation], Diagnosis]
 FIXED = ("search.islands", "search.roles", "search.seed", "search.seed_dir")
 """Settings that a run keeps for its life: its tree is made of them."""
 
@@ -155,74 +157,104 @@ def stored_task(run: Run) -> Task:
     return task
 
 
-def open_session(prepared: Prepared, on_event: OnEvent | None, evaluator: Evaluator) -> Session:
-    """A session on the prepared run; `on_event` gets its events.
+@dataclass(frozen=True)
+class Parts:
+    """Stand-ins for the model, evaluator and diagnosis that the configuration names."""
 
-    Without `parts.diagnose` the machine is measured, before anything is timed. No hints are distilled where
-    the library is off, nor for a task that is excluded from it.
+    model: Model | None = None
+    evaluator: Evaluator | None = None
+    diagnose: Callable[[Evaluation], Diagnosis] | None = None
+    ahead: StartedReferee | None = None
+    """The evaluator's process, if it is on its way; see `_begun`."""
+    begun: float = field(default_factory=time.monotonic)
+    """When the command began, by time.monotonic(): `search.max_time_s` counts from then."""
+
+
+@contextmanager
+def _begun(config: Config, task: Task, parts: Parts) -> Iterator[Parts]:
+    """Yield `parts` with the model, and with the evaluator's process on its way.
+
+    Raises UsageError for a model, another plug-in, a budget or a device that cannot be used, TaskError or
+    InfrastructureError for a task that is too large for this machine's memory, before anything is stored.
     """
-    store, run, task, config = prepared.store, prepared.run, prepared.task, prepared.config
-    model, diagnose_with = prepared.model, prepared.parts.diagnose
+    extend.check(config)
+    target_of(config.evaluator)
+    parts = replace(parts, model=parts.model or open_model(config.model))
+    assert parts.model is not None
+    check_money(config, parts.model)
+    if parts.evaluator is not None:
+        yield parts
+    elif config.evaluator.pool != LOCAL:
+        check_devices(config.evaluator)
+        yield parts
+    else:
+        check_task_room(task, config.evaluator.device)
+        with owner_ahead(config.evaluator, task.path) as ahead:
+            check_devices(config.evaluator)
+            yield replace(parts, ahead=ahead)
+
+
+def open_session(
+    store: Store, run: Run, task: Task, config: Config, parts: Parts, on_event: OnEvent | None = None
+) -> Session:
+    """A session on the run, which `parts` has the model for; `on_event` gets its events.
+
+    No hints are distilled where the library is off, nor for a task that is excluded from it.
+    """
+    assert parts.model is not None
     memory = open_memory(config, task, store.runs_dir)
+    events = Follower(store, run.id, on_event)
+
+    def tell(line: str) -> None:
+        log.warning(line)
+        events.note(line)
+
     return Session(
         store=store,
         run=run,
         task=task,
         config=config,
-        model=model,
-        evaluator=evaluator,
-        diagnose=diagnose_with or diagnoser(config.evaluator),
+        model=parts.model,
+        evaluator=parts.evaluator or open_pool(config.evaluator, tell, parts.ahead),
+        stand_in_diagnosis=parts.diagnose,
         hints=load_hints(),
         device_name=device_label(config.evaluator),
-        events=Follower(store, run.id, on_event),
-        prices=prices_of(config.model, _names(config, model)),
+        events=events,
+        prices=prices_of(config.model, _names(config, parts.model)),
         validator=open_validator(config),
         distiller=open_distiller(config) if memory and not memory.is_excluded else None,
         memory=memory,
-        machine=None if diagnose_with else machine_of(config.evaluator),
-        waits_for_eager=config.search.deterministic,
+        begun=parts.begun,
     )
 
 
-def diagnoser(config: EvaluatorConfig) -> Diagnose:
-    """The diagnosis of evaluations on the devices of `config`."""
-    return functools.partial(diagnose, machine=machine_of(config))
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A stored run, and what a session works on it with."""
-
-    store: Store
-    run: Run
-    task: Task
-    config: Config
-    model: Model
-    parts: Parts
-    is_found: bool = False
-    """It had been begun before."""
-
-
 @contextmanager
-def started(runs_dir: str | Path, task: Task, config: Config, new: bool, parts: Parts) -> Iterator[Prepared]:
-    """A run of `task`; an equal one that was left unfinished is gone on with, unless `new`.
+def started(
+    runs_dir: str | Path, task: Task, config: Config, new: bool = False, parts: Parts | None = None
+) -> Iterator[Session]:
+    """A session on a run of `task`; an equal one that was left unfinished is gone on with, unless `new`.
 
-    Raises UsageError for a model, a budget or a seed that cannot be used, before anything is stored.
+    Raises what cannot be used (`_begun`), and UsageError for a seed that is no pass, before anything is
+    stored.
     """
-    model = _model(config, parts)
-    given_seed(config)
-    with Store.open(runs_dir) as store:
-        memory = open_memory(config, task, store.runs_dir)
-        library_seed = memory.seed() if memory else None
-        with store.transaction():  # of two that begin at the same moment one makes the run
-            resumed = None if new else same_run(store, task, config)
-            run = resumed or new_run(store, task, config, library_seed=library_seed)
-        yield Prepared(store, run, task, config, model, parts, resumed is not None)
+    with _begun(config, task, parts or Parts()) as begun:
+        given_seed(config)
+        with Store.open(runs_dir) as store:
+            memory = open_memory(config, task, store.runs_dir)
+            library_seed = memory.seed() if memory else None
+            with store.transaction():  # of two that begin at the same moment one makes the run
+                equal = None if new else same_run(store, task, config)
+                run = equal or new_run(store, task, config, library_seed=library_seed)
+            session = open_session(store, run, task, config, begun)
+            session.is_resumed = equal is not None
+            yield session
 
 
 @contextmanager
-def resumed(runs_dir: str | Path, name: str, settings: dict[str, Any], parts: Parts) -> Iterator[Prepared]:
-    """Open the run `name` with `settings` changed, to go on with it.
+def resumed(
+    runs_dir: str | Path, name: str, settings: dict[str, Any], parts: Parts | None = None
+) -> Iterator[Session]:
+    """A session on the run `name`, to go on with it with `settings` changed.
 
     Raises UsageError for a run that is not there, and for a setting that is fixed for a run's life.
     """
@@ -240,15 +272,15 @@ def resumed(runs_dir: str | Path, name: str, settings: dict[str, Any], parts: Pa
                 f"it, passagent fork {run.id} --from NODE searches on"
             )
         task = stored_task(run)
-        with begin(config, task, parts) as begun:
-            yield Prepared(store, run, task, config, _model(config, begun), begun, True)
+        with _begun(config, task, parts or Parts()) as begun:
+            yield open_session(store, run, task, config, begun)
 
 
 @contextmanager
 def forked(
-    runs_dir: str | Path, name: str, node_id: int, settings: dict[str, Any], parts: Parts
-) -> Iterator[Prepared]:
-    """A new run that starts from a node of run `name`, under that one's settings with `settings` changed.
+    runs_dir: str | Path, name: str, node_id: int, settings: dict[str, Any], parts: Parts | None = None
+) -> Iterator[Session]:
+    """A session on a new run that starts from a node of run `name`, under its settings and `settings`.
 
     Raises UsageError if the run has no such node, or it was not evaluated.
     """
@@ -270,62 +302,32 @@ def forked(
             anew |= {"search.islands": usual.search.islands}
         config = override(stored_config(run), anew | settings)
         task = stored_task(run)
-        if parts.evaluator is None:
-            check_devices(config.evaluator)
-        model = _model(config, parts)
-        with store.transaction():
-            new = new_run(store, task, config)
-            seeds.plant_fork(store, new, origin, number=-config.search.expert_seeds)
-        with begin(config, task, parts) as begun:
-            yield Prepared(store, runs.get_run(store, new.id), task, config, model, begun)
+        with _begun(config, task, parts or Parts()) as begun:
+            with store.transaction():
+                new = new_run(store, task, config)
+                seeds.plant_fork(store, new, origin, number=-config.search.expert_seeds)
+            yield open_session(store, runs.get_run(store, new.id), task, config, begun)
 
 
-def _model(config: Config, parts: Parts) -> Model:
-    """The model that writes passes. Raises UsageError, also for other plug-ins and the budget."""
-    extend.check(config)
-    target_of(config.evaluator)
-    model: Model = parts.model or open_model(config.model)
-    check_money(config, model)
-    return model
-
-
-async def work(
-    prepared: Prepared,
-    on_event: OnEvent | None,
-    begun: Callable[[Session], object],
-) -> Path | None:
+async def work(session: Session, on_event: OnEvent | None = None) -> Path | None:
     """Work on the run until it ends or is stopped. Return where its best pass was written, if it has one.
 
-    `begun` gets the session, by which it can be stopped; `on_event` gets the run's events.
-    Raises UsageError while another process drives the run, and what the search raises, with how to go on.
+    `on_event` gets the run's events. Raises UsageError while another process drives the run, and what the
+    search raises, with how to go on.
     """
-    store, run, config, parts = prepared.store, prepared.run, prepared.config, prepared.parts
-    if sessions.is_driven(store, run.id):  # said before models and devices are asked; `search` makes sure
-        raise driven(store, run.id)
+    store, run = session.store, session.run
+    session.events.follow(on_event)
     with run_log(store.runs_dir / run.id):
-
-        def tell(line: str) -> None:
-            log.warning(line)
-            session.events.note(line)
-
+        reporting = asyncio.create_task(report(session.evaluator, store.runs_dir / run.id))
         try:
-            if parts.model is None and (config.search.expert_seeds or seeds.planted(store, run.id)):
-                await check_models(config)  # without a seed a model's first request is the first thing done
-            evaluator = parts.evaluator or open_pool(config.evaluator, tell, parts.ahead)
-            session = open_session(prepared, on_event, evaluator)
-            session.begun = parts.begun
-            begun(session)
-            reporting = asyncio.create_task(report(evaluator, store.runs_dir / run.id))
+            if sessions.is_driven(store, run.id):  # said before models are asked; `search` makes sure
+                raise driven(store, run.id)
+            if session.config.search.expert_seeds or seeds.planted(store, run.id):
+                await check_models(session.config)  # without a seed its first request is the first thing done
             try:
-                try:
-                    await search(session)
-                finally:
-                    session.events.look()
+                await search(session)
             finally:
-                reporting.cancel()
-                for resource in (session.model, session.validator, session.evaluator):
-                    if resource is not None:
-                        await resource.close()
+                session.events.look()
         except UsageError:
             log.exception("the search ended with an error")
             raise
@@ -339,6 +341,11 @@ async def work(
             if failure is error:
                 raise
             raise failure from error
+        finally:
+            reporting.cancel()
+            for resource in (session.model, session.validator, session.evaluator):
+                if resource is not None:
+                    await resource.close()
     return export_best(store, runs.get_run(store, run.id))
 
 
@@ -347,7 +354,7 @@ def export_best(store: Store, run: Run) -> Path | None:
 
     An older one is replaced when the new one is whole.
     """
-    best = confirmations.winner(store, run.id)
+    best = finalists.winner(store, run.id)
     if best is None:
         return None
     path = store.runs_dir / run.id / "best"

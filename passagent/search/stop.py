@@ -12,9 +12,6 @@ from dataclasses import dataclass
 from passagent import extend
 from passagent.config import SearchConfig
 
-MIN_GAIN = 0.01
-"""Relative gain in AS that counts as progress."""
-
 
 @dataclass(frozen=True)
 class Progress:
@@ -30,11 +27,11 @@ class Progress:
     cost: float = 0.0
     """USD, as far as prices are known."""
     stagnant: int = 0
-    """Episodes since the run's best AS last rose by MIN_GAIN."""
+    """Episodes since the run's best AS last rose by 1%."""
     gain_per_hour: float | None = None
     """Relative gain in AS that an hour more is expected to bring; None: not known yet."""
-    at_light: bool = False
-    """All islands are at the speed of light, as far as they leave their episodes to others for that."""
+    headroom: float | None = None
+    """The best pass's time over the speed of light; None: not known."""
     reserved_s: float = 0.0
     """The part of a time limit that is kept for measuring the finalists, s."""
 
@@ -99,9 +96,9 @@ def target_as(target: float) -> StopRule:
     return rule
 
 
-def stagnation(limit: int, min_gain: float) -> StopRule:
+def stagnation(limit: int) -> StopRule:
     """So many episodes of the run went by without a gain."""
-    reason = f"{limit} episodes went by without a gain of {min_gain:.2%}"
+    reason = f"{limit} episodes went by without a gain"
     return lambda progress: reason if progress.stagnant >= limit else None
 
 
@@ -117,9 +114,11 @@ def until(bound: float) -> StopRule:
 
 
 def speed_of_light(margin: float) -> StopRule:
-    """Every island has a candidate within `margin` of the speed of light."""
-    reason = f"all islands are within {margin:.0%} of the speed of light"
-    return lambda progress: reason if progress.at_light else None
+    """A correct pass is within `margin` of the speed of light."""
+    reason = f"a pass is within {margin:.0%} of the speed of light"
+    return lambda progress: (
+        reason if progress.headroom is not None and progress.headroom <= 1 + margin else None
+    )
 
 
 def any_of(rules: list[StopRule]) -> StopRule:
@@ -141,7 +140,7 @@ def rules_of(config: SearchConfig) -> StopRule:
     if config.max_time_s is not None:
         rules.append(time(config.max_time_s))
     if config.max_stagnation is not None:
-        rules.append(stagnation(config.max_stagnation, MIN_GAIN))
+        rules.append(stagnation(config.max_stagnation))
     if config.until is not None:
         rules.append(until(config.until))
     if config.until_sol is not None:

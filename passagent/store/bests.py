@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from passagent.store.database import Store, now
-from passagent.store.episodes import Episode
-from passagent.store.nodes import UNTIMED, Node
+from passagent.store.database import Store
+from passagent.store.nodes import UNTIMED, Node, get_node, of_episode
 from passagent.store.runs import SEEDS
+
+_MIGRANTS = (
+    "FROM episodes JOIN nodes ON nodes.id = episodes.parent_id "
+    "WHERE episodes.run_id = :run AND episodes.island = :island AND migration IS NOT NULL"
+)
+"""Elites of other islands that the island's episodes started from."""
 
 
 def best_of_island(store: Store, run_id: str, island: int, limit: int) -> list[Node]:
@@ -30,8 +35,7 @@ def elites(store: Store, run_id: str, island: int, limit: int) -> list[Node]:
         Node,
         f"SELECT * FROM ({best.format(':island')}) "
         f"UNION ALL SELECT * FROM ({best.format(':seeds')}) WHERE :island != :seeds "
-        "UNION ALL SELECT * FROM (SELECT nodes.* FROM elite_migrations JOIN nodes ON nodes.id = node_id "
-        "WHERE elite_migrations.run_id = :run AND to_island = :island "
+        f"UNION ALL SELECT * FROM (SELECT nodes.* {_MIGRANTS} "
         "ORDER BY nodes.as_score DESC, nodes.number, nodes.place LIMIT :limit)",
         {"run": run_id, "island": island, "seeds": SEEDS, "limit": limit},
     )
@@ -62,8 +66,7 @@ def best_known(store: Store, run_id: str, island: int, number: int) -> float | N
     )
     row = store.row(
         f"SELECT max(coalesce(as_score, {UNTIMED})) AS best FROM ({own_nodes.format(':island')} "
-        f"UNION ALL {own_nodes.format(':seeds')} UNION ALL SELECT as_score FROM elite_migrations "
-        "JOIN nodes ON nodes.id = node_id WHERE elite_migrations.run_id = :run AND to_island = :island)",
+        f"UNION ALL {own_nodes.format(':seeds')} UNION ALL SELECT nodes.as_score {_MIGRANTS})",
         {"run": run_id, "island": island, "number": number, "seeds": SEEDS},
     )
     return row["best"] if row else None
@@ -71,84 +74,38 @@ def best_known(store: Store, run_id: str, island: int, number: int) -> float | N
 
 def as_before(store: Store, node: Node) -> tuple[float | None, float | None]:
     """The AS of the node's parent, if that is correct; and the best that its island knew of when the node was
-    made, see best_known.
+    made: as its episode began, see best_known, or of its episode's earlier nodes.
     """
-    own_nodes = (
-        "SELECT as_score FROM (SELECT as_score FROM nodes WHERE run_id = :run AND island = :island "
-        "AND status = 'ok' AND repeat_of IS NULL AND +id < :id ORDER BY as_score DESC LIMIT 1)"
-    )
-    migrated = (
-        "SELECT as_score FROM elite_migrations JOIN nodes ON nodes.id = node_id "
-        "WHERE elite_migrations.run_id = :run AND to_island = :island "
-        "AND elite_migrations.episode_id <= :episode"
-    )
-    row = store.row(
-        f"SELECT (SELECT as_score FROM nodes WHERE id = :parent AND status = 'ok') AS parent, "
-        f"max(as_score) AS best "
-        f"FROM ({own_nodes} UNION ALL {migrated} UNION ALL "
-        "SELECT best_as FROM islands WHERE run_id = :run AND island = :seeds AND island != :island)",
-        {
-            "run": node.run_id,
-            "island": node.island,
-            "id": node.id,
-            "parent": node.parent_id,
-            "episode": node.episode_id,
-            "seeds": SEEDS,
-        },
-    )
-    assert row is not None
-    return row["parent"], row["best"]
+    parent = None if node.parent_id is None else get_node(store, node.parent_id)
+    earlier = [one for one in of_episode(store, node.episode_id) if one.id < node.id and one.status == "ok"]
+    scores = [best_known(store, node.run_id, node.island, node.number)]
+    scores += [one.as_score for one in earlier if one.repeat_of is None]
+    best = max((score for score in scores if score is not None and score != UNTIMED), default=None)
+    return parent.as_score if parent and parent.status == "ok" else None, best
 
 
 @dataclass(frozen=True)
 class EliteMigration:
-    """A row of `elite_migrations`."""
+    """An episode that started from another island's elite."""
 
-    id: int
-    run_id: str
     from_island: int
     to_island: int
     node_id: int
-    episode_id: int
-    """The episode that started from the migrant."""
     reason: str
-    created_at: str
-
-
-def add_migration(store: Store, episode: Episode, node: Node, reason: str) -> None:
-    """The episode starts from `node`, of another island; its island's count of stagnation starts anew."""
-    with store.transaction():
-        store.execute(
-            "INSERT OR IGNORE INTO elite_migrations (run_id, from_island, to_island, node_id, episode_id, "
-            "reason, created_at) VALUES (:run, :from, :to, :node, :episode, :reason, :at)",
-            {
-                "run": episode.run_id,
-                "from": node.island,
-                "to": episode.island,
-                "node": node.id,
-                "episode": episode.id,
-                "reason": reason,
-                "at": now(),
-            },
-        )
-        store.execute(
-            "UPDATE islands SET stagnant = 0 WHERE run_id = :run AND island = :island",
-            {"run": episode.run_id, "island": episode.island},
-        )
 
 
 def list_migrations(store: Store, run_id: str) -> list[EliteMigration]:
     """All migrations of a run in order."""
     return store.all(
-        EliteMigration, "SELECT * FROM elite_migrations WHERE run_id = :run ORDER BY id", {"run": run_id}
+        EliteMigration,
+        "SELECT nodes.island AS from_island, episodes.island AS to_island, nodes.id AS node_id, "
+        "migration AS reason FROM episodes JOIN nodes ON nodes.id = episodes.parent_id "
+        "WHERE episodes.run_id = :run AND migration IS NOT NULL ORDER BY episodes.id",
+        {"run": run_id},
     )
 
 
 def has_migrated(store: Store, node: Node, island: int) -> bool:
     """Tell whether the node came to the island before."""
-    return bool(
-        store.rows(
-            "SELECT 1 FROM elite_migrations WHERE run_id = :run AND to_island = :island AND node_id = :node",
-            {"run": node.run_id, "island": island, "node": node.id},
-        )
-    )
+    moved = list_migrations(store, node.run_id)
+    return any((migration.node_id, migration.to_island) == (node.id, island) for migration in moved)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +29,8 @@ class Episode:
     """1, 2, ... in the run."""
     island: int
     parent_id: int | None
-    migrated: int
-    """1 if the parent came from another island."""
+    migration: str | None
+    """Why the parent came from another island; None: it did not."""
     seed: int
     state: str
     """`running` (also after a crash: it will be continued) or `done`."""
@@ -52,22 +53,11 @@ class Episode:
     """JSON list: ids of learned hints that were held from it."""
 
 
-_TOKENS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "cache_write_tokens")
-_ADD_STEP = (
-    f"INSERT INTO steps (episode_id, seq, message_id, at_ms, {', '.join(_TOKENS)}) "
-    f"VALUES (:episode, :seq, :message, :at, {', '.join(':' + kind for kind in _TOKENS)})"
-)
-
-
-class NotYet(Exception):
-    """Raised until the other islands have come far enough to decide whether this one has another episode."""
-
-
 def next_episode(store: Store, run: Run, island: int, seeds: int = 0) -> Episode | None:
     """The island's next episode: its last one, where that was left unfinished, else a new one.
 
     None when all `iters` are made; on the island of the seeds, when as many as `seeds` are, or the search has
-    begun without them. Raises NotYet.
+    begun without them.
     """
     with store.transaction():
         last = store.one(
@@ -77,66 +67,31 @@ def next_episode(store: Store, run: Run, island: int, seeds: int = 0) -> Episode
         )
         if last and last.state == "running":
             return last
-        return _make(store, run, island, last, seeds)
+        if island == SEEDS:
+            number, end = max(1 - seeds, last.number + 1 if last else -seeds), 0
+        else:
+            number, end = (last.number + run.islands if last else island + 1), run.iters
+        if number > end or (island == SEEDS and not _may_seed(store, run)):
+            return None
+        return _make(store, run, island, number)
 
 
-def _make(store: Store, run: Run, island: int, last: Episode | None, seeds: int) -> Episode | None:
-    """The episode that follows on the island's `last` one; see next_episode."""
-    first, step, end = (1 - seeds, 1, 0) if island == SEEDS else (island + 1, run.islands, run.iters)
-    number = last.number + step if last else first
-    if island == SEEDS:
-        number = max(number, first)
-    if island != SEEDS and not _is_its_own(store, run, island, number, end):
-        return None
-    if island == SEEDS and number > end:
-        return None
-    if island == SEEDS and not _may_seed(store, run):
-        return None
-    return store.one(
+def _make(store: Store, run: Run, island: int, number: int, model: str | None = None) -> Episode:
+    """A new episode of this number."""
+    [episode] = store.all(
         Episode,
-        "INSERT INTO episodes (run_id, number, island, seed, state, created_at) "
-        "VALUES (:run, :number, :island, :seed, 'running', :at) RETURNING *",
+        "INSERT INTO episodes (run_id, number, island, seed, state, created_at, model) "
+        "VALUES (:run, :number, :island, :seed, 'running', :at, :model) RETURNING *",
         {
             "run": run.id,
             "island": island,
             "number": number,
             "seed": episode_seed(run.seed, number),
             "at": now(),
+            "model": model,
         },
     )
-
-
-def _is_its_own(store: Store, run: Run, island: int, number: int, iters: int) -> bool:
-    """Tell whether the island may make episode `number`: one of `iters`, or a resting island's.
-
-    What is left follows on the last number, round by round, to those that do not rest. Raises NotYet while
-    another island may still come to rest.
-    """
-    rows = store.rows(
-        "SELECT island, episodes, rests_from FROM islands WHERE run_id = :run AND island != :seeds",
-        {"run": run.id, "seeds": SEEDS},
-    )
-    rests = {row["island"]: row["rests_from"] for row in rows if row["rests_from"] is not None}
-    if island in rests or number <= iters or not rests:
-        return island not in rests and number <= iters
-    if any(
-        row["episodes"] < len(range(row["island"] + 1, iters + 1, run.islands))
-        for row in rows
-        if row["island"] not in rests
-    ):
-        raise NotYet
-    passed_on = sum(len(range(rest + run.islands, iters + 1, run.islands)) for rest in rests.values())
-    more = sum((n - 1) % run.islands not in rests for n in range(iters + 1, number + 1))
-    return more <= passed_on
-
-
-def rest(store: Store, episode: Episode) -> None:
-    """The island is at the speed of light with this episode."""
-    store.execute(
-        "UPDATE islands SET rests_from = coalesce(rests_from, :number) "
-        "WHERE run_id = :run AND island = :island",
-        {"number": episode.number, "run": episode.run_id, "island": episode.island},
-    )
+    return episode
 
 
 def _may_seed(store: Store, run: Run) -> bool:
@@ -148,24 +103,18 @@ def _may_seed(store: Store, run: Run) -> bool:
     return True
 
 
+def plant_episode(store: Store, run: Run, number: int, model: str | None) -> Episode:
+    """A seed's episode `number`, below 1. `model`: who wrote the seed, or where it is from."""
+    with store.transaction():
+        _may_seed(store, run)
+        return _make(store, run, SEEDS, number, model)
+
+
 def begin_served(store: Store, run: Run, client: str) -> Episode:
     """A new episode on the island of a served run: what `client`, its model, does from now on."""
     with store.transaction():
         row = store.row("SELECT max(number) AS last FROM episodes WHERE run_id = :run", {"run": run.id})
-        number = max(0, (row and row["last"]) or 0) + 1
-        [episode] = store.all(
-            Episode,
-            "INSERT INTO episodes (run_id, number, island, seed, state, created_at, model) "
-            "VALUES (:run, :number, 0, :seed, 'running', :at, :client) RETURNING *",
-            {
-                "run": run.id,
-                "number": number,
-                "seed": episode_seed(run.seed, number),
-                "at": now(),
-                "client": client,
-            },
-        )
-    return episode
+        return _make(store, run, 0, max(0, (row and row["last"]) or 0) + 1, client)
 
 
 def episode_seed(run_seed: int, number: int) -> int:
@@ -192,64 +141,37 @@ def running(store: Store, run_id: str) -> list[Episode]:
 
 
 def set_parent(store: Store, episode: Episode) -> None:
-    """Store where the episode starts from, and which model writes it."""
+    """Store where the episode starts from, and which model writes it.
+
+    With a migrant its island's count of stagnation starts anew.
+    """
     store.execute(
-        "UPDATE episodes SET parent_id = :parent, migrated = :migrated, model = :model WHERE id = :id",
+        "UPDATE islands SET stagnant = 0 WHERE run_id = :run AND island = :island AND :migration IS NOT NULL",
+        {"run": episode.run_id, "island": episode.island, "migration": episode.migration},
+    )
+    store.execute(
+        "UPDATE episodes SET parent_id = :parent, migration = :migration, model = :model WHERE id = :id",
         {
             "parent": episode.parent_id,
-            "migrated": episode.migrated,
+            "migration": episode.migration,
             "model": episode.model,
             "id": episode.id,
         },
     )
 
 
-def add_message(
-    store: Store, episode: Episode, message: dict[str, Any], usage: dict[str, int] | None
-) -> None:
-    """Append a message, without secrets, to the conversation; `usage` (of models) marks a model's reply."""
-    add_messages(store, episode, [(redacted(message), usage)])
-
-
-def add_messages(
-    store: Store,
-    episode: Episode,
-    messages: list[tuple[dict[str, Any], dict[str, int] | None]],
-) -> None:
-    """Append messages that hold no secret (redaction.redacted), all or none; see add_message."""
-    add_packed(store, episode, [(blobs.pack_message(message), usage) for message, usage in messages])
-
-
-def _last(store: Store, episode_id: int) -> int:
-    """The number of the conversation's last message; 0: there is none."""
-    [row] = store.rows(
-        "SELECT coalesce(max(seq), 0) AS last FROM steps WHERE episode_id = :episode", {"episode": episode_id}
-    )
-    return int(row["last"])
-
-
-def add_packed(store: Store, episode: Episode, messages: list[tuple[bytes, dict[str, int] | None]]) -> None:
-    """Append messages of conversations.pack, all or none."""
+def add_messages(store: Store, episode: Episode, messages: Sequence[dict[str, Any]]) -> None:
+    """Append messages, without what is a secret, to the conversation: all or none."""
     with store.transaction():
-        at, steps = int(time.time() * 1000), []
-        for seq, (packed, usage) in enumerate(messages, _last(store, episode.id) + 1):
-            message_id = blobs.add_message(store, packed, seq)
-            step: dict[str, int | None] = {"episode": episode.id, "seq": seq, "message": message_id, "at": at}
-            steps.append(step | {kind: usage.get(kind) if usage else None for kind in _TOKENS})
-            if usage is not None:
-                _count(store, episode, usage)
-        store.execute_many(_ADD_STEP, steps)
-
-
-def _count(store: Store, episode: Episode, usage: dict[str, int]) -> None:
-    """Add a reply to the sums of episode and run."""
-    for table, key in (("episodes", episode.id), ("runs", episode.run_id)):
-        steps = "steps = steps + 1, " if table == "episodes" else ""
-        store.execute(
-            f"UPDATE {table} SET {steps}input_tokens = input_tokens + :input, "
-            "output_tokens = output_tokens + :output WHERE id = :key",
-            {"input": usage["input_tokens"], "output": usage["output_tokens"], "key": key},
+        [row] = store.rows(
+            "SELECT coalesce(max(seq), 0) AS last FROM steps WHERE episode_id = :id", {"id": episode.id}
         )
+        for seq, message in enumerate(messages, row["last"] + 1):
+            message_id = blobs.add_message(store, blobs.pack_message(redacted(message)), seq)
+            store.execute(
+                "INSERT INTO steps (episode_id, seq, message_id, at_ms) VALUES (:id, :seq, :message, :at)",
+                {"id": episode.id, "seq": seq, "message": message_id, "at": int(time.time() * 1000)},
+            )
 
 
 def conversation(store: Store, episode_id: int) -> list[dict[str, Any]]:

@@ -83,26 +83,13 @@ class Ending:
 
 
 def finish(store: Store, call_id: int, ending: Ending) -> None:
-    """End a request whose reply arrived: call it in the transaction that stores the reply and its tokens."""
+    """End a request whose reply arrived: call it in the transaction that stores the reply."""
     _end(store, call_id, "done", ending)
 
 
-def broken(store: Store, episode: Episode, call_id: int, ending: Ending) -> None:
-    """End a request whose reply arrived broken, or not at all, and count its tokens."""
-    with store.transaction():
-        _end(store, call_id, "broken" if ending.tokens else "failed", ending)
-        if ending.tokens:
-            count(store, episode, ending.tokens)
-
-
-def count(store: Store, episode: Episode, tokens: Tokens) -> None:
-    """Add the tokens of a reply that is no message of the episode's to the sums of episode and run."""
-    for table, key in (("episodes", episode.id), ("runs", episode.run_id)):
-        store.execute(
-            f"UPDATE {table} SET input_tokens = input_tokens + :input, "
-            "output_tokens = output_tokens + :output WHERE id = :key",
-            {"input": tokens["input_tokens"], "output": tokens["output_tokens"], "key": key},
-        )
+def broken(store: Store, call_id: int, ending: Ending) -> None:
+    """End a request whose reply arrived broken, or not at all."""
+    _end(store, call_id, "broken" if ending.tokens else "failed", ending)
 
 
 def lose(store: Store, call_id: int) -> None:
@@ -158,13 +145,13 @@ def replies_before(store: Store, episode: Episode) -> list[dict[str, Any]]:
 
     Columns: number, model, gain, and the kinds of tokens.
     """
-    tokens = ", ".join(f"coalesce(steps.{kind}, 0) AS {kind}" for kind in KINDS)
+    tokens = ", ".join(f"coalesce(calls.{kind}, 0) AS {kind}" for kind in KINDS)
     return store.rows(
-        f"SELECT number, model, gain, {tokens} FROM episodes LEFT JOIN steps "
-        "ON steps.episode_id = episodes.id AND steps.output_tokens IS NOT NULL "
-        "WHERE run_id = :run AND state = 'done' AND model IS NOT NULL "
-        "AND island = :island AND number > :first AND number < :number "
-        "ORDER BY number, steps.seq",
+        f"SELECT number, episodes.model, gain, {tokens} FROM episodes LEFT JOIN calls "
+        "ON calls.episode_id = episodes.id AND calls.state = 'done' AND calls.role = 'agent' "
+        "WHERE episodes.run_id = :run AND episodes.state = 'done' AND episodes.model IS NOT NULL "
+        "AND episodes.island = :island AND number > :first AND number < :number "
+        "ORDER BY number, calls.step",
         {
             "run": episode.run_id,
             "island": episode.island,
@@ -175,24 +162,34 @@ def replies_before(store: Store, episode: Episode) -> list[dict[str, Any]]:
 
 
 def _end(store: Store, call_id: int, state: str, ending: Ending) -> None:
-    tokens = ending.tokens
+    """End a request, and add what it took to the sums of its episode and run."""
+    tokens = {kind: ending.tokens.get(kind, 0) for kind in KINDS}
+    names = {
+        **tokens,
+        "is_estimate": int(ending.tokens.get("is_estimate", False)),
+        "state": state,
+        "cost": ending.cost,
+        "latency": ending.latency_s,
+        "stop": ending.stop_reason,
+        "error": ending.error,
+        "at": now(),
+        "id": call_id,
+    }
     columns = ", ".join(f"{kind} = :{kind}" for kind in KINDS)
-    store.execute(
-        f"UPDATE calls SET state = :state, {columns}, cost = :cost, "
-        "latency_s = :latency, stop_reason = :stop, error = :error, finished_at = :at WHERE id = :id",
-        {
-            **{kind: tokens.get(kind, 0) for kind in KINDS},
-            "state": state,
-            "cost": ending.cost,
-            "latency": ending.latency_s,
-            "stop": ending.stop_reason,
-            "error": ending.error,
-            "at": now(),
-            "id": call_id,
-        },
-    )
-    if ending.cost:
+    sums = "input_tokens = input_tokens + :input_tokens, output_tokens = output_tokens + :output_tokens"
+    with store.transaction():
         store.execute(
-            "UPDATE runs SET cost = cost + :cost WHERE id = (SELECT run_id FROM calls WHERE id = :id)",
-            {"cost": ending.cost, "id": call_id},
+            f"UPDATE calls SET state = :state, {columns}, is_estimate = :is_estimate, cost = :cost, "
+            "latency_s = :latency, stop_reason = :stop, error = :error, finished_at = :at WHERE id = :id",
+            names,
+        )
+        store.execute(
+            f"UPDATE episodes SET {sums}, steps = steps + (SELECT state = 'done' AND role = 'agent' "
+            "FROM calls WHERE id = :id) WHERE id = (SELECT episode_id FROM calls WHERE id = :id)",
+            names,
+        )
+        store.execute(
+            f"UPDATE runs SET {sums}, cost = cost + coalesce(:cost, 0) "
+            "WHERE id = (SELECT run_id FROM calls WHERE id = :id)",
+            names,
         )

@@ -95,8 +95,6 @@ class Island:
     """Finished."""
     nodes: int
     """Candidates judged."""
-    rests_from: int | None
-    """It was at the speed of light after this episode and leaves what follows to others; None: it is not."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +115,8 @@ class Gains:
     """Weighted sum of the episodes' gains, ln(AS)."""
     hours: float
     """Weighted sum of the time between their ends, h."""
+    headroom: float | None
+    """The least headroom of their correct nodes, see docs/profiling.md; None: not known."""
 
 
 @dataclass(frozen=True)
@@ -135,8 +135,8 @@ class Standing:
     """Seeds included."""
     stagnant: int
     """Episodes since the run's best AS last rose."""
-    at_light: bool
-    """True if every island rests."""
+    headroom: float | None
+    """The least headroom of a correct node, see docs/profiling.md; None: not known."""
 
 
 def create_run(
@@ -217,7 +217,7 @@ def standing(store: Store, run_id: str) -> Standing:
         "SELECT wanted, evaluations, input_tokens + output_tokens AS tokens, cost, "
         "sum((island != :seeds) * islands.episodes) AS episodes, max(islands.best_as) AS best_as, "
         "coalesce(json_extract(gains, '$.stagnant'), 0) AS stagnant, "
-        "min(island = :seeds OR rests_from IS NOT NULL) AS at_light "
+        "json_extract(gains, '$.headroom') AS headroom "
         "FROM runs JOIN islands ON islands.run_id = runs.id WHERE runs.id = :run GROUP BY runs.id",
         {"run": run_id, "seeds": SEEDS},
     )
@@ -301,13 +301,6 @@ def remove_run(store: Store, run_id: str) -> Removed:
         f"SELECT evaluation_id FROM {table} WHERE run_id {{is_it}} :run AND evaluation_id IS NOT NULL"
         for table in ("nodes", "confirmations")
     )
-    evaluated += (  # and the finalists' rounds as one evaluation, which alone is timed and has no samples
-        " UNION SELECT pooled.id FROM confirmations JOIN nodes ON nodes.id = node_id "
-        "JOIN evaluations AS pooled ON pooled.candidate_key = nodes.candidate_key "
-        "AND substr(pooled.candidate_key, 1, 16) = substr(nodes.candidate_key, 1, 16) "
-        "WHERE confirmations.run_id {is_it} :run AND pooled.status = 'ok' AND pooled.as_score IS NOT NULL "
-        "AND samples IS NULL"
-    )
     written = len(hints.fetchall())
     evaluations = store.execute(
         f"DELETE FROM evaluations WHERE id IN ({evaluated.format(is_it='=')}) "
@@ -315,16 +308,10 @@ def remove_run(store: Store, run_id: str) -> Removed:
         names,
     ).rowcount
     episodes = "(SELECT id FROM episodes WHERE run_id = :run)"
-    store.execute("CREATE TEMP TABLE said (id INTEGER PRIMARY KEY)", {})
-    store.execute(
-        f"INSERT OR IGNORE INTO said SELECT message_id FROM steps WHERE episode_id IN {episodes}", names
-    )
     store.execute(f"DELETE FROM steps WHERE episode_id IN {episodes}", names)
     messages = store.execute(
-        "DELETE FROM messages WHERE id IN (SELECT id FROM said) AND id NOT IN (SELECT message_id FROM steps)",
-        {},
+        "DELETE FROM messages WHERE id NOT IN (SELECT message_id FROM steps)", {}
     ).rowcount
-    store.execute("DROP TABLE said", {})
     counts = {
         table: store.execute(f"DELETE FROM {table} WHERE run_id = :run", names).rowcount for table in tables
     }

@@ -63,7 +63,6 @@ CREATE TABLE islands (
     stagnant INTEGER NOT NULL DEFAULT 0,
     episodes INTEGER NOT NULL DEFAULT 0,
     nodes INTEGER NOT NULL DEFAULT 0,
-    rests_from INTEGER,
     PRIMARY KEY (run_id, island)
 ) WITHOUT ROWID;
 
@@ -73,7 +72,7 @@ CREATE TABLE episodes (
     number INTEGER NOT NULL,
     island INTEGER NOT NULL,
     parent_id INTEGER REFERENCES nodes (id),
-    migrated INTEGER NOT NULL DEFAULT 0,
+    migration TEXT,
     seed INTEGER NOT NULL,
     state TEXT NOT NULL CHECK (state IN ('running', 'done')),
     end_reason TEXT,
@@ -92,6 +91,7 @@ CREATE TABLE episodes (
 );
 CREATE INDEX episodes_by_island ON episodes (run_id, island, number);
 CREATE INDEX episodes_by_parent ON episodes (run_id, island, parent_id, number);
+CREATE INDEX episodes_migrated ON episodes (run_id, island) WHERE migration IS NOT NULL;
 CREATE INDEX episodes_running ON episodes (run_id, island) WHERE state = 'running';
 
 CREATE TABLE messages (
@@ -103,11 +103,6 @@ CREATE TABLE steps (
     episode_id INTEGER NOT NULL REFERENCES episodes (id),
     seq INTEGER NOT NULL,
     message_id INTEGER NOT NULL REFERENCES messages (id),
-    input_tokens INTEGER,
-    output_tokens INTEGER,
-    cached_tokens INTEGER,
-    reasoning_tokens INTEGER,
-    cache_write_tokens INTEGER,
     at_ms INTEGER NOT NULL,
     PRIMARY KEY (episode_id, seq)
 ) WITHOUT ROWID;
@@ -200,28 +195,10 @@ CREATE TABLE confirmations (
     run_id TEXT NOT NULL REFERENCES runs (id),
     series INTEGER NOT NULL,
     round INTEGER NOT NULL,
-    place INTEGER NOT NULL,
     node_id INTEGER NOT NULL REFERENCES nodes (id),
-    evaluation_id INTEGER REFERENCES evaluations (id),
-    status TEXT,
-    as_score REAL,
-    measured_at TEXT,
-    held_all INTEGER NOT NULL,
+    evaluation_id INTEGER NOT NULL REFERENCES evaluations (id),
     PRIMARY KEY (run_id, series, round, node_id)
 ) WITHOUT ROWID;
-
-CREATE TABLE elite_migrations (
-    id INTEGER PRIMARY KEY,
-    run_id TEXT NOT NULL REFERENCES runs (id),
-    from_island INTEGER NOT NULL,
-    to_island INTEGER NOT NULL,
-    node_id INTEGER NOT NULL REFERENCES nodes (id),
-    episode_id INTEGER NOT NULL REFERENCES episodes (id),
-    reason TEXT NOT NULL,
-    created_at TEXT NOT NULL,
-    UNIQUE (episode_id)
-);
-CREATE INDEX migrations_to_island ON elite_migrations (run_id, to_island);
 
 CREATE VIEW hint_uses AS
     SELECT episodes.id AS episode_id, run_id, key + 1 AS place, value AS hint_id, 1 AS is_shown

@@ -6,8 +6,8 @@ It is a copy of another run's node (a fork; of that run nothing is needed any mo
 from __future__ import annotations
 
 from passagent.store import nodes
-from passagent.store.database import Store, now
-from passagent.store.episodes import episode_seed, get_episode
+from passagent.store.database import Store
+from passagent.store.episodes import get_episode, plant_episode
 from passagent.store.nodes import Node, Proposal
 from passagent.store.runs import SEEDS, Run
 
@@ -28,16 +28,7 @@ def plant(
     It is on the island of the seeds, which all islands see. `model`: who wrote it, or where it is from.
     """
     with store.transaction():
-        names = {"run": run.id, "seeds": SEEDS, "number": number, "model": model, "at": now()}
-        store.execute("INSERT INTO islands (run_id, island, role) VALUES (:run, :seeds, 'seed')", names)
-        cursor = store.execute(
-            "INSERT INTO episodes (run_id, number, island, seed, state, model, created_at) "
-            "VALUES (:run, :number, :seeds, :seed, 'running', :model, :at)",
-            names | {"seed": episode_seed(run.seed, number)},
-        )
-        assert cursor.lastrowid is not None
-        episode = get_episode(store, cursor.lastrowid)
-        return nodes.propose(store, episode, CALL, proposal, None)
+        return nodes.propose(store, plant_episode(store, run, number, model), CALL, proposal, None)
 
 
 def author_of(store: Store, run: Run, node: Node) -> str:

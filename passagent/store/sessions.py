@@ -6,11 +6,12 @@ process is known at once, and the next session frees what was in flight.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from passagent.errors import UsageError
 from passagent.store import ledger, runs
@@ -89,13 +90,16 @@ def driver(store: Store, run_id: str) -> Driver | None:
     return Driver(host, int(pid), session.joined_at)
 
 
-def begin(store: Store, run_id: str, terms: Terms | None = None, changes: str = "[]") -> int:
-    """Begin a session of this process, which holds the run's lock; how many model calls were lost before.
+def begin(store: Store, run_id: str, terms: Terms | None = None) -> list[str]:
+    """Begin a session of this process, which holds the run's lock. Return what a person should know of it.
 
-    What a dead process had in flight is free: its episodes go on, its nodes are evaluated anew.
+    That is how its terms differ from those of the session before, and how many model calls were lost. What a
+    dead process had in flight is free: its episodes go on, its nodes are evaluated anew.
     """
+    terms = terms or Terms()
     names = {"run": run_id, "at": now(), "died": DIED}
     with store.transaction():
+        changes = _changes_between(last(store, run_id), terms)
         store.execute(
             "UPDATE sessions SET left_at = :at, left_because = :died WHERE run_id = :run AND left_at IS NULL",
             names,
@@ -112,9 +116,53 @@ def begin(store: Store, run_id: str, terms: Terms | None = None, changes: str = 
         store.execute(
             "INSERT INTO sessions (run_id, owner, version, config, prompts, environment, changes, joined_at) "
             "VALUES (:run, :me, :version, :config, :prompts, :environment, :changes, :at)",
-            asdict(terms or Terms()) | names | {"me": this_process(), "changes": changes},
+            asdict(terms) | names | {"me": this_process(), "changes": json.dumps(changes)},
         )
-    return lost
+    died = f"at most {lost} model calls were lost, under way when the process died"
+    return [*changes, died] if lost else changes
+
+
+def _changes_between(before: StoredSession | None, terms: Terms) -> list[str]:
+    """List what differs from the session before, and what is done about it, a line each."""
+    if before is None or not before.version:
+        return []
+    changes = [
+        f"the settings have changed: {change}" for change in changed_settings(before.config, terms.config)
+    ]
+    if before.version != terms.version:
+        changes.append(f"passagent has changed: {before.version}, now {terms.version}")
+    if before.prompts != terms.prompts:
+        changes.append(
+            "the prompts have changed: episodes that begin now see the new ones, begun ones keep theirs"
+        )
+    if before.environment != terms.environment:
+        changes += [
+            f"the evaluator or its machine has changed: {part}"
+            for part in _parts(before.environment, terms.environment)
+        ]
+    return changes
+
+
+def changed_settings(before: str, after: str) -> list[str]:
+    """`section.key OLD, now NEW` for each setting of two configurations (JSON) that differs."""
+    old, new = _flat(json.loads(before)), _flat(json.loads(after))
+    return [
+        f"{key} {json.dumps(old.get(key))}, now {json.dumps(new.get(key))}"
+        for key in sorted({*old, *new})
+        if old.get(key) != new.get(key)
+    ]
+
+
+def _flat(config: dict[str, Any]) -> dict[str, Any]:
+    return {f"{section}.{key}": value for section, values in config.items() for key, value in values.items()}
+
+
+def _parts(before: str, after: str) -> list[str]:
+    """`OLD, now NEW` for each part of two environments that differs."""
+    old, new = before.split("; "), after.split("; ")
+    if len(old) != len(new):
+        return [f"{before}, now {after}"]
+    return [f"{a}, now {b}" for a, b in zip(old, new, strict=True) if a != b]
 
 
 def end(store: Store, run_id: str, state: str, reason: str, elapsed_s: float) -> None:

@@ -74,23 +74,19 @@ _SOURCES = {
         "episodes.state = 'running'",
         "SELECT episodes.number AS episode, "
         "episodes.island, episodes.model, episodes.parent_id AS parent, parents.as_score AS parent_as, "
-        "parents.status AS parent_status, "
+        "parents.status AS parent_status, migration AS reason, parents.id AS node, "
+        "parents.island AS from_island, episodes.island AS to_island, "
+        "CASE WHEN migration IS NOT NULL THEN episodes.created_at END AS migrated_at, "
         "CASE WHEN episodes.model IS NOT NULL THEN coalesce((SELECT strftime('%Y-%m-%dT%H:%M:%fZ', "
         "at_ms / 1000.0, 'unixepoch') FROM steps WHERE episode_id = episodes.id AND seq = 1), "
         "episodes.created_at) END AS begun_at, "
         "episodes.finished_at, end_reason, steps, best_node, best_as, gain FROM episodes "
         "LEFT JOIN nodes AS parents ON parents.id = episodes.parent_id",
         (
+            (Migrated, "migrated_at"),
             (EpisodeBegun, "begun_at"),
             (EpisodeEnded, "finished_at"),
         ),
-    ),
-    "elite_migrations": _Source(
-        "elite_migrations.id",
-        "0",
-        "SELECT node_id AS node, from_island, to_island, reason, "
-        "elite_migrations.created_at FROM elite_migrations",
-        ((Migrated, "created_at"),),
     ),
     "calls": _Source(
         "calls.id",
@@ -128,8 +124,10 @@ _SOURCES = {
     "confirmations": _Source(
         "confirmations.evaluation_id",
         "0",
-        "SELECT node_id AS node, round, confirmations.status, confirmations.as_score, "
-        "nodes.as_score AS first_as, measured_at FROM confirmations JOIN nodes ON nodes.id = node_id",
+        "SELECT node_id AS node, round, evaluations.status, evaluations.as_score, "
+        "nodes.as_score AS first_as, evaluations.created_at AS measured_at "
+        "FROM confirmations JOIN nodes ON nodes.id = node_id "
+        "JOIN evaluations ON evaluations.id = confirmations.evaluation_id",
         ((MeasuredAgain, "measured_at"),),
     ),
     "distilled_hints": _Source(
@@ -223,9 +221,13 @@ class Follower:
     """Passes on what happens in a run from now on, each time that it is asked to look."""
 
     def __init__(self, store: Store, run_id: str, on_event: OnEvent | None) -> None:
-        """`on_event` gets the events; None: nobody does, and nothing is looked up."""
-        self._store, self._run_id, self._on_event = store, run_id, on_event
-        self._seen = None if on_event is None else newest(store, run_id, 0)[1]
+        self._store, self._run_id = store, run_id
+        self.follow(on_event)
+
+    def follow(self, on_event: OnEvent | None) -> None:
+        """Pass on to `on_event` what happens from now on; None: to nobody, and nothing is looked up."""
+        self._on_event = on_event
+        self._seen = None if on_event is None else newest(self._store, self._run_id, 0)[1]
 
     def look(self) -> None:
         """Pass on what is new. In an open transaction nothing is: it may be rolled back."""

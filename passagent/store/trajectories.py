@@ -133,8 +133,7 @@ def trajectory(store: Store, run: Run, episode: Episode, clean: bool = True) -> 
     """
     cleaned = redacted if clean else _as_it_is
     rows = store.rows(
-        "SELECT body, steps.*, model, cost, latency_s "
-        "FROM steps JOIN messages ON messages.id = message_id "
+        "SELECT body, at_ms, calls.* FROM steps JOIN messages ON messages.id = message_id "
         "LEFT JOIN calls ON calls.episode_id = steps.episode_id AND calls.step = steps.seq "
         "AND calls.state = 'done' AND calls.role = 'agent' "
         "WHERE steps.episode_id = :id ORDER BY seq",

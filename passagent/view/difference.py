@@ -8,8 +8,8 @@ from rich.text import Text
 
 from passagent.agent.prompt import plain_note, short_note
 from passagent.evaluator.result import Evaluation
-from passagent.search.comparison import confirmed_evaluation
 from passagent.search.episode_context import changes, unified
+from passagent.search.finalists import confirmed_evaluation
 from passagent.store import Store, nodes, runs
 from passagent.store.nodes import Node
 from passagent.view.run_summary import score_data

@@ -8,9 +8,10 @@ from typing import Any, Literal, NamedTuple
 
 from passagent.config import Config
 from passagent.evaluator.hardware.health import orphaned_workers
+from passagent.search import finalists
 from passagent.search.run_files import devices_of
 from passagent.search.setup import stored_config
-from passagent.store import Store, confirmations, nodes, sessions
+from passagent.store import Store, nodes, sessions
 from passagent.store.runs import Run
 from passagent.view.text import counted, percent, printable, table
 
@@ -79,26 +80,26 @@ def _candidates(store: Store, run: Run, config: Config) -> Finding:
 
 def _finalists(store: Store, run: Run, config: Config) -> Finding:
     """Check that the second measurement bears out the first."""
-    rows = confirmations.last_series(store, run.id)
-    again = confirmations.scores(rows)
-    finalists = {row.node_id for row in rows}
+    rows = finalists.last_series(store, run.id)
+    again = finalists.scores(rows)
+    node_ids = {row.node_id for row in rows}
     failed = sorted({row.node_id for row in rows if row.status != "ok"})
-    first = {node_id: nodes.get_node(store, node_id).as_score for node_id in finalists}
+    first = {node_id: nodes.get_node(store, node_id).as_score for node_id in node_ids}
     ratios = [
         math.log(second / before)
-        for node_id in finalists.difference(failed)
+        for node_id in node_ids.difference(failed)
         if (second := again.get(node_id)) and (before := first[node_id])
     ]
     mean = sum(ratios) / len(ratios) if ratios else None
-    figures = {"measured_again": len(finalists), "no_longer_right": failed, "mean_change": mean}
-    if not finalists:
+    figures = {"measured_again": len(node_ids), "no_longer_right": failed, "mean_change": mean}
+    if not node_ids:
         text = "no node was measured again"
         has_correct = any(counts.get("ok") for counts in nodes.counts(store, run.id).values())
         if run.state == "finished" and config.search.finalists and has_correct:
             advice = "the run's winner may be luck: passagent resume RUN"
             return Finding("finalists", text, figures, "fail", advice)
         return Finding("finalists", f"{text} yet", figures)
-    text = f"{len(finalists)} measured again, on average {percent(mean)} against the first time"
+    text = f"{len(node_ids)} measured again, on average {percent(mean)} against the first time"
     if failed:
         text += f"; node {', '.join(map(str, failed))} was not right the second time"
         return Finding("finalists", text, figures, "warn", "passagent show NODE tells what failed")

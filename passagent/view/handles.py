@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from passagent.agent.prompt import plain_note
 from passagent.errors import UsageError
 from passagent.evaluator.result import Evaluation, Status
-from passagent.store import Store, confirmations, nodes, runs
+from passagent.search import finalists
+from passagent.store import Store, nodes, runs
 
 if TYPE_CHECKING:
     import pandas
@@ -196,8 +197,8 @@ class Run(Shown):
     def best(self) -> Node | None:
         """The winner; None if nothing is correct on every subgraph yet."""
         with Store.open(self.runs_dir, create=False) as store:
-            best = confirmations.winner(store, self.id)
-            return Node.of(store, best, confirmations.score_of(store, best)) if best else None
+            best = finalists.winner(store, self.id)
+            return Node.of(store, best, finalists.score_of(store, best)) if best else None
 
     def nodes(self) -> Nodes:
         """All its nodes."""

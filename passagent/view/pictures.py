@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from passagent.errors import PassagentError, UsageError
-from passagent.store import Store, confirmations
+from passagent.search import finalists
+from passagent.store import Store
 from passagent.store.runs import Run
 from passagent.view import charts, tree
 from passagent.view.page import views
@@ -76,7 +77,7 @@ def draw_run(store: Store, run: Run, directory: Path) -> tuple[list[Path], list[
     else:
         left_out.append(f"cost: run {run.id}: no model was paid")
     if nodes:
-        best = confirmations.winner(store, run.id)
+        best = finalists.winner(store, run.id)
         layout = tree.layout(nodes, best.id if best else None)
         pictures["tree"] = lambda figure: _tree(figure, layout, best.id if best else None, run.task)
     else:

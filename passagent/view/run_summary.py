@@ -10,12 +10,12 @@ from typing import Any
 
 from passagent.agent.prompt import short_note
 from passagent.evaluator.result import Evaluation
-from passagent.search.comparison import confirmed_evaluation, standing
-from passagent.search.finalists import rounds_of
+from passagent.search import finalists
+from passagent.search.finalists import confirmed_evaluation, rounds_of, standing
 from passagent.search.migration import why_none
 from passagent.search.run_files import are_worth_a_line, devices_of
 from passagent.search.setup import stored_config
-from passagent.store import Store, bests, confirmations, ledger, nodes, runs, sessions
+from passagent.store import Store, bests, ledger, nodes, runs, sessions
 from passagent.store.ledger import Spent
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS, Run
@@ -40,7 +40,7 @@ _GRAPH_FIELDS = {
 def status_data(store: Store, run: Run) -> dict[str, Any]:
     """Return the run as it is now, as plain data."""
     settings, counts = json.loads(run.config), nodes.counts(store, run.id)
-    islands, best = runs.islands(store, run.id), confirmations.winner(store, run.id)
+    islands, best = runs.islands(store, run.id), finalists.winner(store, run.id)
     is_driven, driver = sessions.is_driven(store, run.id), sessions.driver(store, run.id)
     state = shown_state(store, run)
     # a process notes now and then how long it has searched, and nothing at first
@@ -88,7 +88,7 @@ def status_data(store: Store, run: Run) -> dict[str, Any]:
 
 def run_data(store: Store, run: Run, exported: Path | None = None) -> dict[str, Any]:
     """Return all of the run as one JSON object; `exported`: where the best pass was written."""
-    data, since = status_data(store, run), confirmations.found_since(store, run.id)
+    data, since = status_data(store, run), finalists.found_since(store, run.id)
     moved = bests.list_migrations(store, run.id)
     if data["best"]:
         data["best"]["path"] = str(exported) if exported else None
@@ -185,7 +185,7 @@ def spending_table(models: list[Spent]) -> TableData:
 
 def finalists_data(store: Store, run: Run) -> list[dict[str, Any]]:
     """How the finalists came off side by side, the best first; `behind`: the winner's AS over theirs."""
-    measured = rounds_of(store, confirmations.last_series(store, run.id))
+    measured = rounds_of(store, finalists.last_series(store, run.id))
     return [asdict(finalist) | {"is_behind": finalist.is_behind} for finalist in standing(measured)]
 
 
@@ -222,7 +222,7 @@ def finalists_text(finalists: list[dict[str, Any]]) -> str:
 
 def found_since_text(store: Store, run_id: str) -> str:
     """A line on a node that may be better than the winner and was measured once; empty without one."""
-    node = confirmations.found_since(store, run_id)
+    node = finalists.found_since(store, run_id)
     if node is None:
         return ""
     return f"found since: node {node.id}, AS {number(node.as_score, 4)} in one measurement"
@@ -243,7 +243,7 @@ def best_data(store: Store, node: Node) -> dict[str, Any]:
         "island": node.island,
         "from": maker_text(store, node),
         **{key: value for key, value in score_data(node, evaluation).items() if key != "measured_again"},
-        "confirmed": node.id in confirmations.scores(confirmations.last_series(store, node.run_id)),
+        "confirmed": node.id in finalists.scores(finalists.last_series(store, node.run_id)),
         "gmean_speedup": evaluation.gmean_speedup,
         "note": short_note(node.note),
         "graphs": [graph.model_dump(mode="json", include=_GRAPH_FIELDS) for graph in evaluation.graphs],
@@ -376,7 +376,7 @@ def statuses_text(counts: dict[str, int]) -> str:
 
 def run_row(store: Store, run: Run) -> dict[str, Any]:
     """A run in a line: the best that its model made, and what it began with."""
-    best = confirmations.winner(store, run.id, by_model=True)
+    best = finalists.winner(store, run.id, by_model=True)
     seed = next(iter(bests.best_of_island(store, run.id, SEEDS, 1)), None)
     return {
         "run": run.id,
@@ -386,8 +386,8 @@ def run_row(store: Store, run: Run) -> dict[str, Any]:
         "state": shown_state(store, run),
         "episodes": sum(island.episodes for island in runs.islands(store, run.id)),
         "iters": run.limit,
-        "best_as": confirmations.score_of(store, best) if best else None,
-        "seed": None if seed is None else confirmations.score_of(store, seed),
+        "best_as": finalists.score_of(store, best) if best else None,
+        "seed": None if seed is None else finalists.score_of(store, seed),
         "seed_from": None if seed is None else author_of(store, run, seed),
         "created_at": run.created_at,
         "elapsed_s": round(run.elapsed_s, 3),

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from passagent.agent.prompt import plain_note, short_note
-from passagent.store import Store, confirmations
+from passagent.search import finalists
+from passagent.store import Store
 from passagent.store.nodes import Node, of_run
 from passagent.store.runs import SEEDS
 from passagent.view.charts import Made
@@ -35,8 +36,8 @@ def node_row(node: Node) -> dict[str, Any]:
 
 def run_tree(store: Store, run_id: str) -> str:
     """Write the tree of a stored run; see `tree_text`."""
-    best = confirmations.winner(store, run_id)
-    again = confirmations.scores(confirmations.last_series(store, run_id))
+    best = finalists.winner(store, run_id)
+    again = finalists.scores(finalists.last_series(store, run_id))
     return tree_text(of_run(store, run_id), best.id if best else None, again)
 
 

@@ -8,10 +8,11 @@ from typing import Any
 from rich.text import Text
 
 from passagent.agent.prompt import plain_note, short_note
-from passagent.search.comparison import confirmed_evaluation
+from passagent.search import finalists
 from passagent.search.episode_context import Change, changes
+from passagent.search.finalists import confirmed_evaluation
 from passagent.search.islands import is_first
-from passagent.store import Store, confirmations, episodes, hint_uses, nodes, runs, seeds
+from passagent.store import Store, episodes, hint_uses, nodes, runs, seeds
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node, ancestors
 from passagent.store.runs import SEEDS, Run
@@ -25,7 +26,7 @@ _COLOURS = {"ok": "green", "wrong_result": "yellow", "mismatch": "yellow", "refu
 def why_data(store: Store, node: Node) -> dict[str, Any]:
     """The chain that ends in `node`, with all that is known of each step."""
     run = runs.get_run(store, node.run_id)
-    best = confirmations.winner(store, run.id)
+    best = finalists.winner(store, run.id)
     return {
         "run": run.id,
         "task": run.task,
@@ -73,7 +74,7 @@ def _chain(store: Store, run: Run, node: Node) -> list[dict[str, Any]]:
 def _step_data(store: Store, node: Node, files: dict[str, str], changed: list[Change]) -> dict[str, Any]:
     """One node of the chain and its `files`; `changed` against the one before it."""
     evaluation = confirmed_evaluation(store, node) if node.state == "done" else None
-    rounds = [row.status for row in confirmations.last_series(store, node.run_id) if row.node_id == node.id]
+    rounds = [row.status for row in finalists.last_series(store, node.run_id) if row.node_id == node.id]
     return score_data(node, evaluation) | {
         "node": node.id,
         "parent": node.parent_id,
@@ -104,7 +105,7 @@ def _episode_data(store: Store, run: Run, episode: Episode) -> dict[str, Any]:
         "parent_status": parent.status if parent else None,
         "chosen": _chosen(store, run, episode, parent),
         "forked_from": {"run": run.forked_run, "node": run.forked_node} if is_copy else None,
-        "migrated": bool(episode.migrated),
+        "migrated": episode.migration is not None,
         "hints": hint_uses.shown_in(store, episode.id),
         "state": episode.state,
         "end_reason": episode.end_reason,
@@ -119,9 +120,8 @@ def _episode_data(store: Store, run: Run, episode: Episode) -> dict[str, Any]:
 
 def _chosen(store: Store, run: Run, episode: Episode, parent: Node | None) -> str:
     """Why the episode began where it did, in words."""
-    moved = store.row("SELECT reason FROM elite_migrations WHERE episode_id = :id", {"id": episode.id})
-    if moved is not None:
-        return f"migration: {moved['reason']}"
+    if episode.migration is not None:
+        return f"migration: {episode.migration}"
     if episode.island == SEEDS and run.forked_node is not None:
         return "fork: a copy of that node, measured under this run's conditions"
     if episode.island == SEEDS:

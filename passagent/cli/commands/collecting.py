@@ -19,7 +19,7 @@ from passagent.data.pipeline import inspection
 from passagent.data.pipeline.inspection import RECORD
 from passagent.errors import PassagentError, UsageError
 from passagent.options import CollectOptions
-from passagent.search.startup import Parts
+from passagent.search.setup import Parts
 from passagent.store.pass_library import library_path, library_text
 from passagent.view import collect_table
 from passagent.view.progress import CollectProgress

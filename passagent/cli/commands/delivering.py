@@ -12,9 +12,10 @@ from passagent.cli.groups import BestOptions
 from passagent.errors import UsageError
 from passagent.evaluator.candidate import PLANS, Candidate
 from passagent.plan.recorder_process import recording_process
-from passagent.search.comparison import confirmed_evaluation
+from passagent.search import finalists
+from passagent.search.finalists import confirmed_evaluation
 from passagent.search.setup import stored_config, stored_task
-from passagent.store import Store, confirmations, nodes, runs
+from passagent.store import Store, nodes, runs
 from passagent.store.runs import Run
 from passagent.store.seeds import author_of
 from passagent.system.cache import write_whole
@@ -86,7 +87,7 @@ def _check_place(path: Path, is_directory: bool, force: bool) -> None:
 
 def _delivered(store: Store, run: Run, task: Task, stands_alone: bool) -> Delivery:
     """The run's best pass as it is to be written. Raises UsageError where there is none."""
-    node = confirmations.winner(store, run.id)
+    node = finalists.winner(store, run.id)
     if node is None or node.evaluation_id is None:
         raise UsageError(f"run {run.id} has no correct pass yet; passagent show {run.id} tells what it tried")
     files = nodes.get_files(store, node)

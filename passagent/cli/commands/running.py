@@ -1,7 +1,4 @@
-"""`passagent run`, `resume` and `fork`: three beginnings of one search, which is shown and summed up here.
-
-The evaluator's process begins before this one imports what takes long.
-"""
+"""`passagent run`, `resume` and `fork`: three beginnings of one search, which is shown and summed up here."""
 
 from __future__ import annotations
 
@@ -18,14 +15,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from passagent.errors import EXIT_INTERRUPTED, PassagentError
 from passagent.options import ForkOptions, ResumeOptions, RunOptions, config_of, settings_of
-from passagent.search.startup import Parts, begin
 from passagent.system.faults import os_fault
 from passagent.tasks.reader import load_task
 
 if TYPE_CHECKING:
     from passagent.events import Event, OnEvent
     from passagent.search.session import Session
-    from passagent.search.setup import Prepared
+    from passagent.search.setup import Parts
     from passagent.search.thread import Stoppable
 
 ECHO_S = 0.1
@@ -66,14 +62,13 @@ def run(
 
     task = load_task(task_path)
     config = config_of(RunOptions, options)
-    with begin(config, task, parts or Parts()) as begun:
-        place, new = options.get("runs_dir", "runs"), options.get("new", False)
-        with setup.started(place, task, config, new, begun) as prepared:
-            if prepared.is_found:
-                same = "it has this task and these settings (--new starts another)"
-                print(f"going on with run {prepared.run.id}: {same}", file=sys.stderr)
-            with _appended(events_file) as on_event:
-                search_run(prepared, as_json, on_event)
+    place, new = options.get("runs_dir", "runs"), options.get("new", False)
+    with setup.started(place, task, config, new, parts) as session:
+        if session.is_resumed:
+            same = "it has this task and these settings (--new starts another)"
+            print(f"going on with run {session.run.id}: {same}", file=sys.stderr)
+        with _appended(events_file) as on_event:
+            search_run(session, as_json, on_event)
 
 
 def resume(name: str, options: ResumeOptions, as_json: bool, parts: Parts | None = None) -> None:
@@ -81,8 +76,8 @@ def resume(name: str, options: ResumeOptions, as_json: bool, parts: Parts | None
     from passagent.search import setup
 
     place, settings = options.get("runs_dir", "runs"), settings_of(ResumeOptions, options)
-    with setup.resumed(place, name, settings, parts or Parts()) as prepared:
-        search_run(prepared, as_json)
+    with setup.resumed(place, name, settings, parts) as session:
+        search_run(session, as_json)
 
 
 def fork(
@@ -97,10 +92,10 @@ def fork(
     from passagent.search import setup
 
     settings = settings_of(ForkOptions, options)
-    with setup.forked(runs_dir, name, node_id, settings, parts or Parts()) as prepared:
-        run = prepared.run
+    with setup.forked(runs_dir, name, node_id, settings, parts) as session:
+        run = session.run
         print(f"run {run.id} starts from node {node_id} of run {run.forked_run}", file=sys.stderr)
-        search_run(prepared, as_json)
+        search_run(session, as_json)
 
 
 @contextmanager
@@ -124,7 +119,7 @@ def _appended(path: str | None) -> Iterator[OnEvent | None]:
         yield write
 
 
-def search_run(prepared: Prepared, as_json: bool, follow: OnEvent | None = None) -> None:
+def search_run(session: Session, as_json: bool, follow: OnEvent | None = None) -> None:
     """Run a session and print its summary. Raises what the search raises, with how to go on."""
     from passagent.search import setup
     from passagent.store import runs
@@ -134,7 +129,7 @@ def search_run(prepared: Prepared, as_json: bool, follow: OnEvent | None = None)
     from passagent.view.run_summary import run_data, run_text
     from passagent.view.text import counted
 
-    store, run, task, config = prepared.store, prepared.run, prepared.task, prepared.config
+    store, run, task, config = session.store, session.run, session.task, session.config
     go_on = f"go on with: {resume_command(store, run.id)}"
     interrupted = f"interrupted; everything is stored, {go_on}"
     stream = sys.stderr if as_json else sys.stdout
@@ -148,19 +143,18 @@ def search_run(prepared: Prepared, as_json: bool, follow: OnEvent | None = None)
         flush=True,
     )
     progress = SearchProgress(store, run, stream)
-    sessions: list[Session] = []
 
     def on_event(event: Event) -> None:
         progress.on_event(event)
         if follow is not None:
             follow(event)
 
-    def begun(session: Session) -> None:
-        sessions.append(session)
+    async def search() -> Path | None:
         stop_on_signals(session, progress, go_on)
+        return await setup.work(session, on_event)
 
     try:
-        exported = asyncio.run(setup.work(prepared, on_event, begun))
+        exported = asyncio.run(search())
     except KeyboardInterrupt as error:  # before or after the search, which takes signals itself
         raise Interrupted(interrupted) from error
     finally:
@@ -168,7 +162,7 @@ def search_run(prepared: Prepared, as_json: bool, follow: OnEvent | None = None)
     run = runs.get_run(store, run.id)
     data = run_data(store, run, exported)
     print(json.dumps(data) if as_json else run_text(store, data))
-    if sessions[0].is_interrupted:
+    if session.is_interrupted:
         raise Interrupted(interrupted)
 
 

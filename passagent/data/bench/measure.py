@@ -26,11 +26,11 @@ from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.events import OnEvent
 from passagent.models import open_model
 from passagent.options import BenchOptions
+from passagent.search import finalists
 from passagent.search.candidates import RETRY_AFTER_S
 from passagent.search.controller import search
-from passagent.search.setup import Prepared, new_run, open_session
-from passagent.search.startup import Parts
-from passagent.store import Store, confirmations, nodes, runs
+from passagent.search.setup import Parts, new_run, open_session
+from passagent.store import Store, nodes, runs
 from passagent.store.database import now
 from passagent.store.runs import SEEDS, Run
 from passagent.tasks import Task, load_task
@@ -283,14 +283,11 @@ async def best_of_search(
     if run.state != "finished":
         model = open_model(config.model)
         try:
-            await search(
-                open_session(
-                    Prepared(store, run, task, config, model, Parts()), watch.search(store, run), pool
-                )
-            )
+            parts = Parts(model, pool)
+            await search(open_session(store, run, task, config, parts, watch.search(store, run)))
         finally:
             await model.close()
-    node = confirmations.winner(store, run.id, by_model=True)
+    node = finalists.winner(store, run.id, by_model=True)
     if node is None:
         wrong = [n for n in nodes.of_run(store, run.id) if n.island != SEEDS and n.status != "ok"]
         scored = [n for n in wrong if n.as_score is not None]

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,10 @@ from passagent.models.probe import check_models
 from passagent.models.types import Model
 from passagent.options import CollectOptions, settings_of
 from passagent.search import stop
-from passagent.search.controller import search, seldom_collected
+from passagent.search.controller import search
 from passagent.search.run_files import run_log
 from passagent.search.session import Evaluator, Session, Stopping
-from passagent.search.setup import Prepared, check_money, check_roles, new_run, open_session
-from passagent.search.startup import Parts
+from passagent.search.setup import Parts, check_money, check_roles, new_run, open_session
 from passagent.search.stop import Progress, Want
 from passagent.store import Store
 from passagent.system.resumable import locked
@@ -204,8 +203,7 @@ class Collection:
         work = [asyncio.create_task(self._go_through(waiting, evaluator)) for _ in range(self.parallel)]
         clock = asyncio.create_task(self._keep_time())
         try:
-            with seldom_collected():
-                await asyncio.gather(*work)
+            await asyncio.gather(*work)
             if self._error is not None:
                 raise self._error
         except PassagentError as error:
@@ -317,9 +315,9 @@ class Collection:
         def on_event(event: Event) -> None:
             self.watch.event(trial, event)
 
-        prepared = Prepared(self.store, run, task, config, self.model, self.parts)
-        session = open_session(prepared, on_event, evaluator)
-        session.budget, session.waits_for_eager = self, True
+        parts = replace(self.parts, model=self.model, evaluator=evaluator)
+        session = open_session(self.store, run, task, config, parts, on_event)
+        session.budget = self
         self._sessions[run.id] = session
         try:
             await search(session)

@@ -18,9 +18,9 @@ from passagent import __version__
 from passagent.config import Config, EvaluatorConfig, override
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.target import kind_of
-from passagent.search.remeasure import changed_settings
 from passagent.store import Store
 from passagent.store.runs import Run
+from passagent.store.sessions import changed_settings
 from passagent.tasks import load_task
 
 FIXED: dict[str, Any] = {

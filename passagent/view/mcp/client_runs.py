@@ -25,13 +25,11 @@ from passagent.search.controller import driving, watch_run
 from passagent.search.expansion import conclude
 from passagent.search.remeasure import environment_of
 from passagent.search.session import Evaluator, Session
-from passagent.search.setup import Prepared, new_run, open_session, same_run
-from passagent.search.startup import Parts
+from passagent.search.setup import Parts, new_run, open_session, same_run
 from passagent.store import Store, episodes, nodes, runs, sessions
 from passagent.store.episodes import Episode
 from passagent.store.nodes import CANCELLED
 from passagent.store.runs import CLIENTS
-from passagent.system.redaction import redacted
 from passagent.tasks import Task
 
 ENDLESS = 10**9
@@ -77,9 +75,7 @@ class ClientRun:
 
     def say(self, episode: Episode, messages: list[Message]) -> None:
         """Append messages; what a client's model took of tokens is not known."""
-        episodes.add_messages(
-            self.session.store, episode, [(redacted(message), None) for message in messages]
-        )
+        episodes.add_messages(self.session.store, episode, messages)
 
     def record(self, episode: Episode, call: Call, call_id: str | None = None) -> None:
         """Append a call and its answer to the conversation, both or none."""
@@ -117,9 +113,10 @@ async def open_run(
         if isinstance(event, Noted):
             note(event.message)
 
+    parts = Parts(ClientModel(), evaluator)
+
     def session_on(run: runs.Run) -> Session:
-        prepared = Prepared(store, run, task, config, ClientModel(), Parts())
-        return open_session(prepared, on_event, evaluator)
+        return open_session(store, run, task, config, parts, on_event)
 
     with store.transaction():
         chosen_run = same_run(store, task, config)

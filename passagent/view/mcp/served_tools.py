@@ -35,10 +35,11 @@ from passagent.evaluator.candidate import MANIFEST, Candidate
 from passagent.evaluator.target import target_of
 from passagent.experience import knowledge
 from passagent.experience.exemplars import Found, Match
+from passagent.search import finalists
 from passagent.search.candidates import evaluation_of, limits_of, tell
 from passagent.search.run_memory import open_memory
 from passagent.search.setup import stored_task
-from passagent.store import confirmations, nodes, runs
+from passagent.store import nodes, runs
 from passagent.store.episodes import get_episode
 from passagent.store.nodes import CANCELLED, Node
 from passagent.tasks import Task
@@ -297,7 +298,7 @@ class PassTools(Service):
     def _best(self, task_key: str) -> Node | None:
         """Return the best correct node of the task's runs that were measured as this server measures."""
         winners = [
-            confirmations.winner(self.store, run.id)
+            finalists.winner(self.store, run.id)
             for run in runs.list_runs(self.store)
             if run.task_key == task_key and run.environment == self.environment
         ]

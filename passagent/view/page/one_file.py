@@ -9,7 +9,8 @@ from typing import Any
 from markupsafe import Markup
 
 from passagent import __version__
-from passagent.store import Store, confirmations, nodes
+from passagent.search import finalists
+from passagent.store import Store, nodes
 from passagent.store.nodes import Node
 from passagent.store.runs import Run
 from passagent.view.page import views
@@ -41,7 +42,7 @@ def anchor(*parts: object) -> str:
 
 def one_file(store: Store, run: Run) -> str:
     """The run, its tree, the nodes that matter (see `_chosen`) and the conversation that made the best."""
-    best, figures = confirmations.winner(store, run.id), views.figures(store, run.id)
+    best, figures = finalists.winner(store, run.id), views.figures(store, run.id)
     node_ids = _chosen(store, run, best, [row["node_id"] for row in figures["finalists"]])
     pages: list[tuple[str, str, dict[str, Any]]] = [
         (anchor("run", run.id), "run.html", views.run(store, run.id) | figures),

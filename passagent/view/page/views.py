@@ -11,11 +11,12 @@ from passagent.agent.prompt import plain_note, short_note
 from passagent.data.collect import trials
 from passagent.errors import TaskError, UsageError
 from passagent.experience import exemplars
-from passagent.search.comparison import confirmed_evaluation
+from passagent.search import finalists
 from passagent.search.episode_context import unified
+from passagent.search.finalists import confirmed_evaluation
 from passagent.search.migration import why_none
 from passagent.search.setup import stored_config
-from passagent.store import Store, bests, confirmations, hint_uses, ledger, nodes, runs
+from passagent.store import Store, bests, hint_uses, ledger, nodes, runs
 from passagent.store.nodes import Node
 from passagent.store.pass_library import KeptPass, PassLibrary
 from passagent.store.runs import SEEDS, Run
@@ -121,7 +122,7 @@ def _failure(store: Store, made: charts.Course, status_: str) -> dict[str, Any]:
 def tree(store: Store, name: str, before: str = "") -> dict[str, Any]:
     """A run's tree, and a list of its nodes, the newest first."""
     record = runs.get_run(store, name)
-    best = confirmations.winner(store, name)
+    best = finalists.winner(store, name)
     placed = layout(charts.made(store, name), best.id if best else None)
     last = _number(before) if before else 2**62
     listed = store.all(
@@ -257,7 +258,7 @@ def compare(store: Store, a: str = "", b: str = "") -> dict[str, Any]:
     pair = [runs.find_run(store, name) for name in (a, b)]
     sides = [status_data(store, run) for run in pair]
     courses = [charts.course(charts.made(store, run.id)) for run in pair]
-    best = [confirmations.winner(store, run.id) for run in pair]
+    best = [finalists.winner(store, run.id) for run in pair]
     paired = difference.diff_data(store, best[0], best[1]) if best[0] and best[1] else None
     names = [f"{run.id} {run.model}" for run in pair]
     return {
