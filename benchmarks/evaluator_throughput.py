@@ -89,7 +89,7 @@ def watching(spent: Counter[str]) -> Iterator[None]:
     named: list[tuple[Any, str, Callable[..., str]]] = [(Worker, "ask", request)]
     named += [(Baseline, "_draw", lambda *_: "reference"), (Workers, "take", lambda *_: "a free worker")]
     named += [(Recorder, "_record", lambda *_: "recording"), (Recorder, "prepare", lambda *_: "building")]
-    named += [(Judging, "_check_all", lambda *_: "checks"), (Judging, "_time_all", lambda *_: "at timing")]
+    named += [(Judging, "_check", lambda *_: "checks"), (Judging, "_time_all", lambda *_: "at timing")]
     named += [(Workers, "settle", lambda *_: "workers made and ended")]
     named += [(module, name, lambda *_: "compare") for module, name in COMPARING]
     own = [(place, name, getattr(place, name)) for place, name, _ in named]

@@ -88,10 +88,10 @@ def test_limit_of_a_request_is_beyond_what_eager_takes(request_, limit_s, messag
     assert asked == [limit_s]
 
 
-@pytest.mark.parametrize(("took_s", "left_s"), [(500.0, 10.0), (606.0, 4.5)])
+@pytest.mark.parametrize(("took_s", "left_s"), [(500.0, 10.0), (606.0, 4.0)])
 def test_time_that_eager_takes_too_is_not_the_candidates(took_s, left_s, monkeypatch):
     monkeypatch.setattr(loaded_worker.time, "monotonic", lambda: took_s)
     answer = SimpleNamespace(said=SimpleNamespace(violations=[]))
     loaded = limited(10.0, lambda request, timeout_s, fds: answer)
     loaded.ask(Audit(id="g", sets=[0], before=1), 1000.0)
-    assert loaded._prepared.allowance.left_s == left_s
+    assert loaded._prepared.allowance.left_s == pytest.approx(left_s, abs=1e-3)

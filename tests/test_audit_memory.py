@@ -35,11 +35,11 @@ class Audited:
         ]
         self.arena.seal()
         self.outputs = Arena.create(2 * SETS * Arena.room(list(self.drawn[0])))
-        memory, zoned, sets = [], [], InputSets(described, self.arena, "cpu")
-        live = [_live(sets[0][i], list(one.shape), memory, zoned) for i, one in enumerate(self.drawn[0])]
+        zoned, sets = [], InputSets(described, self.arena, "cpu")
+        live = [_live(sets[0][i], list(one.shape), zoned) for i, one in enumerate(self.drawn[0])]
         self.state = worker._State(None, Path(), is_shut_in=True)
         self.state.loaded = []
-        graph = Graph(call, call, False, [0, 1], live, sets, self.outputs, [], [], memory, zoned)
+        graph = Graph(call, call, False, [0, 1], live, sets, self.outputs, [], [], zoned)
         self.state.graphs["g"] = graph
 
     def audit(self, sets: list[int]) -> AuditReply:

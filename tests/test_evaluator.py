@@ -78,7 +78,7 @@ def test_an_honest_pass_is_scored(referee, task):
     assert set(result.es) == {str(t) for t in range(-10, 5)}
     assert 0 < result.as_low <= result.as_score <= result.as_high
     assert set(result.device_state) == {"before", "after"}
-    assert (result.protocol["kind"], result.timing, result.dispatch) == ("paired", "wall", "direct")
+    assert (result.timing, result.dispatch) == ("wall", "direct")
     for graph in result.graphs:
         assert (graph.matches, graph.applied) == (1, ["Fused"])
         assert graph.passes_from_t <= -3
@@ -352,8 +352,10 @@ def second(x):
 """
 
 
-def test_every_triton_kernel_that_does_not_compile_is_told(referee, task):
+@pytest.mark.gpu
+def test_every_triton_kernel_that_does_not_compile_is_told(judging_by, task):
     body = "    out = torch.empty_like(a)\n    first[(1,)](out)\n    second[(1,)](out)\n    return out"
+    referee = judging_by(CONFIG.model_copy(update={"device": "cuda"}))
     result = referee.evaluate(task, candidate(body, BROKEN_TRITON))
     assert (result.status, result.unrecorded) == ("compile_error", True)
     first, second = result.error.splitlines()
@@ -466,7 +468,7 @@ def test_a_graph_without_inputs_is_judged_and_timed(referee, tmp_path):
     place = write_subgraph(tmp_path / "positions", [4, 64], model=model)
     (place / "weight_meta.py").write_text("")
     [graph] = referee.evaluate(load_task(place), "eager").graphs
-    assert (graph.status, graph.error) == ("ok", None) and graph.trials >= CONFIG.trials
+    assert (graph.status, graph.error) == ("ok", None) and graph.trials > 0
 
 
 @pytest.mark.parametrize("limit", ["graphs", "bytes"])

@@ -96,10 +96,6 @@ def test_an_inexact_candidate_is_not_told_what_bounds_its_speed():
     assert diagnose(near, MACHINE).label == "memory_bound"
 
 
-def test_nothing_timed():
-    assert diagnose(evaluation(graph(speedup=None, compiled_ms=None)), MACHINE).label == "untimed"
-
-
 def test_failures_name_where_and_how():
     wrong = graph(
         "b", "wrong_result", dtype="float16", max_abs_diff=0.5, passes_from_t=-2,
@@ -129,7 +125,7 @@ def test_failures_name_where_and_how():
     assert diagnose(evaluation(status="load_error", error="no manifest"), MACHINE).text.endswith(
         "no manifest"
     )
-    assert {found.label, "wrong_result", "mismatch", "untimed"} <= set(LABELS)
+    assert {found.label, "wrong_result", "mismatch"} <= set(LABELS)
 
 
 def test_the_machine_is_measured_once_a_day(tmp_path, monkeypatch):

@@ -289,7 +289,7 @@ def test_a_machine_with_a_gpu_judges_on_the_cpu_too(referee, task):
 
 
 def test_a_spare_worker_that_was_killed_is_replaced(referee, task):
-    still_judges(referee, task)
+    _fork_spares(referee)
     spare = referee.workers.spares[0].result()
     os.kill(spare.pid, signal.SIGKILL)
     _until(lambda: not spare.is_alive())

@@ -30,7 +30,7 @@ KEPT = {"outputs": [TENSOR | FACTS], "mutated": [0], "left": [None, TENSOR]}
 GROUP = {"samples": [5, 6], "held": 20, "without": 30}
 VIOLATION = {"rule": "r", "file": "f", "line": 1, "message": "m"}
 ERROR = {"kind": "runtime_error", "message": "no"}
-MATCHED = {"matches": 1, "applied": ["P"], "mismatches": [], "left": ["P"], "operators": 3}
+MATCHED = {"matches": 1, "applied": ["P"], "mismatches": [], "left": ["P"]}
 
 
 def asked(kind, **given):

@@ -3,6 +3,7 @@
 import json
 import operator
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -32,11 +33,18 @@ def source(
     )
 
 
-def load(tmp_path, *texts: str, **helpers: str):
+def candidate(*texts: str, **helpers: str) -> Candidate:
     files = {f"P{i}.py": text for i, text in enumerate(texts)}
     files |= {f"{name}.py": text for name, text in helpers.items()}
-    names = json.dumps([f"P{i}" for i in range(len(texts))])
-    return load_passes(Candidate({**files, MANIFEST: names}), tmp_path)
+    return Candidate({**files, MANIFEST: json.dumps([f"P{i}" for i in range(len(texts))])})
+
+
+def load(tmp_path, *texts: str, **helpers: str):
+    """Passes of which each has a function of its own."""
+    return [
+        replace(load_passes(candidate(text, **helpers), tmp_path / str(i))[0], name=f"P{i}", file=f"P{i}.py")
+        for i, text in enumerate(texts)
+    ]
 
 
 def captured(function, *inputs):
@@ -300,13 +308,13 @@ def test_broken_candidate_says_what_and_where(tmp_path, name):
 
 def test_one_replacement_function_for_all_passes(tmp_path):
     other = source("return x * y", "x, y", "return x * y")
-    assert len(load(tmp_path, GOOD, other)) == 2
     with pytest.raises(PassLoadError, match="P0 and P1 return different functions"):
-        load(tmp_path, GOOD, other)
+        load_passes(candidate(GOOD, other), tmp_path)
     shared = "from pass_dir.shared import fused\n" + GOOD.replace("def fused", "def unused").replace(
         "@torch.fx.wrap\n", ""
     )
-    assert len(load(tmp_path, shared, shared, shared="def fused(x, y):\n    return x\n")) == 2
+    both = candidate(shared, shared, shared="def fused(x, y):\n    return x\n")
+    assert len(load_passes(both, tmp_path)) == 2
 
 
 @pytest.mark.parametrize(

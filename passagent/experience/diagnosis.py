@@ -20,9 +20,9 @@ from passagent.experience.failure import first_error
 Limiter = Literal["memory_bound", "latency_bound", "instruction_bound"]
 LIMITERS: tuple[str, ...] = get_args(Limiter)
 _FAILURES = tuple(status for status in get_args(Status) if status != "ok")
-LABELS: tuple[str, ...] = ("start", "untimed", "inexact", *LIMITERS, *_FAILURES)
-"""Labels of a diagnosis. `start`: there is no candidate yet; `untimed`: correct, but not timed;
-`inexact`: correct and timed, but AS is far below what the speedups alone would give."""
+LABELS: tuple[str, ...] = ("start", "inexact", *LIMITERS, *_FAILURES)
+"""Labels of a diagnosis. `start`: there is no candidate yet; `inexact`: correct, but AS is far below what the
+speedups alone would give."""
 
 PLAUSIBLE = 0.7
 """A headroom below this says that the rates were measured on a busy machine, not that a pass is so fast."""
@@ -88,10 +88,6 @@ def diagnose(evaluation: Evaluation, machine: Machine) -> Diagnosis:
         where = f"{failed} of {len(evaluation.graphs)} subgraphs fail: " if failed else ""
         return Diagnosis(evaluation.status, where + first_error(evaluation, {}))
     timed = [g for g in evaluation.graphs if g.speedup is not None and g.compiled_ms]
-    if not timed:
-        return Diagnosis(
-            "untimed", "Every subgraph is correct; nothing was timed, so nothing is known of speed."
-        )
     if loose := evaluation.inexact():
         return Diagnosis("inexact", _inexactness(evaluation, loose))
     if evaluation.dispatch == "graph":  # issuing is not in the times

@@ -23,6 +23,7 @@ from passagent.data.bench.results import (
 from passagent.data.bench.summary import Summary, Unseen, summaries_of, unseen
 from passagent.errors import PassagentError, TaskError, UsageError
 from passagent.evaluator.fleet.opening import check_devices, machine_of
+from passagent.evaluator.score import B, P
 from passagent.models import open_model
 from passagent.models.probe import check_models
 from passagent.options import BenchOptions, settings_of
@@ -93,7 +94,7 @@ async def run(words: Sequence[str], options: BenchOptions, watch: Watch) -> Meas
                 error.args = (f"{error}; {planned.go_on}",)
                 raise
         rows = [results.rows[work.key] for work in works]
-    b, p, share = config.evaluator.b, config.evaluator.p, options["hold_out_shapes"]
+    b, p, share = B, P, options["hold_out_shapes"]
     measured = Measured(
         summaries_of(compilers, rows, b, p, len(broken)), rows, broken + _failed(rows), [results.path],
         results.identity,

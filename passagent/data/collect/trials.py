@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from passagent import __version__
-from passagent.config import Config, EvaluatorConfig, override
+from passagent.config import Config, override
 from passagent.errors import PassagentError, UsageError
+from passagent.evaluator.score import B
 from passagent.evaluator.target import kind_of
 from passagent.store import Store
 from passagent.store.runs import Run
@@ -256,7 +257,7 @@ def summarise(outcomes: Sequence[Outcome], model: str) -> Summary:
     """Sum up the trials of a model."""
     mine = [outcome for outcome in outcomes if outcome.model == model]
     done = [outcome for outcome in mine if outcome.state == "finished"]
-    floor, runs = EvaluatorConfig().b, len(done)
+    floor, runs = B, len(done)
     best = [floor if outcome.best_as is None else outcome.best_as for outcome in done]
     first = [floor if outcome.first_as is None else outcome.first_as for outcome in done]
     kept = sum(outcome.is_correct and score > KEPT_ABOVE for outcome, score in zip(done, best, strict=True))

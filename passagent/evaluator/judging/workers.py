@@ -50,10 +50,8 @@ class Workers:
 
     def prepare(self) -> None:
         """Begin to make the workers of the next evaluation: later it would disturb what is timed."""
-        missing: list[Future[Worker]] = [Future() for _ in range(SPARES - len(self.spares))]
-        self.spares += missing
-        if missing:
-            self._ahead.submit(self._fork_in_quiet, missing)
+        while len(self.spares) < SPARES:
+            self.spares.append(self._ahead.submit(self._fork_in_quiet))
 
     def take(self, subject: Subject) -> Worker:
         """A worker for `subject`, a spare one unless it is a compiler."""
@@ -88,38 +86,20 @@ class Workers:
             worker.kill()
 
     def _spare(self) -> Worker:
-        """A worker made ahead; asked for by several threads."""
-        try:
-            ready = self.spares.popleft()
-        except IndexError:
-            ready = None
+        """A worker made ahead, if there is one."""
+        ready = self.spares.popleft() if self.spares else None
         worker = ready.result() if ready is not None and ready.exception() is None else self._fork()
         if not worker.is_alive():
             worker.kill()
             worker = self._fork()
         return worker
 
-    def _fork_in_quiet(self, spares: list[Future[Worker]]) -> None:
-        """All at a time: most of it is waiting for their devices' contexts."""
-        with self.quiet, ThreadPoolExecutor(len(spares), thread_name_prefix="fork") as pool:
-            for spare in spares:
-                try:
-                    forked = pool.submit(self._fork)
-                except RuntimeError as error:  # no thread
-                    spare.set_exception(error)
-                else:
-                    forked.add_done_callback(functools.partial(_hand_on, spare))
+    def _fork_in_quiet(self) -> Worker:
+        with self.quiet:
+            return self._fork()
 
     def _fork(self) -> Worker:
         """A worker for the next candidate, its device's context made."""
         worker = self.zygote.fork(self._config.memory_gb if self._config.device == "cpu" else None)
         request = Prepare(device=self._config.device)
         return answered(worker, request, self._config.timeout_s, "a worker")
-
-
-def _hand_on(spare: Future[Worker], forked: Future[Worker]) -> None:
-    error = forked.exception()
-    if error is not None:
-        spare.set_exception(error)
-    else:
-        spare.set_result(forked.result())

@@ -99,14 +99,9 @@ class Baseline:
             request = run_request(reference, 0, windows * 3, settle=windows[0])
             with self._lease.exclusive():
                 samples += self.ask(request, self._config.timeout_s).reply.samples
-        names = [
-            operator_name(node["target"])
-            for node in reference.nodes
-            if node["op"] not in ("placeholder", "output")
-        ]
         host_ns = reference.host_ns(reference.dispatches)
         eager_us = counted(round(statistics.median(samples)), max(1, reference.repeats), host_ns) / 1e3
-        return EagerGraph(subgraph.name, tuple(reference.outputs), tuple(names), eager_us)
+        return EagerGraph(subgraph.name, tuple(reference.outputs), tuple(_operators(reference)), eager_us)
 
     def begin(self, subgraph: Subgraph) -> None:
         """Start the worker, unless it runs, to take `subgraph` first. Raises InfrastructureError."""
@@ -253,7 +248,7 @@ class Baseline:
         begun = time.monotonic()
         request = reference.request(self._outputs)
         reply = self._run(request, subgraph, (reference.arena.fd, self._outputs.fd))
-        reference.operators = reply.operators
+        reference.operators = len(_operators(reference))
         reference.dispatches, reference.operator_ns = reply.dispatches, reply.operator_ns
         reference.moved_bytes = input_bytes(subgraph)
         reference.unread_bytes = unread_bytes(reference.nodes, reference.order, subgraph)
@@ -407,6 +402,12 @@ class Baseline:
         for reference in self._kept.values():
             reference.close()
         self._kept.clear()
+
+
+def _operators(reference: Reference) -> list[str]:
+    """The names of the graph's operators."""
+    computing = (node for node in reference.nodes if node["op"] not in ("placeholder", "output"))
+    return [operator_name(node["target"]) for node in computing]
 
 
 def _key(subgraph: Subgraph, dispatch: str) -> str:

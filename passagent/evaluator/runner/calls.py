@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from passagent.evaluator.integrity.zones import Zoned
+from passagent.evaluator.runner import worker_messages as messages
 from passagent.evaluator.runner.fresh import (
     MIX,
     PIECE,
@@ -53,15 +54,6 @@ class Kept:
 
 
 @dataclass
-class Written:
-    """The results of a timed call, copied into the outputs' arena: outputs, then the inputs `written`."""
-
-    places: list[Placed]
-    facts: list[dict[str, Any]]
-    mutated: list[int]
-
-
-@dataclass
 class Graph:
     """A subgraph: what to call, with which arguments, and the values to refresh them from."""
 
@@ -75,8 +67,6 @@ class Graph:
     nodes: list[dict[str, Any]]
     written: list[int]
     """Inputs that eager writes into: what a call leaves there is handed back."""
-    memory: list[torch.Tensor] = field(default_factory=list)
-    """The memory of `live`, with the zones around."""
     zoned: list[Zoned] = field(default_factory=list)
     """The memory of `live` and the content of its zones."""
     refreshers: dict[tuple[int, tuple[int, ...]], Refresh] = field(default_factory=dict)
@@ -163,7 +153,7 @@ def timed(
     refresh: Refresh,
     keep: bool,
     mark: Mark | None = None,
-) -> tuple[list[int], list[int], Written | None]:
+) -> tuple[list[int], list[int], messages.Kept | None]:
     """Times of a call on each of `windows`, ns from issue to completion; with `keep` those of copying what
     it returned, and what the last call did.
 
@@ -194,8 +184,12 @@ def timed(
             copying.append(max(1, now() - end))
     if not keep or window is None:
         return samples, copying, None
-    places = [Placed.of(value, at) for value, at in zip(returned(graph, out), offsets, strict=True)]
-    return samples, copying, Written(places, facts(tensors(out), graph.live), changed(graph, chosen, window))
+    places = [vars(Placed.of(value, at)) for value, at in zip(returned(graph, out), offsets, strict=True)]
+    each = facts(tensors(out), graph.live)
+    outputs = [messages.Output(**place, **own) for place, own in zip(places, each, strict=False)]
+    after: list[messages.Tensor | None] = [messages.Tensor(**place) for place in places[len(each) :]]
+    kept = messages.Kept(outputs=outputs, mutated=changed(graph, chosen, window), left=after)
+    return samples, copying, kept
 
 
 def returned(graph: Graph, out: Any) -> list[torch.Tensor]:

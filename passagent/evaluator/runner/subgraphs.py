@@ -56,10 +56,9 @@ def take(
     outputs = Arena(fds[1], request.output_bytes)
     sets = InputSets(request.sets, inputs, device)
     shapes = [item.shape for item in request.sets[0]]
-    memory: list[torch.Tensor] = []
     zoned: list[Zoned] = []
     first = sets[min(BEYOND_SET, len(request.sets) - 1)]  # no special values
-    live = [_live(value, shape, memory, zoned) for value, shape in zip(first, shapes, strict=True)]
+    live = [_live(value, shape, zoned) for value, shape in zip(first, shapes, strict=True)]
     by_dynamo = request.dispatch == "dynamo"
     module = None
     if request.nodes is None or by_dynamo or is_compiled(compiler):
@@ -98,11 +97,10 @@ def take(
         outputs,
         nodes,
         request.written,
-        memory,
         zoned,
         is_warm=is_warm or not is_planned,
     )
-    reply = built.report | {"operators": _operators(nodes)}
+    reply = built.report
     if request.repeats:
         hostless.capture(graph, request.repeats, Rotation((), *request.rotation))
     elif request.dispatch == "graph" and not graph.on_gpu:
@@ -155,18 +153,14 @@ def _report(rewritten: Rewritten) -> dict[str, Any]:
     }
 
 
-def _live(value: Any, shape: list[int] | None, memory: list[torch.Tensor], zoned: list[Zoned]) -> Any:
-    """The tensor that calls are given, at an address that stays, between zones as in audits; in `memory`.
-
-    What is in the zones is added to `zoned`.
-    """
+def _live(value: Any, shape: list[int] | None, zoned: list[Zoned]) -> Any:
+    """The tensor that calls are given, at an address that stays, between zones as in audits: see `zoned`."""
     if shape is None:
         return value
     values = value[: math.prod(shape)].reshape(shape)
     raw, live = between_zones(torch.empty_like(values, device="meta"), values.device)
     zones = ordinary_bytes(values, values, unpredictable())
     fill_zones(raw, zones)
-    memory.append(raw)
     zoned.append(Zoned(raw, zones, live))
     return live.copy_(values)
 
@@ -174,10 +168,6 @@ def _live(value: Any, shape: list[int] | None, memory: list[torch.Tensor], zoned
 def _subgraph(data: dict[str, Any]) -> Subgraph:
     inputs = tuple(TensorMeta(**{**item, "shape": tuple(item["shape"])}) for item in data["inputs"])
     return Subgraph(**{**data, "path": Path(data["path"]), "inputs": inputs})
-
-
-def _operators(nodes: Nodes) -> int:
-    return len(_computing(nodes))
 
 
 def _computing(nodes: Nodes) -> Nodes:

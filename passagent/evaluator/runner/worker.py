@@ -185,7 +185,7 @@ def _run(state: _State, request: messages.Run, fds: list[int]) -> messages.RunRe
         os.sched_setaffinity(0, everywhere)
     if state.loaded is not None:
         state.blocks.check(graph.zoned)
-    return messages.RunReply(samples=samples, copying=copying, kept=None if last is None else _told(last))
+    return messages.RunReply(samples=samples, copying=copying, kept=last)
 
 
 def _lockstep(state: _State, request: messages.Lockstep, fds: list[int]) -> messages.LockstepReply:
@@ -316,15 +316,6 @@ def _placed(audit: Blocks, graph: calls.Graph, chosen: int, position: int) -> An
     if not isinstance(live, torch.Tensor):
         return values
     return audit.place(values[: live.numel()].reshape(live.shape))
-
-
-def _told(last: calls.Written) -> messages.Kept:
-    """A timed call as the referee reads it."""
-    returned = zip(last.places, last.facts, strict=False)
-    outputs = [messages.Output(**vars(place), **facts) for place, facts in returned]
-    after: list[messages.Tensor | None] = []
-    after += [messages.Tensor(**vars(place)) for place in last.places[len(last.facts) :]]
-    return messages.Kept(outputs=outputs, mutated=last.mutated, left=after)
 
 
 def _kept(graph: calls.Graph, kept_call: calls.Kept) -> messages.Kept:

@@ -107,7 +107,6 @@ class GraphReply(Reply):
     applied: Annotated[list[Name], Field(max_length=1 << 16)]
     mismatches: Annotated[list[ReportedMismatch], Field(max_length=1 << 10)]
     left: Annotated[list[Name], Field(max_length=1 << 16)] = []
-    operators: _Count
     dispatches: _Figure = 0.0
     """How many empty operators the host's share of a call is worth, and what one of them takes, ns."""
     operator_ns: _Figure = 0.0

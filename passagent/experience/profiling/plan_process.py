@@ -23,7 +23,6 @@ WARMUPS, CALLS = 3, 20
 def prepared_call(plans: dict[str, str], task_path: str, name: str, device: str) -> Callable[[], Any]:
     """A call of the rewritten subgraph `name` on inputs of its own. Raises PassagentError."""
     from passagent.evaluator.integrity.blocks import Blocks
-    from passagent.evaluator.matching.rewrite import apply_passes
     from passagent.evaluator.runner.planned import Planned, Plans
     from passagent.kernels import driver
     from passagent.plan import artefact, record
@@ -46,9 +45,7 @@ def prepared_call(plans: dict[str, str], task_path: str, name: str, device: str)
         built |= compile_plan(plan, driver.architecture())
     inputs = make_inputs(subgraph, device, seed=11)
     planned = Planned(Plans(recording, built), device, Blocks())
-    rewritten = apply_passes(
-        load_graph(graph.nodes), planned.passes, check=False, replacement=planned.of(name).again(False).next
-    )
+    rewritten = planned.apply(load_graph(graph.nodes), planned.calls(name), is_audited=False)
     arguments = [inputs[position] for position in graph.order]
     return lambda: rewritten.graph_module(*arguments)
 
