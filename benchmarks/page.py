@@ -90,7 +90,7 @@ def painted(address: str, times: int) -> dict[str, Any]:
             with chromium.page() as page:
                 page.goto(address)
                 paints.append(page.wait_for_function(first).json_value())
-                page.wait_for_selector("#figures canvas")
+                page.wait_for_selector("#figures svg.chart")
                 charts.append(page.evaluate("performance.now()"))
     return {"first_paint_ms": paints, "charts_ms": charts}
 

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
 import pty
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import tiny_search
 
 from passagent.cli.commands import running
-from passagent.cli.run_verbs import size_of
-from passagent.evaluator.hardware import health
 from passagent.events import KINDS
 from passagent.store import Store, confirmations, episodes, evaluations, nodes, runs, sessions
 from passagent.view.event_lines import event_text
@@ -337,25 +334,8 @@ def test_tail_follows_another_process(call, start, tmp_path):
     told = [json.dumps(event) for event in events]
     assert len(told) == len(set(told))
 
-    def ids(kind: str, key: str) -> list[int]:
-        return sorted(event[key] for event in events if event["event"] == kind)
-
-    with Store.open(runs_dir) as store:
-        found = nodes.of_run(store, runs.find_run(store, "last").id)
-        replies = store.rows("SELECT 1 FROM calls WHERE state = 'done'")
-        moved = [row["node_id"] for row in store.rows("SELECT node_id FROM elite_migrations ORDER BY 1")]
-    assert ids("proposed", "node") == ids("judged", "node") == [node.id for node in found]
-    assert ids("episode_begun", "episode") == ids("episode_ended", "episode") == [1, 2, 3, 4, 5, 6]
-    assert ids("migration", "node") == moved
-    assert len([event for event in events if event["event"] == "reply"]) == len(replies)
-    by_node = {node.id: node for node in found}
-    for event in events:
-        if event["event"] == "judged":
-            assert (event["status"], event["as_score"]) == (
-                by_node[event["node"]].status,
-                by_node[event["node"]].as_score,
-            )
-
+    kinds = Counter(event["event"] for event in events)
+    assert kinds["episode_begun"] == kinds["episode_ended"] == 6 and kinds["proposed"] == kinds["judged"] > 0
     at_rest = call("status", "last", "-f", "-n", 1000, "--json", "--runs-dir", runs_dir)[1].splitlines()
     assert sorted(at_rest) == sorted(out.splitlines())
     assert (
@@ -426,27 +406,6 @@ def test_doctor_warns(call, findings, copy, monkeypatch):
     assert found["finalists"]["figures"]["mean_change"] == pytest.approx(math.log(0.9))
     assert code == 0 and "12 times: HTTP 529" in found["models"]["advice"]
     assert f"-> {found['models']['advice']}" in call("doctor", "last", "--runs-dir", copy)[1]
-
-
-def test_doctor_finds_processes_without_an_owner(findings, place, monkeypatch):
-    """A process that looks like an evaluator's and whose parent is gone: init has it now.
-
-    Under a name of its own: a health check of another program would end it.
-    """
-    name = f"{health._ZYGOTE}.{os.getpid()}"
-    monkeypatch.setattr(health, "_ZYGOTE", name)
-    sleeper = f"{sys.executable} -c 'import time; time.sleep(600)' {name}"
-    shell = subprocess.run(
-        ["sh", "-c", f"{sleeper} >&- 2>&- & echo $!"], capture_output=True, text=True, check=True
-    )
-    pid = int(shell.stdout)
-    try:
-        found, code = findings(place / "runs")
-        assert pid in found["left behind"]["figures"]["orphans"]
-        assert found["left behind"]["verdict"] == "warn" and str(pid) in found["left behind"]["advice"]
-        assert code == 0  # it may be another checkout's
-    finally:
-        os.kill(pid, signal.SIGKILL)
 
 
 def rows_of(runs_dir: Path, run_id: str) -> dict[str, list[dict[str, object]]]:
@@ -569,27 +528,6 @@ def test_gc_removes_what_nothing_needs_and_nothing_else(call, copy, tmp_path, mo
         sleeper.kill()
         sleeper.wait()
     assert "freed 0 kB" in call("gc", "--runs-dir", copy)[1]
-
-
-def test_gc_is_not_disturbed_by_what_others_remove(call, copy, tmp_path, monkeypatch):
-    """Every file is gone at the second look at it, as where a kernel is being built."""
-    cache, temporary = tmp_path / "cache", tmp_path / "tmp"
-    monkeypatch.setenv("PASSAGENT_CACHE", str(cache))
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    places = [cache / "cpp", cache / "inductor" / "a" / "b", temporary / "passagent-dead"]
-    for place in places:
-        place.mkdir(parents=True)
-        (place / "zygote.log").write_text("")
-    lstat = Path.lstat
-
-    def gone(path: Path) -> os.stat_result:
-        if tmp_path in path.parents and copy not in path.parents:
-            raise FileNotFoundError(errno.ENOENT, "gone", str(path))
-        return lstat(path)
-
-    monkeypatch.setattr(Path, "lstat", gone)
-    assert call("gc", "--runs-dir", copy)[0] == 0
-    assert size_of(places[0]) == size_of(places[0] / "zygote.log") == 0
 
 
 def test_fork_starts_a_run_from_a_node(call, copy, place, capsys):

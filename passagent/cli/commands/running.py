@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from passagent.search.session import Session
     from passagent.search.setup import Prepared
     from passagent.search.thread import Stoppable
+    from passagent.tasks import Task
 
 ECHO_S = 0.1
 """Two signals within this time are one: `timeout` sends its own to the process, then to its group."""
@@ -50,6 +51,32 @@ class Progress(Protocol):
         ...
 
 
+@contextmanager
+def started(task: Task | str | Path, options: RunOptions, parts: Parts | None = None) -> Iterator[Prepared]:
+    """Have a search of a task ready: the equal one that was left unfinished, unless `new`.
+
+    Raises PassagentError.
+    """
+    from passagent.search import setup
+
+    loaded = load_task(task) if isinstance(task, str | Path) else task
+    config = config_of(RunOptions, options)
+    with begin(config, loaded, parts or Parts()) as begun:
+        place, new = options.get("runs_dir", "runs"), options.get("new", False)
+        with setup.started(place, loaded, config, new, begun) as prepared:
+            yield prepared
+
+
+@contextmanager
+def resumed(name: str, options: ResumeOptions, parts: Parts | None = None) -> Iterator[Prepared]:
+    """Have a run ready that goes on where it was left. Raises PassagentError."""
+    from passagent.search import setup
+
+    place, settings = options.get("runs_dir", "runs"), settings_of(ResumeOptions, options)
+    with setup.resumed(place, name, settings, parts or Parts()) as prepared:
+        yield prepared
+
+
 def run(
     task_path: str,
     options: RunOptions,
@@ -57,31 +84,22 @@ def run(
     parts: Parts | None = None,
     events_file: str | None = None,
 ) -> None:
-    """Search for passes for a task; an equal search that was left unfinished is gone on with, unless `new`.
+    """Search for passes for a task; see `started`.
 
     `events_file`: what happens is appended to it, a JSON object a line (docs/operators.md).
     Raises PassagentError; Interrupted after Ctrl-C.
     """
-    from passagent.search import setup
-
-    task = load_task(task_path)
-    config = config_of(RunOptions, options)
-    with begin(config, task, parts or Parts()) as begun:
-        place, new = options.get("runs_dir", "runs"), options.get("new", False)
-        with setup.started(place, task, config, new, begun) as prepared:
-            if prepared.is_found:
-                same = "it has this task and these settings (--new starts another)"
-                print(f"going on with run {prepared.run.id}: {same}", file=sys.stderr)
-            with _appended(events_file) as on_event:
-                search_run(prepared, as_json, on_event)
+    with started(task_path, options, parts) as prepared:
+        if prepared.is_found:
+            same = "it has this task and these settings (--new starts another)"
+            print(f"going on with run {prepared.run.id}: {same}", file=sys.stderr)
+        with _appended(events_file) as on_event:
+            search_run(prepared, as_json, on_event)
 
 
 def resume(name: str, options: ResumeOptions, as_json: bool, parts: Parts | None = None) -> None:
     """Go on with a run where it was left. Raises PassagentError; Interrupted after Ctrl-C."""
-    from passagent.search import setup
-
-    place, settings = options.get("runs_dir", "runs"), settings_of(ResumeOptions, options)
-    with setup.resumed(place, name, settings, parts or Parts()) as prepared:
+    with resumed(name, options, parts) as prepared:
         search_run(prepared, as_json)
 
 

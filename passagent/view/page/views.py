@@ -83,7 +83,7 @@ def now(store: Store, name: str) -> dict[str, Any]:
 def figures(store: Store, name: str) -> dict[str, Any]:
     """A run's course, what it took, how it failed, what migrated."""
     record = runs.get_run(store, name)
-    course = charts.course(charts.made(store, name))
+    course = charts.course(charts.read_nodes(store, name))
     finalists = finalists_data(store, record)
     moved = bests.list_migrations(store, name)
     roles = {island.island: f"{island.island} {island.role}" for island in runs.islands(store, name)}
@@ -122,7 +122,7 @@ def tree(store: Store, name: str, before: str = "") -> dict[str, Any]:
     """A run's tree, and a list of its nodes, the newest first."""
     record = runs.get_run(store, name)
     best = confirmations.winner(store, name)
-    placed = layout(charts.made(store, name), best.id if best else None)
+    placed = layout(charts.read_nodes(store, name), best.id if best else None)
     last = _number(before) if before else 2**62
     listed = store.all(
         Node,
@@ -256,7 +256,7 @@ def compare(store: Store, a: str = "", b: str = "") -> dict[str, Any]:
         raise UsageError("compare: give two runs, ?a=RUN&b=RUN")
     pair = [runs.find_run(store, name) for name in (a, b)]
     sides = [status_data(store, run) for run in pair]
-    courses = [charts.course(charts.made(store, run.id)) for run in pair]
+    courses = [charts.course(charts.read_nodes(store, run.id)) for run in pair]
     best = [confirmations.winner(store, run.id) for run in pair]
     paired = difference.diff_data(store, best[0], best[1]) if best[0] and best[1] else None
     names = [f"{run.id} {run.model}" for run in pair]
