@@ -72,7 +72,6 @@ def now(store: Store, name: str) -> dict[str, Any]:
         "run": record,
         "now": data,
         "doing": {episode_data["island"]: episode_data for episode_data in data["under_way"]},
-        "used": [used_text(key, of) for key, of in data["budget"].items()],
         "newest": [node_row(node) | {"repeat_of": node.repeat_of} for node in newest],
         "is_live": data["is_driven"],
         "go_on": f"passagent resume {name}{runs_dir_flag(store)}",
