@@ -59,6 +59,10 @@ class Screen:
         except OSError as error:
             raise os_fault(error, Path(self._stream.name)) from error
 
+    def say(self, text: str) -> None:
+        """Print a remark."""
+        self.print(text)
+
     def close(self) -> None:
         """Leave the terminal as it was."""
         if self.is_terminal:
@@ -92,10 +96,6 @@ class SearchProgress(Screen):
             standing = ""
         line = event_line(event, self.roles, standing)
         self.say(line if self.is_terminal else f"[{clock(self.searched_s):>5}] {line}")
-
-    def say(self, text: str) -> None:
-        """Print a line."""
-        self.print(text)
 
     @property
     def searched_s(self) -> float:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from passagent.errors import EXIT_INTERRUPTED, PassagentError
 from passagent.options import ForkOptions, ResumeOptions, RunOptions, config_of, settings_of
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from passagent.search.setup import Prepared
     from passagent.search.thread import Stoppable
     from passagent.tasks import Task
+    from passagent.view.progress import Screen
 
 ECHO_S = 0.1
 """Two signals within this time are one: `timeout` sends its own to the process, then to its group."""
@@ -37,18 +38,6 @@ class Interrupted(PassagentError):
     """A person stopped the work; what was made is stored."""
 
     exit_code = EXIT_INTERRUPTED
-
-
-class Progress(Protocol):
-    """A display of work for a person."""
-
-    def say(self, text: str) -> None:
-        """Print a line."""
-        ...
-
-    def close(self) -> None:
-        """Print nothing any more."""
-        ...
 
 
 @contextmanager
@@ -190,7 +179,7 @@ def search_run(prepared: Prepared, as_json: bool, follow: OnEvent | None = None)
         raise Interrupted(interrupted)
 
 
-def stop_on_signals(work: Stoppable, progress: Progress, go_on: str) -> None:
+def stop_on_signals(work: Stoppable, progress: Screen, go_on: str) -> None:
     """Take Ctrl-C and SIGTERM in the running loop: the first stops the work cleanly, the second at once.
 
     `go_on` says how to go on, to one who stops at once.
