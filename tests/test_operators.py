@@ -20,7 +20,7 @@ import tiny_search
 
 from passagent.cli.commands import running
 from passagent.events import KINDS
-from passagent.store import Store, confirmations, episodes, evaluations, nodes, runs, sessions
+from passagent.store import Store, confirmations, evaluations, nodes, runs, sessions
 from passagent.view.event_lines import event_text
 from passagent.view.tree import tree_text
 
@@ -117,8 +117,6 @@ def test_a_change_is_told_only_between_two_correct_candidates(call, place):
     with Store.open(place / "runs") as store:
         run = runs.find_run(store, "last")
         found = {node.id: node for node in nodes.of_run(store, run.id)}
-        asked = {row["id"]: row for row in store.rows("SELECT * FROM episodes")}
-        said = [message for id_ in asked for message in episodes.conversation(store, id_)]
 
     def both_right(one: int | None, other: int | None) -> bool:
         return all(id_ is not None and found[id_].status == "ok" for id_ in (one, other))
@@ -139,14 +137,6 @@ def test_a_change_is_told_only_between_two_correct_candidates(call, place):
         assert bool(change_of.search(line)) == is_due, line
         told.add((data["event"], is_due))
     assert {("judged", True), ("judged", False), ("episode_ended", True), ("episode_ended", False)} < told
-
-    evaluated = [message for message in said if message.get("name") == "pass_evaluator"]
-    results = [message["content"] for message in evaluated]
-    for message, text in zip(evaluated, results, strict=True):
-        is_right = message["data"].get("evaluation", {}).get("status") == "ok"
-        assert is_right or not change_of.search(text), text
-    right = sum(both_right(node.id, node.parent_id) for node in found.values())
-    assert sum("against the parent's" in text for text in results) == right
 
     for node in found.values():
         for line in call("show", node.id, "--why")[1].splitlines():

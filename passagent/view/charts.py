@@ -237,11 +237,12 @@ def drawn(chart: Chart) -> dict[str, Any]:
                 ],
             }
         )
-    whole = [tick for tick in _ticks(left, right) if tick.is_integer()]
+    across_ticks = _ticks(left, right)
+    whole = [tick for tick in across_ticks if tick.is_integer()]
     return {
         "chart": chart,
         "lines": lines,
-        "xticks": [(across(tick), f"{tick:g}") for tick in whole or _ticks(left, right)],
+        "xticks": [(across(tick), f"{tick:g}") for tick in (whole if len(whole) > 1 else across_ticks)],
         "yticks": [(up(tick), f"{tick:g}") for tick in _ticks(low, high, chart.is_log)],
     }
 
