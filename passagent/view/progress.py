@@ -105,7 +105,7 @@ class SearchProgress(Screen):
     def _look(self, run: Run) -> None:
         """Keep the status for the terminal, which another thread draws."""
         if self.is_terminal:
-            self._status = status_text(self.store, status_data(self.store, run))
+            self._status = status_text(self.store, status_data(self.store, run, counting=False))
 
     def render(self) -> RenderableType:
         """Return the status as it was at the last event, and the time since the search began."""

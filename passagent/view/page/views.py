@@ -64,7 +64,7 @@ def run(store: Store, name: str) -> dict[str, Any]:
 def now(store: Store, name: str) -> dict[str, Any]:
     """A run as it is now, without a look at all of its nodes."""
     record = runs.get_run(store, name)
-    data = status_data(store, record)
+    data = status_data(store, record, counting=False)
     newest = store.all(
         Node, "SELECT * FROM nodes WHERE run_id = :run ORDER BY id DESC LIMIT :n", {"run": name, "n": NEWEST}
     )
