@@ -78,7 +78,6 @@ class Browser:
             with self.page(width, theme) as page:
                 page.goto(address)
                 page.wait_for_selector(ready)
-                page.wait_for_function("!document.querySelector('[data-chart]:not(:has(canvas))')")
                 wide = page.evaluate("document.documentElement.scrollWidth")
                 assert wide <= width, (name, wide, width)
                 page.evaluate(self.axe)

@@ -217,7 +217,7 @@ def test_a_running_run_is_followed_whatever_restarts(chromium, live):
         with served(live.runs_dir) as at:
             page.goto(f"{at}/run/{run.id}")
             page.wait_for_selector(".status.running")
-            page.wait_for_selector("#figures canvas")
+            page.wait_for_selector("#figures svg.chart")
             live.gate.hold(20)
             page.wait_for_selector(f"#row-{live.count() + 1}")
         page.wait_for_selector("[data-state=offline]")
@@ -312,7 +312,7 @@ def test_one_file_from_disk(chromium, finished, tmp_path):
     )
     shutil.copy(out / "x.html", tmp_path / "y.html")
     for path in (out / "x.html", tmp_path / "y.html"):
-        chromium.look(path.as_uri(), "one-file", "canvas")
+        chromium.look(path.as_uri(), "one-file", "svg.chart")
 
 
 def test_another_address_asks_for_the_token(chromium, finished):

@@ -57,7 +57,7 @@ with pa.Evaluator(device="cpu", settings=quick) as evaluator:
     assert result.status == "ok" and result.as_score > 0 and result.speedup > 0, result
     assert evaluator.evaluate(task, run.best.plan).status == "ok"
     table = result.table()
-assert events and "<svg" in run.tree()._repr_svg_() and "<pre" in run._repr_html_()
+assert events and "<pre" in run.tree()._repr_html_() and "<pre" in run._repr_html_()
 assert pa.open_run("last") == run and len(run.nodes()) >= 2
 assert pa.resume(run, iters=3).data["episodes"] == 3
 assert pa.bench([str(task.path)], compiler=["expert"], settings=quick).failed == []

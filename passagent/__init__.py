@@ -3,43 +3,12 @@
 The names below are passagent/api.py's, imported when they are asked for: `import passagent` is instant.
 """
 
+# ruff: noqa: F403, F405 (type checkers read the names from api.py, whose list is that below)
+
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from passagent.api import (
-        Bench,
-        Collection,
-        Evaluator,
-        InfrastructureError,
-        Node,
-        Nodes,
-        PassagentError,
-        Plan,
-        Result,
-        Run,
-        RunOptions,
-        TaskError,
-        UsageError,
-        apply,
-        bench,
-        build_dataset,
-        collect,
-        explain,
-        export,
-        extract,
-        extract_regions,
-        fork,
-        inductor_options,
-        load_task,
-        measure,
-        open_run,
-        optimize,
-        package,
-        resume,
-        resume_async,
-        run,
-        run_async,
-    )
+    from passagent.api import *
 
 __version__ = "0.1.0"
 __all__ = [

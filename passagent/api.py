@@ -8,11 +8,12 @@ may be called from a script, a thread or a notebook, and `on_event` is called on
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from passagent.cli.commands.running import resumed, started
 from passagent.cli.groups import BuildOptions, ExportOptions
 from passagent.deploy.model_api import (
     apply,
@@ -31,7 +32,6 @@ from passagent.options import (
     ForkOptions,
     ResumeOptions,
     RunOptions,
-    config_of,
     settings_of,
 )
 from passagent.search.thread import Search, Stoppable, finished, finished_async
@@ -39,7 +39,7 @@ from passagent.system.option_groups import checked
 from passagent.system.threads import LoopThread
 from passagent.tasks import Task, load_task
 from passagent.view.handles import Bench, Collection, Node, Nodes, Plan, Result, Run
-from passagent.view.warm_evaluator import Evaluator, as_task
+from passagent.view.warm_evaluator import Evaluator
 
 if TYPE_CHECKING:
     from passagent.data.export.writing import Summary
@@ -63,14 +63,14 @@ def run(task: Task | str | Path, *, on_event: OnEvent | None = None, **options: 
     it cleanly: everything is stored, then KeyboardInterrupt is raised. A second one stops it at once.
     Raises UsageError, TaskError, InfrastructureError.
     """
-    return finished(_search(_started(task, options), on_event))
+    return finished(_search(started(task, checked(RunOptions, options)), on_event))
 
 
 async def run_async(
     task: Task | str | Path, *, on_event: OnEvent | None = None, **options: Unpack[RunOptions]
 ) -> Run:
     """Search as `run` does; cancelling it stops the search as Ctrl-C does."""
-    return await finished_async(_search(_started(task, options), on_event))
+    return await finished_async(_search(started(task, checked(RunOptions, options)), on_event))
 
 
 def resume(run: Run | str, *, on_event: OnEvent | None = None, **options: Unpack[ResumeOptions]) -> Run:
@@ -91,39 +91,20 @@ async def resume_async(
 
 def fork(node: Node, *, on_event: OnEvent | None = None, **options: Unpack[ForkOptions]) -> Run:
     """Search in a new run that starts from a node, under its run's settings and those given; see `run`."""
-    return finished(_search(_forked(node, options), on_event))
-
-
-@contextmanager
-def _started(task: Task | str | Path, options: RunOptions) -> Iterator[Session]:
-    from passagent.search import setup
-
-    values = checked(RunOptions, options)
-    loaded, config = as_task(task), config_of(RunOptions, values)
-    with setup.started(values["runs_dir"], loaded, config, values["new"]) as session:
-        yield session
-
-
-@contextmanager
-def _resumed(run: Run | str, options: ResumeOptions) -> Iterator[Session]:
-    from passagent.search import setup
-
-    values = checked(ResumeOptions, options)
-    place, name = (run.runs_dir, run.id) if isinstance(run, Run) else (Path(values["runs_dir"]), run)
-    with setup.resumed(place, name, settings_of(ResumeOptions, values)) as session:
-        yield session
-
-
-@contextmanager
-def _forked(node: Node, options: ForkOptions) -> Iterator[Session]:
     from passagent.search import setup
     from passagent.store import Store, nodes
 
     settings = settings_of(ForkOptions, checked(ForkOptions, options))
     with Store.open(node.runs_dir, create=False) as store:
         run_id = nodes.get_node(store, node.id).run_id
-    with setup.forked(node.runs_dir, run_id, node.id, settings) as session:
-        yield session
+    return finished(_search(setup.forked(node.runs_dir, run_id, node.id, settings), on_event))
+
+
+def _resumed(run: Run | str, options: ResumeOptions) -> AbstractContextManager[Session]:
+    values = checked(ResumeOptions, options)
+    if isinstance(run, Run):
+        values["runs_dir"] = run.runs_dir
+    return resumed(run.id if isinstance(run, Run) else run, values)
 
 
 def _search(opening: AbstractContextManager[Session], on_event: OnEvent | None) -> Search[Run]:

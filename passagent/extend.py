@@ -165,10 +165,10 @@ def load(path: str, what: str) -> Callable[..., Any]:
     return loaded
 
 
-def _check(made: Any, place: str, attributes: Sequence[str], needed: Sequence[str]) -> None:
+def _check(part: Any, place: str, attributes: Sequence[str], needed: Sequence[str]) -> None:
     """Raise UsageError for the first of the `attributes` that is not there."""
     for attribute in attributes:
-        if not hasattr(made, attribute):
+        if not hasattr(part, attribute):
             words = ", ".join(needed)
             raise UsageError(f"{place}: has no '{attribute}'; it needs {words} (passagent/extend.py)")
 

@@ -156,14 +156,6 @@ def test_any_backend_of_torch_compile(call, tmp_path):
     assert row["evaluation"]["graphs"][0]["eager_ms"] != row["evaluation"]["graphs"][0]["compiled_ms"]
 
 
-def test_plots_without_matplotlib(call, tmp_path, monkeypatch):
-    write_tasks(tmp_path, 1)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    code, _, err = call("bench", "task1", "--plots", "pictures")
-    assert code == 2
-    assert "pip install 'passagent[report]'" in one_line(err)
-
-
 # Measuring, and the forms of the table
 
 
@@ -209,9 +201,8 @@ def test_the_table_is_what_was_measured(call, tmp_path, monkeypatch):
     for name, label in [
         ("es", "ES(t), eager = 1"),
         ("s", "S(t), eager = 1"),
-        ("speedups", "log2(speedup over eager)"),
+        ("speedups", "pass_dir float32"),
     ]:
-        assert (tmp_path / f"pictures/{name}.png").read_bytes().startswith(b"\x89PNG")
         svg = ET.parse(tmp_path / f"pictures/{name}.svg")
         assert label in [element.text for element in svg.iter() if element.text]
 

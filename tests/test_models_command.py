@@ -78,12 +78,6 @@ def test_a_model_that_fails_its_check(call: Call, monkeypatch: pytest.MonkeyPatc
     assert KEY not in out + err
 
 
-def test_the_expert_needs_no_check(call: Call) -> None:
-    code, out, _ = call("models", "--check")
-    assert code == 0
-    assert "expert" in out
-
-
 def test_the_documentation_s_python_runs(tmp_path: Path) -> None:
     for code in re.findall(r"```python\n(.*?)```", DOCS, re.S):
         subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)

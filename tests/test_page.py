@@ -28,11 +28,10 @@ from passagent.store.nodes import keep_profile
 from passagent.store.pass_library import PassLibrary
 from passagent.system.option_groups import checked
 from passagent.view import charts, tree
-from passagent.view.charts import Made, Point
+from passagent.view.charts import Made
 from passagent.view.page.app import create_app, serve
 from passagent.view.page.guard import Access
 from passagent.view.page.one_file import one_file
-from passagent.view.tree import node_row
 
 ORIGIN = "http://127.0.0.1:8640"
 
@@ -269,9 +268,7 @@ def test_hostile_text_is_inert(copy):
         assert not set(text) & {"\x1b", "\u202e", "\u2066", "\ud800"}
         assert "<script>alert" not in text and "<img" not in text
         assert len(text) < 1_500_000
-        for _, attributes in Tags(text).found:
-            if "data-chart" in attributes:
-                json.loads(attributes["data-chart"], parse_constant=pytest.fail)
+        assert not re.search(r' (?:d|x|y|cx|cy)="[^"]*(?:nan|inf)', text)
     assert "<h2>Profile</h2>" in page.get("/node/1").text
     assert "4,800,000 more characters are not shown" in page.get("/node/1").text
     whole = page.get("/node/1/file/big.txt")
@@ -333,20 +330,6 @@ def test_stop_buttons_ask_a_live_run_and_nobody_else(copy):
         os.close(lock)
 
 
-def test_figures_are_those_of_show(made):
-    """checks/test_page.py compares them in a browser with `show --json`, too."""
-    page = client(made)
-    with Store.open(made, create=False) as store:
-        for node in nodes.of_run(store, newest(store).id):
-            row, text = node_row(node), page.get(f"/node/{node.id}").text
-            shown = dict(re.findall(r'data-figure="(\w+)"[^>]*>(.*?)<(?:small|/dd|/span)', text, re.S))
-            assert shown["as"] == f"{row['as_score']:.4f}"
-            assert re.sub("<[^>]*>", "", shown["status"]).strip() == row["status"].replace("_", " ")
-            assert shown["island"].strip() == str(row["island"])
-            parent = f"node {row['parent']}" if row["parent"] else "the task"
-            assert re.sub("<[^>]*>", "", shown["parent"]).strip() == parent
-
-
 def test_one_file_needs_nothing_else(made):
     with Store.open(made, create=False) as store:
         text = one_file(store, newest(store))
@@ -369,7 +352,7 @@ def test_report_writes_page_and_pictures(made, tmp_path, capsys):
     page, pictures = tmp_path / "run.html", tmp_path / "pictures"
     report("last", str(page), str(pictures), str(made), True)
     told = json.loads(capsys.readouterr().out)
-    drawn = {f"{pictures}/{name}.svg" for name in ("best", "islands", "cost", "tree")}
+    drawn = {f"{pictures}/{name}.svg" for name in ("best", "islands", "tokens", "tree")}
     assert (
         told["left_out"] == [] and set(told["files"]) == {str(page), *drawn} and all(told["files"].values())
     )
@@ -396,7 +379,10 @@ def test_the_course_keeps_records_and_extremes():
     assert len(found.points) <= 2 * charts.POINTS
     shown = {point.as_score for point in found.points}
     assert {min(filter(None, scores)), 2.0} <= shown
-    assert charts.best_at([Point(2, 2, 0, 1.0), Point(5, 5, 0, 2.0)], [1, 2, 4, 5, 9]) == [None, 1, 1, 2, 2]
+    drawn = charts.drawn(charts.best_so_far(found, {"value": 2.0, "low": 1.9, "high": 2.1}))
+    best = next(one for one in drawn["lines"] if one["line"].label == "best so far")
+    assert [mark["node"] for mark in best["marks"]] == [1, 4, len(scores)] and best["path"].count("V") == 3
+    assert all(len(drawn[axis]) >= 3 for axis in ("xticks", "yticks"))
 
 
 def test_the_tree_shows_the_lineage_of_the_best_whatever_else_is_there():

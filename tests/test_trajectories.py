@@ -9,14 +9,11 @@ from typing import Any
 import pytest
 import tiny_search
 from typer.testing import CliRunner
-from wire_server import Said, WireServer
 
 from passagent.cli import app
 from passagent.cli.commands import running
 from passagent.cli.look_verbs import show
-from passagent.config import load_config
 from passagent.errors import UsageError
-from passagent.models import open_model
 from passagent.models.scripted import ReplayModel, ScriptedModel, calling
 from passagent.models.types import LENGTH, Message, Reply, Usage, assistant
 from passagent.search.setup import Parts
@@ -259,30 +256,3 @@ def test_the_documentation_names_every_field() -> None:
     for model in (Trajectory, Turn, Candidate, Call):
         for name in model.model_fields:
             assert f"`{name}`" in text, f"{model.__name__}.{name}"
-
-
-def test_key_that_server_repeats_is_stored_nowhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    key = "planted-key-of-the-wire"
-    monkeypatch.setenv("OPENAI_API_KEY", key)
-
-    def echo(body: dict[str, Any]) -> Said:
-        heard = f"heard {server.requests[-1][1]}"
-        file = {"command": "create", "path": "A.py", "file_text": f"# {heard}\n"}
-        return Said(heard, [("c1", "file_editor", json.dumps(file))])
-
-    with WireServer(echo) as server:
-        server.fault = lambda: {1: "500", 3: "401"}.get(len(server.requests))  # type: ignore[method-assign]
-        url = f"{server.url}/v1"
-        settings = tiny_search.settings(1, 1, 0) | {"model.name": "openai/test", "model.base_url": url}
-        config = load_config(None, settings)
-        with pytest.raises(UsageError, match="the server refuses the key") as raised:
-            searched(tmp_path, open_model(config.model), settings)
-    runs_dir = tmp_path / "runs0"
-    episode = Trajectory.model_validate_json(shown(runs_dir, 1, capsys))
-    reply = episode.messages[2].message
-    assert reply["content"].startswith("heard ") and "A.py" in reply["tool_calls"][0]["arguments"]
-    everything = [str(raised.value).encode(), episode.model_dump_json().encode()]
-    everything += [path.read_bytes() for path in runs_dir.rglob("*") if path.is_file()]
-    assert not any(key.encode() in data for data in everything)

@@ -285,7 +285,7 @@ def report(
     pictures: Annotated[
         str | None,
         Option(
-            "Draw the best so far, the islands, the cost and the tree as SVG (needs passagent[report]).",
+            "Draw the best so far, the islands, the tokens and the tree as SVG.",
             metavar="DIR",
         ),
     ],

@@ -206,8 +206,8 @@ def library_list(library: OwnLibrary, json: Json) -> None:
     """List the passes that are kept, the fastest first."""
     from passagent.store.pass_library import PassLibrary
 
-    with PassLibrary.open(library, create=False) as kept:
-        passes = kept.all()
+    with PassLibrary.open(library, create=False) as stored:
+        passes = stored.all()
     rows = [
         [
             _short(record),
@@ -221,14 +221,14 @@ def library_list(library: OwnLibrary, json: Json) -> None:
         ]
         for record in passes
     ]
-    data = {"library": str(kept.path), "passes": [record.data() for record in passes]}
+    data = {"library": str(stored.path), "passes": [record.data() for record in passes]}
     header = ["region", "operators", "device", "torch", ">speedup", "status"]
     print_answer(json, data, lambda: table(header, rows))
 
 
 @command(library_app, "show")
 def library_show(
-    kept: Annotated[str, argument("HASH", "The beginning of a region's hash, as list shows it.")],
+    word: Annotated[str, argument("HASH", "The beginning of a region's hash, as list shows it.")],
     library: OwnLibrary,
     json: Json,
 ) -> None:
@@ -236,7 +236,7 @@ def library_show(
     from passagent.store.pass_library import PassLibrary
 
     with PassLibrary.open(library, create=False) as passes:
-        record = passes.named(kept)
+        record = passes.named(word)
     data = record.data()
     lines = [f"{f'{key}:':<13}{value}" for key, value in data.items() if key != "files" and value is not None]
     lines += [f"\n--- {name}\n{text.rstrip()}" for name, text in record.sources.items()]
@@ -245,7 +245,7 @@ def library_show(
 
 @command(library_app, "verify")
 def library_verify(
-    kept: Annotated[
+    words: Annotated[
         list[str] | None,
         argument("[HASH...]", "Beginnings of regions' hashes; without any, all of this device."),
     ] = None,
@@ -264,7 +264,7 @@ def library_verify(
     name, torch = find_devices(device or "cpu")[0].model, version("torch")
     results: list[dict[str, str]] = []
     with PassLibrary.open(library, create=False) as stored:
-        passes = [stored.named(word) for word in kept or ()] or stored.all()
+        passes = [stored.named(word) for word in words or ()] or stored.all()
         for dispatch, reference in sorted({(record.dispatch, record.reference) for record in passes}):
             settings = {"evaluator.dispatch": dispatch, "evaluator.reference": reference}
             with Evaluator(device=device or "cpu", settings=settings) as evaluator:

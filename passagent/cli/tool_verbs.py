@@ -75,7 +75,7 @@ def bench(
     tasks: Tasks,
     plots: Annotated[
         str | None,
-        Option("Draw ES(t), S(t) and the speedups (needs passagent[report]).", metavar="DIR", is_rare=True),
+        Option("Draw ES(t), S(t) and the speedups as SVG.", metavar="DIR", is_rare=True),
     ],
     markdown: Annotated[bool, Option("The table as Markdown on stdout.")],
     json: Json,

@@ -51,43 +51,33 @@ def secrets() -> dict[str, str]:
     }
 
 
-class _Written:
-    """The environment's secrets as they may be written, with what takes their place; kept up to date."""
-
-    def __init__(self) -> None:
-        self._environment: dict[bytes, bytes] | None = None
-        self._written: list[tuple[str, str]] = []
-
-    def get(self) -> list[tuple[str, str]]:
-        """The replacements: text and its substitute. Found anew when any environment variable has changed."""
-        # os.environ decodes each variable at every look; what it holds can be compared as a whole
-        environment: dict[bytes, bytes] = vars(os.environ)["_data"]
-        if environment != self._environment:
-            self._environment = dict(environment)
-            _cleaned.cache_clear()
-            self._written = [
-                (written, f"<{name}>")
-                for value, name in secrets().items()
-                for written in {value, json.dumps(value)[1:-1]}
-            ]
-        return self._written
+def _written() -> tuple[tuple[str, str], ...]:
+    """Return the environment's secrets as they may be written, each with what takes its place."""
+    # os.environ decodes each variable at every look; what it holds can be compared as a whole
+    return _written_in(tuple(vars(os.environ)["_data"].items()))
 
 
-_written = _Written()
+@functools.lru_cache(maxsize=2)
+def _written_in(environment: tuple[tuple[bytes, bytes], ...]) -> tuple[tuple[str, str], ...]:
+    return tuple(
+        (written, f"<{name}>")
+        for value, name in secrets().items()
+        for written in {value, json.dumps(value)[1:-1]}
+    )
 
 
 def redact(text: str) -> str:
     """`text` with the name in angle brackets in the place of every secret, also as it stands inside JSON."""
-    return _redact(text, _written.get())
+    return _redact(text, _written())
 
 
 def redacted(value: Any) -> Any:
     """`value` (plain data) with every text in it redacted."""
-    return _redacted(value, _written.get())
+    return _redacted(value, _written())
 
 
-def _redact(text: str, written: list[tuple[str, str]]) -> str:
-    return text if len(text) < _MIN_LENGTH else _cleaned(text, tuple(written))
+def _redact(text: str, written: tuple[tuple[str, str], ...]) -> str:
+    return text if len(text) < _MIN_LENGTH else _cleaned(text, written)
 
 
 @functools.lru_cache(maxsize=256)
@@ -105,7 +95,7 @@ def _cleaned(text: str, written: tuple[tuple[str, str], ...]) -> str:
     return text
 
 
-def _redacted(value: Any, written: list[tuple[str, str]]) -> Any:
+def _redacted(value: Any, written: tuple[tuple[str, str], ...]) -> Any:
     if isinstance(value, str):
         return _redact(value, written)
     if isinstance(value, dict):

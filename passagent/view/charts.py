@@ -1,4 +1,4 @@
-"""Charts as data, which the page draws with uPlot and `report` and `bench` with matplotlib (pictures.py).
+"""Charts as data, and where their parts are in a picture: the page, `report` and `bench` draw the same SVG.
 
 The course of a run is its candidates in the order they were made, thinned to what a chart can show.
 """
@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from passagent.store.database import Store
 
@@ -63,7 +63,7 @@ class Course:
     """Points of each island that are better than all before them."""
 
 
-def made(store: Store, run_id: str) -> list[Made]:
+def read_nodes(store: Store, run_id: str) -> list[Made]:
     """Read all nodes of a run, in the order they were made."""
     _, rows = store.columns(
         "SELECT id, parent_id, island, coalesce(status, state), as_score, repeat_of IS NOT NULL FROM nodes "
@@ -98,99 +98,164 @@ def course(nodes: Sequence[Made]) -> Course:
     return result
 
 
-def best_at(record: Iterable[Point], places: Iterable[int]) -> list[float | None]:
-    """Return the best AS at each of the ascending `places`; None before the first."""
-    rest, value, values = list(reversed(list(record))), None, []
-    for place in places:
-        while rest and rest[-1].place <= place:
-            value = rest.pop().as_score
-        values.append(value)
-    return values
+@dataclass(frozen=True)
+class Line:
+    """A line of a chart."""
+
+    label: str
+    points: Sequence[tuple[float, float]]
+    hue: int
+    """Which of the eight colours; GREY: none of them."""
+    kind: Literal["step", "line", "points", "dashed"] = "step"
+    band: Sequence[tuple[float, float, float]] = ()
+    """x, low and high of an interval around the line."""
+    nodes: Sequence[int] = ()
+    """The node of each point."""
 
 
-def best_so_far(course: Course, again: dict[str, Any] | None) -> dict[str, Any]:
+GREY = 8
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Lines over one pair of axes; eager is the dashed line at AS 1."""
+
+    xlabel: str
+    ylabel: str
+    lines: list[Line]
+    is_log: bool = False
+
+
+def best_so_far(course: Course, again: dict[str, Any] | None) -> Chart:
     """Chart the correct candidates and the best so far; `again`: `low` and `high` of the winner's AS."""
-    places = sorted({1, course.nodes, *(point.place for point in (*course.points, *course.best))})
-    by_place = {point.place: point for point in (*course.points, *course.best)}
-    points = [by_place.get(place) for place in places]
-    lines = []
-    if again and again["low"] is not None:
-        for key, label in (("low", "winner, low"), ("high", "winner, high (95%)")):
-            lines.append(_line(label, _at_ends(places, again[key]), "bound", 2))
-    lines.append(_line("candidate", [point and point.as_score for point in points], "points", -1))
-    lines.append(_line("best so far", best_at(course.best, places), "step", 0))
-    return _of_candidates(places, lines) | {"nodes": [point and point.node for point in points]}
-
-
-def by_island(course: Course, roles: dict[int, str]) -> dict[str, Any]:
-    """Chart the best so far of each island."""
-    places = sorted({1, course.nodes, *(p.place for record in course.by_island.values() for p in record)})
+    places = [(float(point.place), point.as_score) for point in course.points]
     lines = [
-        _line(roles.get(island, "seeds"), best_at(record, places), "step", island)
+        Line("candidate", places, GREY, "points", nodes=[point.node for point in course.points]),
+        _record("best so far", course.best, 0, course.nodes),
+    ]
+    if again and again["low"] is not None:
+        ends = (1.0, float(course.nodes))
+        middle, band = [(x, again["value"]) for x in ends], [(x, again["low"], again["high"]) for x in ends]
+        lines.append(Line("winner (95%)", middle, 2, "dashed", band))
+    return _of_candidates(course.nodes, lines)
+
+
+def by_island(course: Course, roles: dict[int, str]) -> Chart:
+    """Chart the best so far of each island."""
+    lines = [
+        _record(roles.get(island, "seeds"), record, island % 8, course.nodes)
         for island, record in sorted(course.by_island.items())
     ]
-    return _of_candidates(places, lines)
+    return _of_candidates(course.nodes, lines)
 
 
-def side_by_side(courses: Sequence[tuple[str, Course]]) -> dict[str, Any]:
+def side_by_side(courses: Sequence[tuple[str, Course]]) -> Chart:
     """Chart the best so far of several runs."""
-    ends = {course.nodes for _, course in courses}
-    places = sorted({1, *ends, *(point.place for _, course in courses for point in course.best)})
-    lines = []
-    for name, course in courses:
-        values = best_at(course.best, [place for place in places if place <= course.nodes])
-        lines.append(_line(name, values + [None] * (len(places) - len(values)), "step"))
-    return _of_candidates(places, lines)
+    most = max(course.nodes for _, course in courses)
+    lines = [_record(name, course.best, hue, course.nodes) for hue, (name, course) in enumerate(courses)]
+    return _of_candidates(most, lines)
 
 
-def _of_candidates(places: list[int], lines: list[dict[str, Any]]) -> dict[str, Any]:
-    lines = [*lines, _line("eager = 1", _at_ends(places, 1.0), "eager", -1)]
-    return {"x": places, "xlabel": "candidates", "ylabel": "AS, eager = 1", "log": True, "lines": lines}
+def _record(label: str, record: Sequence[Point], hue: int, nodes: int) -> Line:
+    """Return the line of points that are each better than all before, up to the last of the nodes."""
+    steps = [(float(point.place), point.as_score) for point in record]
+    steps += [(float(nodes), steps[-1][1])] if steps else []
+    return Line(label, steps, hue, nodes=[*(point.node for point in record), 0][: len(steps)])
 
 
-def spending(store: Store, run_id: str) -> dict[str, Any] | None:
-    """Chart tokens and money of a run's model calls over time, thinned; None where nothing was spent."""
+def _of_candidates(nodes: int, lines: list[Line]) -> Chart:
+    eager = Line("eager = 1", [(1.0, 1.0), (float(nodes), 1.0)], GREY, "dashed")
+    return Chart("candidates", "AS, eager = 1", [*lines, eager], is_log=True)
+
+
+def spending(store: Store, run_id: str) -> Chart | None:
+    """Chart the tokens of a run's model calls over time, thinned; None where nothing was spent."""
     _, rows = store.columns(
-        "SELECT finished_at, input_tokens + output_tokens, coalesce(cost, 0) FROM calls "
+        "SELECT finished_at, input_tokens + output_tokens FROM calls "
         "WHERE run_id = :run AND finished_at IS NOT NULL ORDER BY finished_at",
         {"run": run_id},
     )
-    times, tokens, costs = list[float](), list[int](), list[float]()
-    step, total, cost = max(1, len(rows) // POINTS), 0, 0.0
-    for number, (at, more_tokens, more_cost) in enumerate(rows, 1):
-        total, cost = total + more_tokens, cost + more_cost
-        if number % step == 0 or number == len(rows):
-            times.append(datetime.fromisoformat(at).timestamp())
-            tokens.append(total)
-            costs.append(cost)
-    if not total:
-        return None
-    lines = [_line("tokens", tokens, "step")]
-    if cost:
-        lines.append(_line("USD", costs, "step") | {"scale": "money"})
-    return {"x": times, "time": True, "ylabel": "tokens", "lines": lines}
+    step, total, points = max(1, len(rows) // POINTS), 0, list[tuple[float, float]]()
+    begun = datetime.fromisoformat(rows[0][0]) if rows else None
+    for number, (at, tokens) in enumerate(rows, 1):
+        total += tokens
+        if begun is not None and (number % step == 0 or number == len(rows)):
+            points.append(((datetime.fromisoformat(at) - begun).total_seconds() / 60, float(total)))
+    return Chart("minutes since the first reply", "tokens", [Line("tokens", points, 0)]) if total else None
 
 
-def tolerance(summaries: Sequence[Summary], curve: str, symbol: str) -> dict[str, Any]:
+def tolerance(summaries: Sequence[Summary], curve: str, symbol: str) -> Chart:
     """Chart ES(t) or S(t) of each compiler with its 95% interval (PassNet 3.5, GraphNet Figure 2)."""
     curves: list[dict[int, Estimate]] = [getattr(summary, curve) for summary in summaries]
-    levels = list(curves[0])
     lines = []
-    for summary, estimates in zip(summaries, curves, strict=True):
-        line = _line(summary.compiler, [estimates[t].value for t in levels], "line")
-        line |= {"low": [estimates[t].low for t in levels], "high": [estimates[t].high for t in levels]}
-        lines.append(line)
-    lines.append(_line("eager = 1", _at_ends(levels, 1.0), "eager", -1))
-    return {"x": levels, "xlabel": "tolerance level t", "ylabel": f"{symbol}, eager = 1", "lines": lines}
+    for hue, (summary, estimates) in enumerate(zip(summaries, curves, strict=True)):
+        points = [(float(t), of.value) for t, of in estimates.items() if of.value is not None]
+        ends = [(float(t), of.low, of.high) for t, of in estimates.items() if of.low and of.high]
+        lines.append(Line(summary.compiler, points, hue % 8, "line", ends))
+    levels = [float(t) for t in curves[0]]
+    lines.append(Line("eager = 1", [(levels[0], 1.0), (levels[-1], 1.0)], GREY, "dashed"))
+    return Chart("tolerance level t", f"{symbol}, eager = 1", lines)
 
 
-def _line(label: str, values: list[Any], kind: str, hue: int | None = None) -> dict[str, Any]:
-    """Return a line of a chart; `hue`: which of the colours; -1: grey, None: the line's own number."""
-    return {"label": label, "values": values, "kind": kind} | ({} if hue is None else {"hue": hue})
+WIDE, HIGH = 600.0, 250.0
+"""Size of a chart's picture, without the names of its lines below it."""
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 590.0, 14.0, 210.0
 
 
-def _at_ends(places: list[int], value: float) -> list[float | None]:
-    return [value if place in (places[0], places[-1]) else None for place in places]
+def drawn(chart: Chart) -> dict[str, Any]:
+    """Return where in the picture (templates/chart.svg) the chart's lines, points and ticks are."""
+    every = [point for line in chart.lines for point in line.points if math.isfinite(point[1])]
+    every += [(x, end) for line in chart.lines for x, *ends in line.band for end in ends]
+    (left, right), (low, high) = ((min(values), max(values)) for values in zip(*every, strict=True))
+    right = right if right > left else left + 1.0
+    low, high = (low / 1.06, high * 1.06) if chart.is_log else (min(0.0, low), high * 1.05 or 1.0)
+    scale = math.log if chart.is_log else float
+
+    def across(x: float) -> float:
+        return round(_LEFT + (x - left) / (right - left) * (_RIGHT - _LEFT), 1)
+
+    def up(y: float) -> float:
+        y = min(max(y, low), high)
+        return round(_BOTTOM - (scale(y) - scale(low)) / (scale(high) - scale(low)) * (_BOTTOM - _TOP), 1)
+
+    lines = []
+    for line in chart.lines:
+        places = [(across(x), up(y)) for x, y in line.points]
+        step = [f"H{x}V{y}" if line.kind == "step" else f"L{x} {y}" for x, y in places[1:]]
+        there = [f"{across(x)} {up(end)}" for x, _, end in line.band]
+        back = [f"{across(x)} {up(end)}" for x, end, _ in reversed(line.band)]
+        nodes = line.nodes or [0] * len(places)
+        lines.append(
+            {
+                "line": line,
+                "path": "".join([f"M{places[0][0]} {places[0][1]}", *step]) if places else "",
+                "band": f"M{'L'.join([*there, *back])}Z" if line.band else "",
+                "marks": [
+                    {"x": x, "y": y, "node": node, "value": value}
+                    for (x, y), (_, value), node in zip(places, line.points, nodes, strict=True)
+                    if line.kind in ("points", "line") or node
+                ],
+            }
+        )
+    across_ticks = _ticks(left, right)
+    whole = [tick for tick in across_ticks if tick.is_integer()]
+    return {
+        "chart": chart,
+        "lines": lines,
+        "xticks": [(across(tick), f"{tick:g}") for tick in (whole if len(whole) > 1 else across_ticks)],
+        "yticks": [(up(tick), f"{tick:g}") for tick in _ticks(low, high, chart.is_log)],
+    }
+
+
+def _ticks(low: float, high: float, is_log: bool = False) -> list[float]:
+    """Return about five round numbers between two; decades where they are far apart on a log axis."""
+    if is_log and high / low > 8:
+        decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        return [tick for k in decades for tick in (10.0**k, 3 * 10.0**k) if low <= tick <= high]
+    unit = 10.0 ** math.floor(math.log10((high - low) / 4))
+    step = next(unit * times for times in (1, 2, 5, 10) if (high - low) / (unit * times) <= 6)
+    first, last = math.ceil(low / step), math.floor(high / step)
+    return [float(f"{place * step:.6g}") for place in range(first, last + 1)]
 
 
 def violins(compilers: Sequence[str], rows: Sequence[Row]) -> dict[str, Any] | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import html
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,15 +39,6 @@ class Table(str, Shown):
 
     __slots__ = ()
     __repr__ = str.__str__
-
-
-def data_frame(rows: Iterable[dict[str, Any]], columns: Iterable[str]) -> pandas.DataFrame:
-    """The rows as a DataFrame of these columns. Raises UsageError where pandas is not installed."""
-    try:
-        import pandas
-    except ImportError as error:
-        raise UsageError("to_pandas: pandas is not installed; pip install pandas") from error
-    return pandas.DataFrame(list(rows), columns=list(columns))
 
 
 @dataclass(frozen=True)
@@ -160,8 +150,13 @@ class Nodes(tuple[Node, ...]):
 
     def to_pandas(self) -> pandas.DataFrame:
         """A row for each node. Raises UsageError where pandas is not installed."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise UsageError("to_pandas: pandas is not installed; pip install pandas") from error
         columns = ["id", "parent_id", "island", "episode", "state", "status", "as_score", "note"]
-        return data_frame(({name: getattr(node, name) for name in columns} for node in self), columns)
+        rows = [{name: getattr(node, name) for name in columns} for node in self]
+        return pandas.DataFrame(rows, columns=columns)
 
 
 @dataclass(frozen=True)
@@ -241,21 +236,6 @@ class Bench(Shown):
         from passagent.view import bench_table
 
         return Table(str(bench_table.bench_table(self.measured.summaries)))
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """A row for each task and compiler. Raises UsageError where pandas is not installed."""
-        rows = [
-            {
-                "task": row.task,
-                "compiler": row.compiler,
-                "status": row.evaluation.status if row.evaluation else None,
-                "as_score": row.evaluation.as_score if row.evaluation else None,
-                "speedup": row.evaluation.gmean_speedup if row.evaluation else None,
-                "error": row.error,
-            }
-            for row in self.measured.rows
-        ]
-        return data_frame(rows, ["task", "compiler", "status", "as_score", "speedup", "error"])
 
     def __str__(self) -> str:
         return self.table()

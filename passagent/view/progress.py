@@ -59,6 +59,10 @@ class Screen:
         except OSError as error:
             raise os_fault(error, Path(self._stream.name)) from error
 
+    def say(self, text: str) -> None:
+        """Print a remark."""
+        self.print(text)
+
     def close(self) -> None:
         """Leave the terminal as it was."""
         if self.is_terminal:
@@ -93,10 +97,6 @@ class SearchProgress(Screen):
         line = event_line(event, self.roles, standing)
         self.say(line if self.is_terminal else f"[{clock(self.searched_s):>5}] {line}")
 
-    def say(self, text: str) -> None:
-        """Print a line."""
-        self.print(text)
-
     @property
     def searched_s(self) -> float:
         """The time of all sessions together, s."""
@@ -105,7 +105,7 @@ class SearchProgress(Screen):
     def _look(self, run: Run) -> None:
         """Keep the status for the terminal, which another thread draws."""
         if self.is_terminal:
-            self._status = status_text(self.store, status_data(self.store, run))
+            self._status = status_text(self.store, status_data(self.store, run, counting=False))
 
     def render(self) -> RenderableType:
         """Return the status as it was at the last event, and the time since the search began."""

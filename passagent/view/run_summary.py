@@ -37,9 +37,12 @@ _GRAPH_FIELDS = {
 }
 
 
-def status_data(store: Store, run: Run) -> dict[str, Any]:
-    """Return the run as it is now, as plain data."""
-    settings, counts = json.loads(run.config), nodes.counts(store, run.id)
+def status_data(store: Store, run: Run, counting: bool = True) -> dict[str, Any]:
+    """Return the run as it is now, as plain data.
+
+    counting: the nodes of each status, for which a large run takes longer.
+    """
+    settings, counts = json.loads(run.config), nodes.counts(store, run.id) if counting else {}
     islands, best = runs.islands(store, run.id), finalists.winner(store, run.id)
     is_driven, driver = sessions.is_driven(store, run.id), sessions.driver(store, run.id)
     state = shown_state(store, run)
@@ -96,7 +99,7 @@ def run_data(store: Store, run: Run, exported: Path | None = None) -> dict[str, 
         "task_path": run.task_path,
         "seed": run.seed,
         "iters": run.limit,
-        "nodes": sum(sum(of.values()) for of in nodes.counts(store, run.id).values()),
+        "nodes": sum(sum(of.values()) for of in (data["seeds"], *(i["statuses"] for i in data["islands"]))),
         "evaluations": run.evaluations,
         "tokens": {"input": run.input_tokens, "output": run.output_tokens},
         "spending": spending_data(store, run.id),
@@ -350,7 +353,7 @@ def _island_table(data: dict[str, Any]) -> str:
             row += [str(episode["episode"]), step, _doing_text(episode)]
         elif under_way:
             row += ["-", "-", "-"]
-        rows.append([*row, statuses_text(island["statuses"]) or "none"])
+        rows.append([*row, statuses_text(island["statuses"]) or str(island["nodes"])])
     return table(header, rows, drop=["step", "episode", "role"] if under_way else [], wrap=["doing", "nodes"])
 
 

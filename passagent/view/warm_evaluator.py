@@ -54,9 +54,10 @@ class Evaluator:
         from passagent.agent.validator import Judges, judged
         from passagent.store import Store
 
+        loaded = task if isinstance(task, Task) else load_task(task)
         judges = Judges(self._pool.evaluate, self._model)
         with Store.open(self._runs_dir) if self._runs_dir is not None else nullcontext() as store:
-            result = await judged(judges, store, as_task(task), _candidate(candidate), self._config, fresh)
+            result = await judged(judges, store, loaded, _candidate(candidate), self._config, fresh)
         return Result(result.evaluation, result.measured_at, result.from_store)
 
     def close(self) -> None:
@@ -101,8 +102,3 @@ def _candidate(source: CandidateLike) -> Candidate:
     if MANIFEST not in files and PLAN not in files:
         files[MANIFEST] = json.dumps([name.removesuffix(".py") for name in files if name.endswith(".py")])
     return Candidate(files)
-
-
-def as_task(task: Task | str | Path) -> Task:
-    """Return a task, loaded if it is a path or a name. Raises UsageError, TaskError."""
-    return task if isinstance(task, Task) else load_task(task)

@@ -6,19 +6,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from passagent.cli.commands import (
-        benching,
-        collecting,
-        delivering,
-        deploying,
-        running,
-        task_commands,
-    )
+    from passagent.cli.commands import benching, collecting, delivering, deploying, running, task_commands
 
-__all__ = [
-    "benching", "collecting", "delivering", "deploying",
-    "running", "task_commands",
-]  # fmt: skip
+__all__ = ["benching", "collecting", "delivering", "deploying", "running", "task_commands"]
 
 
 def __getattr__(name: str) -> Any:

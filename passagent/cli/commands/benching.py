@@ -26,10 +26,6 @@ def bench(tasks: Sequence[str], options: BenchOptions, plots: str | None, form: 
 
     Raises PassagentError if a task could not be measured (after the table), Interrupted after Ctrl-C.
     """
-    if plots:
-        from passagent.view.pictures import check_matplotlib
-
-        check_matplotlib("--plots")  # now, rather than when the curves are drawn
     stream = sys.stdout if form == "table" else sys.stderr  # who reads the data gets the data alone
     progress = BenchProgress(stream)
 

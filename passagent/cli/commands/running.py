@@ -9,9 +9,9 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from passagent.errors import EXIT_INTERRUPTED, PassagentError
 from passagent.options import ForkOptions, ResumeOptions, RunOptions, config_of, settings_of
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from passagent.search.session import Session
     from passagent.search.setup import Parts
     from passagent.search.thread import Stoppable
+    from passagent.tasks import Task
+    from passagent.view.progress import Screen
 
 ECHO_S = 0.1
 """Two signals within this time are one: `timeout` sends its own to the process, then to its group."""
@@ -34,16 +36,26 @@ class Interrupted(PassagentError):
     exit_code = EXIT_INTERRUPTED
 
 
-class Progress(Protocol):
-    """A display of work for a person."""
+def started(
+    task: Task | str | Path, options: RunOptions, parts: Parts | None = None
+) -> AbstractContextManager[Session]:
+    """Have a search of a task ready: the equal one that was left unfinished, unless `new`.
 
-    def say(self, text: str) -> None:
-        """Print a line."""
-        ...
+    Raises PassagentError.
+    """
+    from passagent.search import setup
 
-    def close(self) -> None:
-        """Print nothing any more."""
-        ...
+    loaded = load_task(task) if isinstance(task, str | Path) else task
+    config, place = config_of(RunOptions, options), options.get("runs_dir", "runs")
+    return setup.started(place, loaded, config, options.get("new", False), parts)
+
+
+def resumed(name: str, options: ResumeOptions, parts: Parts | None = None) -> AbstractContextManager[Session]:
+    """Have a run ready that goes on where it was left. Raises PassagentError."""
+    from passagent.search import setup
+
+    settings = settings_of(ResumeOptions, options)
+    return setup.resumed(options.get("runs_dir", "runs"), name, settings, parts)
 
 
 def run(
@@ -53,17 +65,12 @@ def run(
     parts: Parts | None = None,
     events_file: str | None = None,
 ) -> None:
-    """Search for passes for a task; an equal search that was left unfinished is gone on with, unless `new`.
+    """Search for passes for a task; see `started`.
 
     `events_file`: what happens is appended to it, a JSON object a line (docs/operators.md).
     Raises PassagentError; Interrupted after Ctrl-C.
     """
-    from passagent.search import setup
-
-    task = load_task(task_path)
-    config = config_of(RunOptions, options)
-    place, new = options.get("runs_dir", "runs"), options.get("new", False)
-    with setup.started(place, task, config, new, parts) as session:
+    with started(task_path, options, parts) as session:
         if session.is_resumed:
             same = "it has this task and these settings (--new starts another)"
             print(f"going on with run {session.run.id}: {same}", file=sys.stderr)
@@ -73,10 +80,7 @@ def run(
 
 def resume(name: str, options: ResumeOptions, as_json: bool, parts: Parts | None = None) -> None:
     """Go on with a run where it was left. Raises PassagentError; Interrupted after Ctrl-C."""
-    from passagent.search import setup
-
-    place, settings = options.get("runs_dir", "runs"), settings_of(ResumeOptions, options)
-    with setup.resumed(place, name, settings, parts) as session:
+    with resumed(name, options, parts) as session:
         search_run(session, as_json)
 
 
@@ -166,7 +170,7 @@ def search_run(session: Session, as_json: bool, follow: OnEvent | None = None) -
         raise Interrupted(interrupted)
 
 
-def stop_on_signals(work: Stoppable, progress: Progress, go_on: str) -> None:
+def stop_on_signals(work: Stoppable, progress: Screen, go_on: str) -> None:
     """Take Ctrl-C and SIGTERM in the running loop: the first stops the work cleanly, the second at once.
 
     `go_on` says how to go on, to one who stops at once.

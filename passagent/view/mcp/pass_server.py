@@ -38,13 +38,12 @@ from passagent.agent.toolbox import check_arguments
 from passagent.errors import EXIT_INTERRUPTED, PassagentError, UsageError
 from passagent.models.types import ToolSpec
 from passagent.models.wire import clean
-from passagent.search.candidates import tell
 from passagent.store import nodes
 from passagent.store.runs import CLIENTS
-from passagent.view.listening import is_loopback, listen, shown_host
 from passagent.view.mcp import answers
 from passagent.view.mcp.client_service import INSTRUCTIONS, read_file
-from passagent.view.mcp.served_tools import NOTED, Caller, PassTools
+from passagent.view.mcp.served_tools import NOTED, Caller, PassTools, job_answer
+from passagent.view.page.guard import is_loopback, listen, shown_host
 
 MAX_NAME = 60
 """Characters of a client's name and of its version."""
@@ -177,19 +176,8 @@ def _node(service: PassTools, run: str, number: str) -> dict[str, Any]:
     if stored_node.run_id != run:
         raise ToolError(f"run {run[:40]} has no node {stored_node.id}")
     files = nodes.get_files(service.store, stored_node)
-    is_done = stored_node.state == "done"
-    return {
-        "run": stored_node.run_id,
-        "node": stored_node.id,
-        "parent": stored_node.parent_id,
-        "state": stored_node.state,
-        "status": stored_node.status,
-        "as_score": answers.finite(stored_node.as_score),
-        "files": {answers.harmless(name): answers.harmless(text) for name, text in files.items()},
-        "evaluation": answers.fenced(answers.harmless(tell(service.store, stored_node, files)))
-        if is_done
-        else None,
-    }
+    shown = {answers.harmless(name): answers.harmless(text) for name, text in files.items()}
+    return job_answer(service, stored_node).model_dump(mode="json") | {"files": shown}
 
 
 def _add_prompts(server: PassServer, service: PassTools) -> None:

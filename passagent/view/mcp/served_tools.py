@@ -126,7 +126,7 @@ class PassTools(Service):
         loaded = self.task(task)
         node = await self.begin_job(caller.client, loaded, task, _candidate(loaded, files, "evaluate"))
         passed = asyncio.get_running_loop().time() - begun
-        return self._answer(await self.wait_for(node.id, self.max_wait_s - passed, caller.report))
+        return job_answer(self, await self.wait_for(node.id, self.max_wait_s - passed, caller.report))
 
     async def wait(
         self,
@@ -140,7 +140,7 @@ class PassTools(Service):
         Call it as often as you like, also after a restart of the server.
         """
         most = self.max_wait_s if seconds is None else max(0, seconds)
-        return self._answer(await self.wait_for(job, most, caller.report), cursor)
+        return job_answer(self, await self.wait_for(job, most, caller.report), cursor)
 
     @described(f"What limits the candidate of a job that is done: {LIMITS}")
     async def profile(
@@ -160,7 +160,7 @@ class PassTools(Service):
 
     async def cancel(self, caller: Caller, job: JobNumber) -> answers.JobAnswer:
         """Stop a job that you no longer need."""
-        return self._answer(await self.cancel_job(job))
+        return job_answer(self, await self.cancel_job(job))
 
     @described(
         f"Search {KNOWS} by keywords; read_document reads a document that was found. With task, what "
@@ -246,7 +246,7 @@ class PassTools(Service):
         files = nodes.get_files(self.store, node)
         if path is not None and path not in files:
             raise ToolError(f"{path[:80]}: no such file in job {node.id}; it has {', '.join(sorted(files))}")
-        return self._answer(node, cursor, None if path is None else files[path])
+        return job_answer(self, node, cursor, None if path is None else files[path])
 
     async def package(
         self,
@@ -304,32 +304,35 @@ class PassTools(Service):
         ]
         return max(filter(None, winners), key=lambda node: node.as_score or 0.0, default=None)
 
-    def _answer(self, node: Node, cursor: str | None = None, file: str | None = None) -> answers.JobAnswer:
-        """Say how the node stands; a done one in the words that our own agent gets, or by its `file`."""
-        best = self._best(runs.get_run(self.store, node.run_id).task_key)
-        answer = answers.JobAnswer(
-            job=node.id, run=node.run_id, best_job=best and best.id, best_as=best and best.as_score
-        )
-        if is_open(node):
-            line, is_failed = self.job_line(node.id)
-            answer.state, answer.told = "failed" if is_failed else "running", answers.harmless(line)[:2000]
-            answer.text = "evaluate the files again to try again" if is_failed else f"call wait({node.id})"
-            return answer
-        if node.status == CANCELLED:
-            answer.state, answer.text = "cancelled", "evaluate the files again to run it"
-            return answer
-        evaluation, files = evaluation_of(self.store, node), nodes.get_files(self.store, node)
-        whole = answers.JobAnswer(
-            **answer.model_dump(exclude={"state", "status", "as_score", "as_low", "as_high", "text"}),
-            state="done",
-            status=node.status,
-            as_score=node.as_score,
-            as_low=evaluation.as_low,
-            as_high=evaluation.as_high,
-            files={name: len(text) for name, text in files.items()},
-            text=tell(self.store, node, files, evaluation) if file is None else file,
-        )
-        return answers.paged(whole, cursor)
+
+def job_answer(
+    service: PassTools, node: Node, cursor: str | None = None, file: str | None = None
+) -> answers.JobAnswer:
+    """Say how the node stands; a done one in the words that our own agent gets, or by its `file`."""
+    best = service._best(runs.get_run(service.store, node.run_id).task_key)
+    answer = answers.JobAnswer(
+        job=node.id, run=node.run_id, best_job=best and best.id, best_as=best and best.as_score
+    )
+    if is_open(node):
+        line, is_failed = service.job_line(node.id)
+        answer.state, answer.told = "failed" if is_failed else "running", answers.harmless(line)[:2000]
+        answer.text = "evaluate the files again to try again" if is_failed else f"call wait({node.id})"
+        return answer
+    if node.status == CANCELLED:
+        answer.state, answer.text = "cancelled", "evaluate the files again to run it"
+        return answer
+    evaluation, files = evaluation_of(service.store, node), nodes.get_files(service.store, node)
+    whole = answers.JobAnswer(
+        **answer.model_dump(exclude={"state", "status", "as_score", "as_low", "as_high", "text"}),
+        state="done",
+        status=node.status,
+        as_score=node.as_score,
+        as_low=evaluation.as_low,
+        as_high=evaluation.as_high,
+        files={name: len(text) for name, text in files.items()},
+        text=tell(service.store, node, files, evaluation) if file is None else file,
+    )
+    return answers.paged(whole, cursor)
 
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}", re.A)

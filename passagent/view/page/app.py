@@ -24,9 +24,8 @@ from passagent import __version__
 from passagent.errors import PassagentError, UsageError
 from passagent.store import Store, nodes, runs, sessions
 from passagent.store.pass_library import library_path
-from passagent.view.listening import is_loopback, listen, shown_host
 from passagent.view.page import views
-from passagent.view.page.guard import Access, Guard
+from passagent.view.page.guard import Access, Guard, is_loopback, listen, shown_host
 from passagent.view.page.rendering import HERE, Relative, environment
 
 View = Callable[..., dict[str, Any]]

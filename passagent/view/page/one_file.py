@@ -19,8 +19,6 @@ from passagent.view.why import lineage
 
 MOST_NODES = 16
 """Candidates that are shown whole."""
-_STYLES = ("vendor/uPlot.min.css", "page.css")
-_SCRIPTS = ("vendor/uPlot.iife.min.js", "page.js")
 
 
 class Anchors:
@@ -64,7 +62,7 @@ def one_file(store: Store, run: Run) -> str:
         templates.get_template(template).render(base | context | {"anchor": name})
         for name, template, context in pages
     ]
-    style, script = ("\n".join(_asset(name) for name in names) for names in (_STYLES, _SCRIPTS))
+    style, script = _asset("page.css"), _asset("page.js")
     return templates.get_template("one_file.html").render(
         base
         | {

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
+import functools
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup, escape
 
+from passagent.view.charts import Chart, drawn
 from passagent.view.text import clock, counted, interval, number, percent, printable, thousands
 
 HERE = Path(__file__).parent
@@ -32,6 +32,7 @@ class Relative:
         return (where or "./") + (f"?{urlencode(query)}" if query else "")
 
 
+@functools.cache
 def environment() -> Environment:
     """The templates: HTML is escaped, and no text can make itself look like another."""
     templates = Environment(
@@ -53,8 +54,8 @@ def environment() -> Environment:
         "code": code,
         "diff": diff,
         "plain": plain,
-        "data": data,
         "size": size,
+        "picture": picture,
     }
     return templates
 
@@ -73,17 +74,10 @@ def when(at: str | None) -> Markup:
     return Markup('<time datetime="{}" hx-morph-skip-children>{}</time>').format(at, text)
 
 
-def data(value: Any) -> Markup:
-    """JSON for an attribute in single quotes; NaN and inf, which JSON does not have, become null."""
-    return htmlsafe_json_dumps(_finite(value), separators=(",", ":"))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+def picture(chart: Chart, label: str, go: Any) -> Markup:
+    """Draw a chart; `go` leads from a point to its node."""
+    values = {"label": label, "go": go, "attributes": Markup('class="chart"')}
+    return Markup(environment().get_template("chart.svg").render(drawn(chart) | values))
 
 
 def size(text: str) -> str:

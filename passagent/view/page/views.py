@@ -65,7 +65,7 @@ def run(store: Store, name: str) -> dict[str, Any]:
 def now(store: Store, name: str) -> dict[str, Any]:
     """A run as it is now, without a look at all of its nodes."""
     record = runs.get_run(store, name)
-    data = status_data(store, record)
+    data = status_data(store, record, counting=False)
     newest = store.all(
         Node, "SELECT * FROM nodes WHERE run_id = :run ORDER BY id DESC LIMIT :n", {"run": name, "n": NEWEST}
     )
@@ -73,7 +73,6 @@ def now(store: Store, name: str) -> dict[str, Any]:
         "run": record,
         "now": data,
         "doing": {episode_data["island"]: episode_data for episode_data in data["under_way"]},
-        "used": [used_text(key, of) for key, of in data["budget"].items()],
         "newest": [node_row(node) | {"repeat_of": node.repeat_of} for node in newest],
         "is_live": data["is_driven"],
         "go_on": f"passagent resume {name}{runs_dir_flag(store)}",
@@ -84,7 +83,7 @@ def now(store: Store, name: str) -> dict[str, Any]:
 def figures(store: Store, name: str) -> dict[str, Any]:
     """A run's course, what it took, how it failed, what migrated."""
     record = runs.get_run(store, name)
-    course = charts.course(charts.made(store, name))
+    course = charts.course(charts.read_nodes(store, name))
     finalists = finalists_data(store, record)
     moved = bests.list_migrations(store, name)
     roles = {island.island: f"{island.island} {island.role}" for island in runs.islands(store, name)}
@@ -123,7 +122,7 @@ def tree(store: Store, name: str, before: str = "") -> dict[str, Any]:
     """A run's tree, and a list of its nodes, the newest first."""
     record = runs.get_run(store, name)
     best = finalists.winner(store, name)
-    placed = layout(charts.made(store, name), best.id if best else None)
+    placed = layout(charts.read_nodes(store, name), best.id if best else None)
     last = _number(before) if before else 2**62
     listed = store.all(
         Node,
@@ -257,7 +256,7 @@ def compare(store: Store, a: str = "", b: str = "") -> dict[str, Any]:
         raise UsageError("compare: give two runs, ?a=RUN&b=RUN")
     pair = [runs.find_run(store, name) for name in (a, b)]
     sides = [status_data(store, run) for run in pair]
-    courses = [charts.course(charts.made(store, run.id)) for run in pair]
+    courses = [charts.course(charts.read_nodes(store, run.id)) for run in pair]
     best = [finalists.winner(store, run.id) for run in pair]
     paired = difference.diff_data(store, best[0], best[1]) if best[0] and best[1] else None
     names = [f"{run.id} {run.model}" for run in pair]
