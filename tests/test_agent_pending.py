@@ -155,18 +155,15 @@ def test_an_evaluation_goes_on_while_the_model_works(tmp_path: Path) -> None:
         "reply 4",
         "reply 5",
     ]
-    assert episode.told() == [("tool", 1, 1.1), ("tool", 2, 1.2)]
+    assert episode.told() == [("user", 1, 1.1), ("user", 2, 1.2)]
     assert episode.workspace.files()["A.py"] == "x = 1\n"
     results = [message for message in episode.messages if message["role"] == "tool"]
-    begun, first, second = results[1]["content"], results[4], results[6]
+    begun, (first, second) = results[1]["content"], [m for m in episode.messages if "late" in m]
     assert begun.startswith("version 1 is being evaluated; its result is shown when it is there\nleft: ")
     assert "evaluation" not in results[1]["data"]
-    assert "written" in first["content"]  # the answer itself comes first
     call_id = results[1]["tool_call_id"]
     assert first["late"] == call_id
-    assert (
-        f"\n\n[result of pass_evaluator, call {call_id}]\nversion 1 of this episode, its" in first["content"]
-    )
+    assert first["content"].startswith(f"[result of pass_evaluator, call {call_id}]\nversion 1 of this")
     assert "version 2 of this episode, its best so far" in second["content"]
     lefts = [result["content"].rpartition(", ")[2] for result in results]
     assert lefts == [f"{number} of 8 evaluations" for number in (8, 7, 7, 6, 6, 6, 6, 6)]
@@ -292,13 +289,12 @@ def test_an_error_of_the_machine_is_raised_with_all_saved(tmp_path: Path) -> Non
         "assistant",
         *["tool"] * 4,
         "assistant",
-        "tool",
+        *["tool"] * 2,
     ]
-    assert "written" in episode.stored[-1]["content"]
     episode.fails, episode.events = set(), []
     assert episode.run(episode.stored).reason == "done"
     assert sorted(number for _, number, _ in episode.told()) == [1, 2, 3]
-    assert sorted(event for event in episode.events if "begin" in event) == ["begin 1", "begin 3"]
+    assert sorted(event for event in episode.events if "begin" in event) == ["begin 1"]
 
 
 CRASHING: list[Step] = [

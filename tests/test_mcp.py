@@ -280,7 +280,7 @@ def test_what_is_wrong_is_told_in_a_line(place):
         ("read_task", {"task": str(place / "tasks" / "relu")}, "no task"),
         ("read_task", {"task": "relu", "path": "../relu/graph_list.txt"}, "'..' leads out"),
         ("read_task", {"task": "relu", "path": "/etc/passwd"}, "no such file"),
-        ("read_task", {"task": "relu", "path": "pass_dir/x.py"}, "not a file of the task"),
+        ("read_task", {"task": "relu", "path": "pass_dir/x.py"}, "no such file"),
         ("read_document", {"path": "../README.md"}, "no document"),
         ("evaluate", {"task": "relu", "files": {"../x.py": ""}}, "leads out of your directory"),
         ("evaluate", {"task": "relu", "files": {"x.py": "#" * 300_000}}, "a file may hold"),

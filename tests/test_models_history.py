@@ -10,25 +10,18 @@ from typing import Any
 import pytest
 from test_agent_episode import CREATE, Episode
 from test_models_stream import APIS, try_once
-from test_models_wire import ASK, KEY, ask, openai_body, server
+from test_models_wire import ASK, ask, keys, openai_body, server
 from wire_server import Said, WireServer, message_of
 
 from passagent.agent.episode import to_save
 from passagent.models.scripted import ScriptedModel, calling
 from passagent.models.types import Message
 
-__all__ = ["server"]
+__all__ = ["keys", "server"]
 
 pytestmark = pytest.mark.usefixtures("quick_retries")
 NAME = r"[a-zA-Z0-9_-]{1,64}"
 BEHIND: list[Message] = [{"role": "user", "content": "go on"}]
-
-
-@pytest.fixture(autouse=True)
-def _key(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OPENAI", "ANTHROPIC"):
-        monkeypatch.setenv(f"{name}_API_KEY", KEY)
-        monkeypatch.delenv(f"{name}_BASE_URL", raising=False)
 
 
 def refusals(api: str, body: dict[str, Any]) -> list[str]:

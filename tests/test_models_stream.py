@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from test_models_wire import ASK, KEY, TOOL, server
+from test_models_wire import ASK, KEY, TOOL, keys, server
 from wire_server import FAULTS, PAID, Said, WireServer, event, message_of, stream_of
 
 from passagent.config import ModelConfig
@@ -16,7 +16,7 @@ from passagent.models import open_model
 from passagent.models.retry import ContextOverflow, Retrying, Transient
 from passagent.models.types import Message, Reply, Usage
 
-__all__ = ["server"]
+__all__ = ["keys", "server"]
 
 pytestmark = pytest.mark.usefixtures("quick_retries")
 APIS = {"chat": "openai", "responses": "openai", "anthropic": "anthropic"}
@@ -24,13 +24,6 @@ SSE = {"content-type": "text/event-stream; charset=utf-8"}
 SAID = Said(
     "look:", [("a", "file_editor", '{"path": "x.py"}'), ("b", "file_editor", '{"path": "日本"}')], 100, 20, 64
 )
-
-
-@pytest.fixture(autouse=True)
-def _key(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OPENAI", "ANTHROPIC"):
-        monkeypatch.setenv(f"{name}_API_KEY", KEY)
-        monkeypatch.delenv(f"{name}_BASE_URL", raising=False)
 
 
 def try_once(url: str, api: str, messages: list[Message] | None = None, **config: Any) -> Reply:

@@ -32,7 +32,7 @@ def server() -> Iterator[WireServer]:
 
 
 @pytest.fixture(autouse=True)
-def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+def keys(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
         monkeypatch.setenv(name, KEY)
     for name in ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"):

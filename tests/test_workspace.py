@@ -215,18 +215,6 @@ def test_a_directory_holds_so_many_files(workspace: Workspace) -> None:
     edit(workspace, command="create", path="m0.py", file_text="x = 2\n")
 
 
-def test_what_was_meant_by_old_str_is_shown(holding: Holding) -> None:
-    workspace = holding(
-        {"A.py": "def f(x):\n        y = x + 1\n        return y\n\n\ndef g(x):\n    return x * 2\n"}
-    )
-    with pytest.raises(ToolError, match=r"with other whitespace it does at line 2:\n +2\t {8}y = x \+ 1"):
-        edit(workspace, command="str_replace", path="A.py", old_str="y = x + 1\nreturn y", new_str="")
-    with pytest.raises(ToolError, match=r"the nearest is at line 7:\n.*\n.*\n +7\t    return x \* 2"):
-        edit(workspace, command="str_replace", path="A.py", old_str="    return x * 3", new_str="")
-    with pytest.raises(ToolError, match="nothing in it is like that"):
-        edit(workspace, command="str_replace", path="A.py", old_str="@triton.jit", new_str="")
-
-
 texts = st.text(alphabet="ab \n\tä\r\x0c", max_size=60)
 
 

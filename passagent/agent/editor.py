@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from typing import Any
 
@@ -152,30 +151,13 @@ def _str_replace(path: str, text: str, old: str, new: str) -> tuple[str, int]:
         starts.append(text.count("\n", 0, position) + 1)
         position = text.find(old, position + 1)
     if not starts:
-        raise ToolError(f"old_str does not occur in {path}; {_nearest_lines(text, old)}")
+        raise ToolError(f"old_str does not occur in {path}; view it and copy the text with its whitespace")
     if len(starts) > 1:
         places = ", ".join(map(str, starts[:12])) + (", ..." if len(starts) > 12 else "")
         raise ToolError(
             f"old_str occurs {len(starts)} times in {path}, at lines {places}; take more lines around it"
         )
     return text.replace(old, new), starts[0]
-
-
-def _nearest_lines(text: str, old: str) -> str:
-    """Where the text that was meant may stand, so that it can be copied as it is."""
-    lines, meant = lines_of(text), [line.strip() for line in old.strip().split("\n")]
-    stripped = [line.strip() for line in lines]
-    count = len(meant)
-    for start in range(len(lines) - count + 1):
-        if stripped[start : start + count] == meant:
-            excerpt = numbered(lines[start : start + min(count, 12)], start + 1)
-            return f"with other whitespace it does at line {start + 1}:\n{excerpt}"
-    longest = max(meant, key=len)
-    close = difflib.get_close_matches(longest, {line for line in stripped if line}, n=1, cutoff=0.6)
-    if not close:
-        return "nothing in it is like that; view the file and copy the text with its exact whitespace"
-    at = stripped.index(close[0])
-    return f"the nearest is at line {at + 1}:\n{numbered(lines[max(0, at - 2) : at + 3], max(1, at - 1))}"
 
 
 def _written(path: str, text: str, line: int | None = None) -> str:

@@ -93,23 +93,20 @@ async def run_episode(
         save(message, usage)
         messages.append(message)
 
-    def add_result(message: Message, answer: Answer, late: tuple[str, Answer] | None) -> None:
-        text, data = answer.text, answer.data
-        if late:
-            message |= {"late": late[0]}
-            text = "\n\n".join(part for part in (text, late[1].text) if part)
-            data = data | late[1].data
-        rest = left(messages, data, limits, len(pending))
+    def add_result(message: Message, result: Answer) -> None:
+        rest = left(messages, result.data, limits, len(pending))
         most = {"steps": limits.max_steps, "evaluations": limits.max_evaluations}
         parts = [f"{number} of {most[name]} {name}" for name, number in rest.items()] + more_left()
-        add(message | {"content": f"{text}\nleft: {', '.join(parts)}", "data": data | {"left": rest}})
+        text = f"{result.text}\nleft: {', '.join(parts)}"
+        add(message | {"content": text, "data": result.data | {"left": rest}})
 
     async def tell_pending(is_last: bool = True) -> bool:
         if is_last:
             await pending.settle()
         count = len(messages)
         while late := pending.take():
-            add_result({"role": "user"}, Answer(""), late)
+            call_id, result = late
+            add_result({"role": "user", "late": call_id}, result)
         return len(messages) > count
 
     def end(reason: str) -> EpisodeEnd:
@@ -124,12 +121,7 @@ async def run_episode(
                     used = evaluations(messages) + len(pending)
                     result = await answer(call, by_name, is_cut, used < limits.max_evaluations)
                     name = meant_tool(call["name"], list(by_name)) or call["name"]
-                    message = {"role": "tool", "tool_call_id": call["id"], "name": name}
-                    late = None
-                    try:
-                        late = None if "evaluation" in result.data else pending.take()
-                    finally:  # the answer is saved, whatever a pending evaluation raised
-                        add_result(message, result, late)
+                    add_result({"role": "tool", "tool_call_id": call["id"], "name": name}, result)
                 await tell_pending(is_last=False)
                 check(messages, limits, len(pending))
                 sent = fold(messages, budget, overhead)

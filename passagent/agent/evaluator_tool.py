@@ -1,8 +1,6 @@
 """The tool `pass_evaluator`, and evaluations that go on while the conversation does.
 
-A late result stands at the end of another message: the answer of a later tool call, or a message of its own
-where the model calls no tool. That message names the call in its key `late`, and its data holds one
-`evaluation`: the late one, if there is one.
+A late result is a message of its own, which names the call in its key `late`.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ SPEC = ToolSpec(
     EVALUATOR,
     f"Evaluate your pass directory as it is now {JUDGES} Returns {TELLS} "
     "Evaluations are limited; what matches nothing or gives no plan uses none. With wait false you go on "
-    "at once, such as with the next version, and a later answer ends with the result.",
+    "at once, such as with the next version, and the result comes in a message of its own.",
     schema(
         {
             "wait": {
@@ -45,14 +43,11 @@ data holds the `evaluation` (observe.verdict)."""
 
 
 def answers_data(messages: list[Message]) -> dict[str, dict[str, Any]]:
-    """Return the data of each tool call's answer by the call's id; an evaluation counts for its own call."""
+    """Return the data of each tool call's answer by the call's id; a late one takes its place."""
     answers: dict[str, dict[str, Any]] = {}
     for message in messages:
-        data = dict(message.get("data", {}))
-        if "late" in message:
-            answers[message["late"]] = {"evaluation": data.pop("evaluation")}
-        if message["role"] == "tool":
-            answers[message["tool_call_id"]] = data
+        if "late" in message or message["role"] == "tool":
+            answers[message.get("late") or message["tool_call_id"]] = message.get("data", {})
     return answers
 
 

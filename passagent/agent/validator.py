@@ -100,9 +100,9 @@ async def ask(
     """
 
     def opinion(answer: Verdict | ValueError) -> Opinion:
-        is_verdict = isinstance(answer, Verdict)
-        likelihood = answer.likelihood if is_verdict else None
-        reasons = answer.reasons if is_verdict else [f"no verdict: {answer}"]
+        likelihood, reasons = None, [f"no verdict: {answer}"]
+        if isinstance(answer, Verdict):
+            likelihood, reasons = answer.likelihood, answer.reasons
         return Opinion(
             likelihood=likelihood,
             reasons=[" ".join(reason.split())[:MAX_REASON] for reason in reasons[:MAX_REASONS]],

@@ -119,7 +119,7 @@ def load_hints(text: str | None = None, where: str | None = None) -> list[Hint]:
     except ValidationError as error:
         first = error.errors()[0]
         number, *field = first["loc"] or (0,)
-        entry = entries[number] if isinstance(entries, list) else None
+        entry = entries[int(number)] if isinstance(entries, list) else None
         name = entry.get("id") if isinstance(entry, dict) else f"number {int(number) + 1}"
         raise UsageError(f"{where}: hint {name}: {'.'.join(map(str, field))}: {first['msg']}") from error
     for hint_id, count in Counter(hint.id for hint in hints).items():

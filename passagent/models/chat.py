@@ -60,9 +60,10 @@ class Chat:
             return
         check_stream(answer.response)
         state = ChatCompletionStreamState()
-        async for chunk in answer:
-            state.handle_chunk(chunk)
-            yield state.current_completion_snapshot
+        async with answer:
+            async for chunk in answer:
+                state.handle_chunk(chunk)
+                yield state.current_completion_snapshot
 
     def usage(self, data: dict[str, Any]) -> Usage | None:
         """Implement Wire.usage."""

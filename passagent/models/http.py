@@ -136,8 +136,10 @@ class HttpModel:
             is_named = re.search(rf"(?<!\w)({words})\b", message, re.I) or getattr(error, "param", "") == name
             is_sent = name in request or name in request.get("extra_body", {})
             if is_sent and is_named and (not name.startswith("max_") or _UNKNOWN.search(message)):
+                if name not in self._refused:  # else another call was refused at the same time
+                    text = redact(one_line(message, 120))
+                    log.warning("%s: refuses '%s', dropped: %s", self.name, name, text)
                 self._refused.add(name)
-                log.warning("%s: refuses '%s', dropped: %s", self.name, name, redact(one_line(message, 120)))
                 return True
         return False
 

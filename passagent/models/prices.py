@@ -17,8 +17,8 @@ PAID = ("openai/", "anthropic/")
 _DATE = re.compile(r"-(\d{8}|\d{4}-\d{2}-\d{2})$")
 
 
-class Rates(BaseModel):
-    """USD per million tokens."""
+class Price(BaseModel):
+    """A model's rates, USD per million tokens."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -28,9 +28,16 @@ class Rates(BaseModel):
     """Input read from a cache; None: as input."""
     cache_write: float | None = Field(None, ge=0)
     """Input written to a cache; None: as input."""
+    over: LongPrice | None = None
+    up_to: int | None = Field(None, gt=0)
+    """Input tokens over which the price is not known."""
 
     def cost(self, usage: Usage) -> float | None:
         """The cost of one call, USD; None where it is not known."""
+        if self.up_to is not None and usage.input_tokens > self.up_to:
+            return None
+        if self.over is not None and usage.input_tokens > self.over.tokens:
+            return self.over.cost(usage)
         fresh = max(0, usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens)
         read = self.input if self.cached is None else self.cached
         write = self.input if self.cache_write is None else self.cache_write
@@ -38,27 +45,11 @@ class Rates(BaseModel):
         return (sum(parts) + usage.output_tokens * self.output) / 1e6
 
 
-class LongRates(Rates):
+class LongPrice(Price):
     """The rates of calls with a longer prompt."""
 
     tokens: int = Field(gt=0)
     """Input tokens over which they hold."""
-
-
-class Price(Rates):
-    """A model's rates."""
-
-    over: LongRates | None = None
-    up_to: int | None = Field(None, gt=0)
-    """Input tokens over which the price is not known."""
-
-    def cost(self, usage: Usage) -> float | None:
-        """Implement Rates.cost."""
-        if self.up_to is not None and usage.input_tokens > self.up_to:
-            return None
-        if self.over is not None and usage.input_tokens > self.over.tokens:
-            return self.over.cost(usage)
-        return super().cost(usage)
 
 
 FREE = Price(input=0, output=0)

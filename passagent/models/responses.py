@@ -56,11 +56,12 @@ class Responses:
             yield answer
             return
         check_stream(answer.response)
-        async for event in answer:
-            if event.type == "error":  # the SDK raises nothing here
-                raise APIError(event.message, answer.response.request, body=event.to_dict())
-            if hasattr(event, "response"):  # the last one is whole, or says that it failed
-                yield event.response
+        async with answer:
+            async for event in answer:
+                if event.type == "error":  # the SDK raises nothing here
+                    raise APIError(event.message, answer.response.request, body=event.to_dict())
+                if hasattr(event, "response"):  # the last one is whole, or says that it failed
+                    yield event.response
 
     def usage(self, data: dict[str, Any]) -> Usage | None:
         """Implement Wire.usage."""

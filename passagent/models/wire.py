@@ -33,7 +33,10 @@ class Wire(Protocol):
         ...
 
     def answers(self, client: Any, request: dict[str, Any]) -> AsyncIterator[Any]:
-        """Ask through the SDK, and yield its object of the reply so far; the last one may be whole."""
+        """Ask through the SDK, and yield its object of the reply so far; the last one may be whole.
+
+        Raises what the SDK raises, and PageError.
+        """
         ...
 
     def usage(self, data: dict[str, Any]) -> Usage | None:

@@ -15,8 +15,6 @@ from passagent.evaluator.result import INEXACT
 from passagent.experience.diagnosis import ADVICE, PLAUSIBLE, SHARE
 from passagent.experience.profiling.profile_record import GraphProfile, KernelProfile, Profile
 
-VERSION = 1
-"""The version of the thresholds below."""
 MOST_LINES = 12
 """The most lines of a diagnosis that a model gets."""
 
@@ -86,7 +84,6 @@ class Finding(BaseModel):
 class Evidence(BaseModel):
     """The evidence of a profile. `limits` is empty where it shows nothing; then `missing` may say why."""
 
-    version: int = VERSION
     limits: list[Finding]
     """The most important first."""
     missing: list[str]
