@@ -73,7 +73,7 @@ def die_after_one_step() -> None:
             begun.append(store.rows(count)[0]["n"])
         with committed(store):
             yield
-        if not store.db.conn.in_transaction and store.rows(count)[0]["n"] > begun[0]:
+        if not store.connection.in_transaction and store.rows(count)[0]["n"] > begun[0]:
             os.kill(os.getpid(), signal.SIGKILL)
 
     Store.transaction = transaction  # type: ignore[method-assign]

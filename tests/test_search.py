@@ -26,8 +26,7 @@ from passagent.search import candidates, finalists, stop
 from passagent.search.controller import Outcome, search
 from passagent.search.finalists import Round, interval, is_settled, standing
 from passagent.search.islands import IslandView, expected_per_hour, gains_after
-from passagent.search.migration import choose_migrant, why_none
-from passagent.search.policies import policy_of
+from passagent.search.policies import choose_migrant, policy_of, why_none
 from passagent.search.run_files import redact, run_log
 from passagent.search.session import Session
 from passagent.search.setup import new_run, open_session
@@ -350,13 +349,13 @@ def test_migration_on_stagnation_has_a_reason(store, task):
         why_none(store, run, SearchConfig(stagnation=2))
         == "no migration: no island went 2 episodes without a gain"
     )
-    found = choose_migrant(store, run, 0, 5)
-    assert found.node.id == best.id
-    assert "island 0 (fusion) had 0 episodes without a gain of 1% and has AS 1.200" in found.reason
-    assert "island 1 (memory) has AS 1.800" in found.reason
+    migrant, reason = choose_migrant(store, run, 0, 5)
+    assert migrant.id == best.id
+    assert "island 0 (fusion) had 0 episodes without a gain of 1% and has AS 1.200" in reason
+    assert "island 1 (memory) has AS 1.800" in reason
     assert choose_migrant(store, run, 1, 6) is None
     episode = episodes.next_episode(store, run, 0)
-    episodes.set_parent(store, replace(episode, parent_id=best.id, migration=found.reason))
+    episodes.set_parent(store, replace(episode, parent_id=best.id, migration=reason))
     assert choose_migrant(store, run, 0, 5) is None
     assert IslandView(store, run.id, 0).best().id == best.id
     lone = open_tiny(store, task, islands=1).run

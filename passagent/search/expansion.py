@@ -23,9 +23,7 @@ from passagent.models.types import Message, Model, Reply, ToolSpec, Usage
 from passagent.search.candidates import limits_of, outline, submitter
 from passagent.search.episode_context import describe, episode_context, parent_view
 from passagent.search.islands import IslandView, gains_after, is_draft, is_first, is_progress, log_gain
-from passagent.search.migration import choose_migrant
-from passagent.search.policies import policy_of
-from passagent.search.policies.greedy import Greedy
+from passagent.search.policies import Greedy, choose_migrant, policy_of
 from passagent.search.run_models import choose_model, meter_of, writer_of
 from passagent.search.session import Session
 from passagent.store import bests, episodes, hint_uses, nodes, runs
@@ -149,9 +147,9 @@ def choose_parent(session: Session, episode: Episode, rng: random.Random) -> tup
     policy = policy_of(search)
     stagnant = runs.get_island(store, run.id, episode.island).stagnant
     if policy.scope == "islands" and stagnant >= search.stagnation:
-        migration = choose_migrant(store, run, episode.island, episode.number)
-        if migration:
-            return migration.node, migration.reason
+        migrant = choose_migrant(store, run, episode.island, episode.number)
+        if migrant is not None:
+            return migrant
     return policy.select(IslandView(store, run.id, episode.island), rng), None
 
 

@@ -139,7 +139,8 @@ class Session:
         """Say what limits a candidate, or why it failed."""
         if self.stand_in_diagnosis is not None:
             return self.stand_in_diagnosis(evaluation)
-        return diagnose(evaluation, machine=self.machine)
+        assert self.machine is not None
+        return diagnose(evaluation, self.machine)
 
     @functools.cached_property
     def task_files(self) -> TaskFiles:

@@ -81,8 +81,6 @@ class Proposal:
     note: str
     canonical_key: str | None = None
     """None: only equal files count as the same program."""
-    packed: blobs.Packed | None = None
-    """The files by blobs.pack, where a transaction is open; None: packed here."""
 
 
 def propose(store: Store, episode: Episode, call_id: str, proposal: Proposal, parent_id: int | None) -> Node:
@@ -90,15 +88,15 @@ def propose(store: Store, episode: Episode, call_id: str, proposal: Proposal, pa
 
     A call id that some servers give to every call is made distinct when the files are others.
     """
-    packed = proposal.packed or blobs.pack(proposal.files)
     with store.transaction():
+        key = blobs.keep(store, proposal.files)
         name, count = call_id, 1
         while row := store.one(
             Node,
             "SELECT * FROM nodes WHERE episode_id = :episode AND call_id = :call",
             {"episode": episode.id, "call": name},
         ):
-            if row.candidate_key == packed.key:
+            if row.candidate_key == key:
                 return row
             count += 1
             name = f"{call_id}#{count}"
@@ -118,12 +116,11 @@ def propose(store: Store, episode: Episode, call_id: str, proposal: Proposal, pa
                 "number": episode.number,
                 "call": name,
                 "note": proposal.note,
-                "key": packed.key,
+                "key": key,
                 "at": now(),
-                "program": proposal.canonical_key or packed.key,
+                "program": proposal.canonical_key or key,
             },
         )
-        blobs.keep(store, packed)
         return node
 
 

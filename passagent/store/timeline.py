@@ -231,7 +231,7 @@ class Follower:
 
     def look(self) -> None:
         """Pass on what is new. In an open transaction nothing is: it may be rolled back."""
-        if self._on_event is None or self._seen is None or self._store.db.conn.in_transaction:
+        if self._on_event is None or self._seen is None or self._store.connection.in_transaction:
             return
         for event in since(self._store, self._run_id, self._seen):
             self._on_event(event)

@@ -11,8 +11,7 @@ from typing import Any, Literal, NamedTuple
 from passagent.config import Config
 from passagent.evaluator.hardware.health import orphaned_workers
 from passagent.search import finalists
-from passagent.search.migration import why_none
-from passagent.search.policies import policy_of
+from passagent.search.policies import policy_of, why_none
 from passagent.search.run_files import devices_of
 from passagent.search.setup import stored_config
 from passagent.store import Store, bests, evaluations, nodes, runs, sessions

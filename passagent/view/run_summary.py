@@ -11,7 +11,7 @@ from passagent.config import Config
 from passagent.evaluator.result import Evaluation
 from passagent.search import finalists
 from passagent.search.finalists import confirmed_evaluation, rounds_of, standing
-from passagent.search.migration import why_none
+from passagent.search.policies import why_none
 from passagent.store import Store, bests, ledger, nodes, runs, sessions
 from passagent.store.ledger import Spent
 from passagent.store.nodes import Node

@@ -23,7 +23,7 @@ _SHOWN = 12
 def list_passes(path: str | None, as_json: bool) -> None:
     """Print the passes of the library at `path`. Raises UsageError where there is none."""
     with PassLibrary.open(path, create=False) as library:
-        passes = library.all()
+        passes = library.passes()
     rows = [
         [
             _short(record),
@@ -63,7 +63,7 @@ def verify(words: Sequence[str], path: str | None, device: str, as_json: bool) -
     name, torch = find_devices(device)[0].model, version("torch")
     results: list[dict[str, str]] = []
     with PassLibrary.open(path, create=False) as library:
-        passes = [library.named(word) for word in words] or library.all()
+        passes = [library.named(word) for word in words] or library.passes()
         for dispatch, reference in sorted({(record.dispatch, record.reference) for record in passes}):
             settings = {"evaluator.dispatch": dispatch, "evaluator.reference": reference}
             with Evaluator(device=device, settings=settings) as evaluator:
