@@ -291,18 +291,6 @@ def test_another_schema_is_refused_in_a_line_that_names_the_version_that_reads_i
     assert (tmp_path / "passagent.db").read_bytes() == before
 
 
-def test_a_database_of_the_first_days_is_refused(tmp_path):
-    """Its episodes have owners that `workers` does not know; resume hung on it. What it begins with:"""
-    with sqlite3.connect(tmp_path / "passagent.db") as old:
-        old.executescript(
-            "CREATE TABLE _sqlite_migrations (migration_set TEXT, name TEXT, applied_at TEXT);"
-            "CREATE TABLE runs (id TEXT PRIMARY KEY, version TEXT NOT NULL);"
-            "INSERT INTO runs VALUES ('70b9272a', '0.1.0');"
-        )
-    with pytest.raises(UsageError, match=r"has schema 0, which the passagent 0.1.0 that wrote it reads"):
-        Store.open(tmp_path, create=False)
-
-
 def test_places_that_cannot_be_used(tmp_path):
     (tmp_path / "file").write_text("")
     for place in (tmp_path / "file", tmp_path / "file" / "runs"):
