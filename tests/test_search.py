@@ -287,12 +287,13 @@ def test_a_failing_model_lets_the_others_finish_their_step(store, task):
 
 def test_stagnation_and_expected_gain_are_rules():
     stale = stop.Progress(9, 8, 100, 5.0, 1.5, stagnant=6, gain_per_hour=0.015)
-    assert stop.stagnation(7)(stale) is None
-    assert stop.stagnation(6)(stale) == "6 episodes went by without a gain"
-    assert stop.until(0.01)(stale) is None
-    assert stop.until(0.02)(stale) == "an hour more is expected to gain 1.50%, less than 2.00%"
-    assert stop.until(0.02)(stop.Progress(9, 8, 100, 5.0, 1.5)) is None  # nothing is known yet
-    assert stop.rules_of(SearchConfig(iters=99, max_stagnation=6))(stale) and not stop.rules_of(
+    reason = lambda progress=stale, **rule: stop.rules_of(SearchConfig(iters=99, **rule))(progress)  # noqa: E731
+    assert reason(max_stagnation=7) is None
+    assert reason(max_stagnation=6) == "6 episodes went by without a gain"
+    assert reason(until=0.01) is None
+    assert reason(until=0.02) == "an hour more is expected to gain 1.50%, less than 2.00%"
+    assert reason(stop.Progress(9, 8, 100, 5.0, 1.5), until=0.02) is None  # nothing is known yet
+    assert reason(max_stagnation=6) and not stop.rules_of(
         SearchConfig(iters=99, max_stagnation=7, until=0.001)
     )(stale)
 

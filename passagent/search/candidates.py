@@ -43,16 +43,11 @@ RETRY_AFTER_S = (1.0, 10.0)
 """Waits before an evaluation that the machine failed is tried again, s."""
 
 
-def submitter(
-    session: Session, episode: Episode, flush: Callable[[], None]
-) -> Callable[[dict[str, str], str], Awaitable[Answer]]:
-    """`submit(files, call_id)` of an episode; a call that is repeated after a crash finds its node again.
-
-    `flush` stores the conversation so far, the call with it.
-    """
+def submitter(session: Session, episode: Episode) -> Callable[[dict[str, str], str], Awaitable[Answer]]:
+    """`submit(files, call_id)` of an episode; a call that is repeated after a crash finds its node again."""
 
     async def submit(files: dict[str, str], call_id: str) -> Answer:
-        node, is_begun = propose(session, episode, files, call_id, flush)
+        node, is_begun = propose(session, episode, files, call_id)
         evaluation = None
         if node.state != "done":
             node, evaluation = await judge(session, node, Candidate(files), is_begun)
@@ -64,15 +59,12 @@ def submitter(
     return submit
 
 
-def propose(
-    session: Session, episode: Episode, files: dict[str, str], call_id: str, flush: Callable[[], None]
-) -> tuple[Node, bool]:
+def propose(session: Session, episode: Episode, files: dict[str, str], call_id: str) -> tuple[Node, bool]:
     """The node of a call, and whether it is evaluated from now on: not while an equal one is."""
     candidate = Candidate(files)
     note, key = note_of(files), canonical_key(files, candidate.key)
     proposal = nodes.Proposal(files, note, key)
     with session.store.transaction():
-        flush()
         earlier = nodes.of_episode(session.store, episode.id)
         parent_id = _parent(earlier, call_id, episode)
         node = nodes.propose(session.store, episode, call_id, proposal, parent_id)

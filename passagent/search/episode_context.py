@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-import functools
 import random
 import re
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice, zip_longest
-from pathlib import Path
 from typing import NamedTuple
 
 from passagent.agent.context import Attempt, EpisodeContext, HintView, ParentView
 from passagent.agent.failure import first_error
 from passagent.agent.observe import observation, verdict
-from passagent.config import EvaluatorConfig
 from passagent.errors import PassagentError
 from passagent.evaluator.fleet.opening import LOCAL, threads_of
 from passagent.evaluator.hardware.devices import first_device
@@ -33,7 +30,6 @@ from passagent.store import Store, bests, evaluations, hint_uses, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
-from passagent.system import resources
 
 DRAFT_EXAMPLES = 5
 """Passes of other tasks that a draft is shown: it has no parent to learn from (Kernel Foundry 3.2)."""
@@ -178,31 +174,9 @@ def passages(session: Session, parent: Node | None) -> list[Passage]:
         return []
     label = diagnosis_of(parent).label
     query = _ASKED.get(label, label.replace("_", " "))
-    return list(
-        _passages(
-            resources.roots(),
-            query,
-            tuple(session.task.operators),
-            session.config.evaluator.model_dump_json(),
-            session.device_name,
-            limit,
-        )
-    )
-
-
-@functools.lru_cache(maxsize=256)
-def _passages(
-    roots: tuple[Path, ...],
-    query: str,
-    operators: tuple[str, ...],
-    evaluator: str,
-    device_name: str,
-    limit: int,
-) -> list[Passage]:
-    """Search the documents (`roots`); cached, as many episodes ask for the same passages."""
-    works = target_of(EvaluatorConfig.model_validate_json(evaluator))
-    sections = knowledge.search(query, operators, limit=50, target=works)
-    return list(islice((section for section in sections if _is_useful(section, device_name)), limit))
+    target = target_of(session.config.evaluator)
+    sections = knowledge.search(query, session.task.operators, limit=50, target=target)
+    return list(islice((section for section in sections if _is_useful(section, session.device_name)), limit))
 
 
 _GPU = re.compile(r"[a-z]+\d+")

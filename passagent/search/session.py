@@ -24,7 +24,7 @@ from passagent.models.prices import Price
 from passagent.models.types import Model
 from passagent.search.islands import expected_per_hour
 from passagent.search.run_memory import Memory
-from passagent.search.stop import Progress, Want, is_limited, lack, left, rules_of, total
+from passagent.search.stop import Progress, Want, lack, left, rules_of, total
 from passagent.store import Store, runs
 from passagent.store.runs import Run, Standing
 from passagent.store.timeline import Follower
@@ -242,8 +242,6 @@ class Session:
             while True:
                 if not is_last:
                     self.check()
-                if not is_limited(self.config.search, want):
-                    return lambda: None
                 now = runs.standing(self.store, self.run.id)
                 reason = lack(self.config.search, self.progress(now), want, total(self.wants))
                 if reason is None:

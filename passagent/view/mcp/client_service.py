@@ -216,7 +216,7 @@ class Service:
             run.record(episode, self._name_call(episode), call)
         # the same files again are the same call: a client that gave up and asks again finds its job
         call_id = f"{EVALUATE}_{Candidate(files).key[:24]}"
-        node, first = propose(run.session, episode, files, call_id, lambda: None)
+        node, first = propose(run.session, episode, files, call_id)
         job = self.jobs.get(node.id)
         if node.state != "done" and (job is None or job.is_done):
             self.jobs.begin(run, episode, node, (EVALUATE, {"task": name, "files": files}), first)
