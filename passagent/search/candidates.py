@@ -51,9 +51,8 @@ def submitter(session: Session, episode: Episode) -> Callable[[dict[str, str], s
         evaluation = None
         if node.state != "done":
             node, evaluation = await judge(session, node, Candidate(files), is_begun)
-        with session.store.reading():
-            evaluation = evaluation or evaluation_of(session.store, node)
-            repeat, answer = _repeat_line(session.store, node), tell(session.store, node, files, evaluation)
+        evaluation = evaluation or evaluation_of(session.store, node)
+        repeat, answer = _repeat_line(session.store, node), tell(session.store, node, files, evaluation)
         return Answer(f"{repeat}\n{answer}" if repeat else answer, {"evaluation": verdict(evaluation)})
 
     return submit
@@ -130,11 +129,10 @@ async def judge(
 
     While an equal candidate is being evaluated it is waited for; `is_begun` says that none is.
     """
-    with session.waiting(lambda: f"node {node.id} is equal to one that is being evaluated"):
-        while not is_begun:
-            session.check()
-            await session.changed.wait()
-            is_begun = nodes.start(session.store, node.id)
+    while not is_begun:
+        session.check()
+        await session.changed.wait()
+        is_begun = nodes.start(session.store, node.id)
     session.events.tell(EvaluationBegun, node=node.id, island=node.island, episode=node.number)
     try:
         node, evaluation = await _judge(session, node, candidate)
@@ -150,9 +148,8 @@ async def judge(
 async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[Node, Evaluation]:
     """The node done, and its evaluation."""
     store, case = session.store, Case(session.task, candidate, session.environment)
-    with store.reading():
-        bar = score_to_beat(store, node)
-        stored = _recall(session, node, case, bar) if session.config.search.reuse else None
+    bar = score_to_beat(store, node)
+    stored = _recall(session, node, case, bar) if session.config.search.reuse else None
     release = (lambda: None) if stored else await session.admit(Want(evaluations=1))
     try:
         evaluation = stored.evaluation if stored else await evaluate(session, candidate, bar)

@@ -53,6 +53,9 @@ def episode_context(session: Session, episode: Episode, parent: Node | None) -> 
         best = bests.best_known(store, run_id, episode.island, episode.number)
         scores += [best] if best is not None and best > 0 else []
     scores += [parent.as_score] if parent and parent.status == "ok" and parent.as_score else []
+    past: list[Match] = []
+    if begins and episode.model != EXPERT and session.memory and session.config.experience.examples:
+        past = session.memory.find(DRAFT_EXAMPLES if draft else 0).examples
     hints, held_out = hints_for(session, episode, parent)
     return EpisodeContext(
         task=session.task,
@@ -67,20 +70,13 @@ def episode_context(session: Session, episode: Episode, parent: Node | None) -> 
         hints=hints,
         held_out=held_out,
         knowledge=passages(session, parent),
-        past=past_tasks(session, draft) if begins and episode.model != EXPERT else [],
+        past=past,
         machine=session.machine,
         threads=threads_of(session.config.evaluator),
         eager=session.eager,
         migrated=episode.migration is not None,
         limits=session.config.agent,
     )
-
-
-def past_tasks(session: Session, draft: bool) -> list[Match]:
-    """Passes of the tasks most like this one, found in other runs and faster than eager; more for a draft."""
-    if session.memory is None or not session.config.experience.examples:
-        return []
-    return session.memory.find(DRAFT_EXAMPLES if draft else 0).examples
 
 
 def parent_view(session: Session, parent: Node) -> ParentView:
@@ -204,7 +200,8 @@ def relatives(store: Store, episode: Episode, parent: Node | None, limit: int) -
     """
     run_id, island = episode.run_id, episode.island
     ahead = nodes.ancestors(store, parent.id, limit) if parent else []
-    later = nodes.later_in_episode(store, parent, limit) if parent else []
+    made = nodes.of_episode(store, parent.episode_id) if parent else []
+    later = [node for node in made if parent and node.place > parent.place]
     after = nodes.siblings(store, run_id, island, episode.parent_id, limit)
     others = nodes.newest_before(store, episode, limit, 3 * limit + 1)
     seeds = bests.best_of_island(store, run_id, SEEDS, limit + 1)

@@ -79,15 +79,11 @@ def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
     """Choose the parent and store it with the hints shown and the first two messages, all or nothing."""
     store = session.store
     parent, reason = choose_parent(session, episode, random.Random(f"parent:{episode.seed}"))
-    with store.reading():
-        episode = replace(
-            episode,
-            parent_id=parent.id if parent else None,
-            migration=reason,
-            model=choose_model(session, episode),
-        )
-        context = episode_context(session, episode, parent)
-        messages = redacted(compose(context))
+    parent_id = parent.id if parent else None
+    model = choose_model(session, episode)
+    episode = replace(episode, parent_id=parent_id, migration=reason, model=model)
+    context = episode_context(session, episode, parent)
+    messages = redacted(compose(context))
     with store.transaction():
         episodes.set_parent(store, episode)
         hint_uses.record_uses(store, episode, [hint.id for hint in context.hints], context.held_out)

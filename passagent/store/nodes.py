@@ -191,13 +191,7 @@ def get_node(store: Store, node_id: int) -> Node:
     """The node of this id. Raises UsageError."""
     node = store.one(Node, "SELECT * FROM nodes WHERE id = :id", {"id": node_id})
     if node is None:
-        near = store.rows(
-            "SELECT max(id) AS id FROM nodes WHERE id < :id UNION SELECT min(id) FROM nodes WHERE id > :id",
-            {"id": node_id},
-        )
-        near_ids = [str(row["id"]) for row in near if row["id"] is not None]
-        nearest = f"the nearest: {', '.join(near_ids)}" if near_ids else "there are none yet"
-        raise UsageError(f"{node_id}: no such node in {store.runs_dir}; {nearest}")
+        raise UsageError(f"{node_id}: no such node in {store.runs_dir}; passagent show RUN lists a run's")
     return node
 
 
@@ -289,15 +283,6 @@ def ancestors(store: Store, node_id: int, limit: int) -> list[Node]:
         "  WHERE depth < :limit"
         ") SELECT nodes.* FROM chain JOIN nodes ON nodes.id = chain.id WHERE depth > 0 ORDER BY depth",
         {"id": node_id, "limit": limit},
-    )
-
-
-def later_in_episode(store: Store, node: Node, limit: int) -> list[Node]:
-    """The later nodes of the node's episode, the nearest first."""
-    return _nodes(
-        store,
-        "WHERE episode_id = :episode AND place > :place AND state = 'done' ORDER BY place LIMIT :limit",
-        {"episode": node.episode_id, "place": node.place, "limit": limit},
     )
 
 
