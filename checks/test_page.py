@@ -69,10 +69,9 @@ def finished(task, tmp_path_factory):
             store.execute(
                 "UPDATE calls SET cost = 0.01, output_tokens = 900 WHERE run_id = :r", {"r": run.id}
             )
-        packed = blobs.pack(nodes.get_files(store, nodes.get_node(store, 3)) | {"evil.py": EVIL})
-        blobs.keep(store, packed)
+        key = blobs.keep(store, nodes.get_files(store, nodes.get_node(store, 3)) | {"evil.py": EVIL})
         names = {
-            "key": packed.key,
+            "key": key,
             "note": EVIL,
             "told": json.dumps({"label": "x", "text": EVIL, "graphs": []}),
         }
@@ -80,7 +79,7 @@ def finished(task, tmp_path_factory):
             "UPDATE nodes SET candidate_key = :key, note = :note, diagnosis = :told WHERE id = 3", names
         )
         text = f"task on a CPU, tier cheap\n  g (float32): 4.19 MB, 3 launches, {EVIL}"
-        nodes.keep_profile(store, nodes.get_node(store, 3).run_id, packed.key, False, text, "{}")
+        nodes.keep_profile(store, nodes.get_node(store, 3).run_id, key, False, text, "{}")
         store.execute("UPDATE nodes SET as_score = 9e999 WHERE id = 5", {})
     results = place / "bench/tiny-cpu" / FILE
     results.parent.mkdir(parents=True)

@@ -29,6 +29,7 @@ from passagent.data.export.selection import (
     select,
     with_advantages,
 )
+from passagent.evaluator.result import Candidate
 from passagent.store import Store, blobs
 from passagent.store.trajectories import Trajectory
 from passagent.view.trajectory import stats_text
@@ -88,7 +89,7 @@ def test_the_lossless_form_is_read_back_with_the_candidates_files(call, home, tm
     for line in (tmp_path / "out/episodes.jsonl").read_text().strip("\n").split("\n"):
         found = Trajectory.model_validate_json(line)
         for node in found.nodes:
-            assert blobs.pack(found.files[node.files]).key == node.files
+            assert Candidate(found.files[node.files]).key == node.files
         assert [one["node"] for one in found.columns["credit"]] == [node.node for node in found.nodes]
 
 
@@ -234,11 +235,10 @@ def test_a_half_written_export_is_never_there(call, home, tmp_path, monkeypatch)
 def test_a_key_in_the_database_does_not_go_out(call, runs, tmp_path):
     with Store.open(runs) as store:
         [row] = store.rows("SELECT max(seq) AS seq FROM steps WHERE episode_id = 3")
-        body = blobs.pack_message({"role": "assistant", "content": f"use {KEY}", "tool_calls": []})
-        new = store.execute("INSERT INTO messages (body) VALUES (:b)", {"b": body})
+        message = {"role": "assistant", "content": f"use {KEY}", "tool_calls": []}
         store.execute(
             "UPDATE steps SET message_id = :id WHERE episode_id = 3 AND seq = :seq",
-            {"id": new.lastrowid, "seq": row["seq"]},
+            {"id": blobs.add_message(store, message, row["seq"]), "seq": row["seq"]},
         )
     code, _, err = call("export", "--format", "trl", "--out", "out", "--runs-dir", runs)
     assert code == 1 and "holds what looks like a Hugging Face token" in err and KEY not in err

@@ -55,7 +55,6 @@ def change(runs_dir: Path, *statements: str) -> None:
     with Store.open(runs_dir) as store:
         for statement in statements:
             store.execute(statement, {})
-        store.db.commit()
 
 
 def one_line(err: str) -> str:
@@ -187,8 +186,7 @@ def test_diff_says_whether_intervals_separate(call, copy):
                 speedup = {"e2e": value, "low": low, "high": high, "device": None}
                 result["graphs"][0] |= {"speedup": speedup, "status": status}
                 tiny_search.give_evaluation(store, node, result)
-            store.db.commit()
-        return json.loads(call("diff", one.id, other.id, "--json", "--runs-dir", copy)[1])["graphs"][0]
+            return json.loads(call("diff", one.id, other.id, "--json", "--runs-dir", copy)[1])["graphs"][0]
 
     assert separate([1.0, 1.1, 1.2], [1.3, 1.4, 1.5])["separate"] is True
     assert separate([1.3, 1.4, 1.5], [1.0, 1.1, 1.2])["separate"] is True

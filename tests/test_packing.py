@@ -39,7 +39,7 @@ def add_evaluation(store: Store, result: dict, environment: str = "here") -> int
         task_key="t",
         environment=environment,
         candidate_key="c",
-        packed=evaluations.pack(result),
+        whole=result,
     )
 
 

@@ -23,7 +23,7 @@ from passagent.cli.groups import PageOptions
 from passagent.cli.look_verbs import report
 from passagent.data.bench.results import FILE, Results, Row
 from passagent.errors import InfrastructureError, UsageError
-from passagent.store import Store, nodes, runs, sessions
+from passagent.store import Store, blobs, nodes, runs, sessions
 from passagent.store.nodes import keep_profile
 from passagent.store.pass_library import PassLibrary
 from passagent.system.option_groups import checked
@@ -244,17 +244,14 @@ def test_hostile_text_is_inert(copy):
     with Store.open(copy) as store:
         node = nodes.get_node(store, 1)
         files = nodes.get_files(store, node) | {"evil.py": evil * 3, "big.txt": "A" * 5_000_000}
-        from passagent.store import blobs as candidates
-
-        packed = candidates.pack(files)
-        candidates.keep(store, packed)
-        store.execute("UPDATE nodes SET candidate_key = :key WHERE id = 1", {"key": packed.key})
+        key = blobs.keep(store, files)
+        store.execute("UPDATE nodes SET candidate_key = :key WHERE id = 1", {"key": key})
         told = json.dumps({"label": "wrong_result", "text": evil, "graphs": []})
         store.execute(
             "UPDATE nodes SET note = :note, diagnosis = :told WHERE id = 1",
             {"note": evil.replace("\ud800", ""), "told": told},
         )
-        keep_profile(store, node.run_id, packed.key, False, evil.replace("\ud800", ""), "{}")
+        keep_profile(store, node.run_id, key, False, evil.replace("\ud800", ""), "{}")
         store.execute("UPDATE nodes SET as_score = 9e999 WHERE id = 2", {})
         store.execute("UPDATE runs SET task = :note", {"note": evil.replace("\ud800", "")})
         run = newest(store)

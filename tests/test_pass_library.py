@@ -38,12 +38,12 @@ def test_the_faster_pass_stays_and_one_that_does_not_hold_gives_way(path):
     slower, faster = replace(GELU, speedup=1.1, plan="slow"), replace(GELU, speedup=1.5, plan="fast")
     with PassLibrary.open(path) as library:
         assert [library.keep(one) for one in (GELU, slower, faster)] == [True, False, True]
-        (kept,) = library.all()
+        (kept,) = library.passes()
         assert kept.plan == "fast"
         library.note(kept, "wrong_result")
         assert library.find(GELU.instance, "a CPU", "2.13.0", "inductor") is None
         assert library.keep(slower)
-        (kept,) = library.all()
+        (kept,) = library.passes()
         assert (kept.plan, kept.status) == ("slow", "ok")
 
 
@@ -96,9 +96,9 @@ def test_two_writers_lose_nothing_beside_one_that_is_killed(path):
     for writer in writers:
         writer.stdout.close()
     with PassLibrary.open(path) as library:
-        kept = [one.instance for one in library.all()]
+        kept = [one.instance for one in library.passes()]
         assert [sum(name.startswith(f"1:{letter}") for name in kept) for letter in "ab"] == [25, 25]
-        assert library.rows("PRAGMA integrity_check")[0][0] == "ok"
+        assert library.row("PRAGMA integrity_check") == {"integrity_check": "ok"}
 
 
 def test_a_file_of_something_else_is_told(tmp_path):
@@ -126,5 +126,5 @@ def test_verify_evaluates_again(call, path, tmp_path):
     code, _, err = call("library", "verify", "--library", path)
     assert code == 1 and "does not hold any more" in one_line(err)
     with PassLibrary.open(path) as library:
-        (noted,) = library.all()
+        (noted,) = library.passes()
     assert noted.status != "ok" and noted.verified_at is not None

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import json
-import resource
 import sqlite3
 import subprocess
 import time
@@ -20,7 +18,7 @@ from test_search import open_tiny
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.events import Noted
 from passagent.search import controller, finalists, session
-from passagent.store import Store, bests, database, evaluations, nodes, runs, sessions
+from passagent.store import Store, bests, evaluations, nodes, runs, sessions
 from passagent.tasks import load_task
 
 pytestmark = pytest.mark.usefixtures("forks")
@@ -46,29 +44,6 @@ def test_a_database_that_is_locked_for_a_while_is_waited_for(tmp_path: Path) -> 
         other.execute("ROLLBACK")
     other.close()
     finish(process, there)
-    there.check()
-    assert there.tree() == there.whole(tmp_path)
-
-
-def impatient() -> None:
-    """Wait for a locked database for a moment only."""
-    database.BUSY_TIMEOUT_S = 0.5
-
-
-@pytest.mark.long
-def test_a_database_that_stays_locked_is_told_in_a_line(tmp_path: Path) -> None:
-    there = Runs(tmp_path, iters=9)
-    there.gate.hold(replies=4)
-    process = there.start(seconds=0.05, prepare=impatient)
-    there.wait(lambda store: steps_of(store) > 8)
-    with sqlite3.connect(there.dir / "passagent.db", isolation_level=None) as other:
-        other.execute("BEGIN IMMEDIATE")
-        there.gate.go()
-        finish(process, there, code=1)
-        other.execute("ROLLBACK")
-    other.close()
-    one_line(there, "locked by another process")
-    finish(there.start("resume"), there)
     there.check()
     assert there.tree() == there.whole(tmp_path)
 
@@ -135,68 +110,6 @@ def test_a_database_that_is_removed_is_noticed(tmp_path: Path) -> None:
 def lively() -> None:
     """Store the time searched more often."""
     sessions.SAVE_S = 0.2  # type: ignore[misc]
-
-
-def limited() -> None:
-    """No file of this process may grow over 1.5 MB."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, 1_500_000))
-
-
-@pytest.mark.long
-def test_files_that_may_not_grow_are_told_and_nothing_is_lost(tmp_path: Path) -> None:
-    there = Runs(tmp_path, iters=60)
-    finish(there.start(seconds=0.0, prepare=limited), there, code=1)
-    one_line(there, "disk")
-    finish(there.start("resume"), there)
-    there.check()
-    assert there.tree() == there.whole(tmp_path)
-
-
-def jumping(hours: int) -> None:
-    """The wall clock is `hours` off, and is set back by an hour with every tenth look at it."""
-    looks = [0]
-
-    def offset() -> float:
-        looks[0] += 1
-        return 3600.0 * (hours - looks[0] // 10)
-
-    class Clock(datetime.datetime):
-        @classmethod
-        def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:
-            return datetime.datetime.fromtimestamp(true() + offset(), tz)
-
-    true = time.time
-    time.time = lambda: true() + offset()
-    database.datetime = Clock  # type: ignore[misc]
-
-
-def slow_clock() -> None:
-    """See jumping."""
-    jumping(-2)
-
-
-def fast_clock() -> None:
-    """See jumping."""
-    jumping(3)
-
-
-@pytest.mark.long
-def test_clocks_that_jump_change_nothing(tmp_path: Path) -> None:
-    there, begun = Runs(tmp_path, iters=24), time.monotonic()
-    there.gate.hold()
-    process = there.start(seconds=0.03, prepare=fast_clock)
-    there.wait(lambda store: is_in(store, process))
-    there.gate.go()
-    there.wait(lambda store: steps_of(store) > 40)
-    kill(process)
-    finish(there.start("resume", seconds=0.03, prepare=slow_clock), there)
-    with Store.open(there.dir) as store:
-        run = there.run(store)
-        assert 0 < run.elapsed_s < time.monotonic() - begun
-        times = [row["created_at"] for row in store.rows("SELECT created_at FROM episodes ORDER BY id")]
-        assert times != sorted(times), "the clocks did jump"
-    there.check()
-    assert there.tree() == there.whole(tmp_path)
 
 
 def test_killed_while_it_holds_the_database(tmp_path: Path) -> None:

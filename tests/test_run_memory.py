@@ -69,7 +69,7 @@ def test_a_later_run_starts_from_what_an_earlier_one_found(tmp_path, path):
     _, prompts, seeds, best = searched(tmp_path, task, path)
     assert seeds == [] and "was found for another task" not in prompts[1]
     with PassLibrary.open(path) as library:
-        (kept,) = library.all()
+        (kept,) = library.passes()
     assert kept.sources == best and kept.as_score > 1 and kept.operators == "relu"
 
     _, prompts, seeds, _ = searched(tmp_path, task, path)
@@ -87,9 +87,9 @@ def test_a_draft_is_shown_five_passes_of_other_tasks(tmp_path, path):
     task = tiny_search.write_task(tmp_path / "task")
     searched(tmp_path, task, path)
     with PassLibrary.open(path) as library:
-        (kept,) = library.all()
+        (kept,) = library.passes()
         with library.transaction():
-            library.run("DELETE FROM exemplars")
+            library.execute("DELETE FROM exemplars")
         for letter in "abcdefg":
             files = json.dumps(kept.sources | {"note.py": f"# {letter}"})
             hashes = {"instance": "1:" + letter * 64, "structure": "1:" + letter * 64}

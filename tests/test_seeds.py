@@ -137,19 +137,6 @@ def why_data_of(store, episode_id):  # noqa: F811
     return why_data(store, node)["chain"][-1]["episode"]["chosen"]
 
 
-def test_the_default_run_starts_from_the_expert_s_seed(store, tmp_path):  # noqa: F811
-    task = load_task(tiny.write_task(tmp_path / "seeded"))  # noqa: F811
-    session = open_tiny(store, task, evaluator=Correct(), iters=3, expert_seeds=1)
-    finish(session)
-    rows = store.rows("SELECT * FROM episodes ORDER BY number")
-    best = max(tiny_search.nodes_of(store, session.run.id, 0), key=rank)
-    assert session.config.search.seed == 0 and session.config.search.explore > 0
-    assert [row["parent_id"] for row in rows] == [None, *[best.id] * 3]
-    for row in rows[1:]:
-        prompt = episodes.conversation(store, row["id"])[1]["content"]
-        assert all(text.strip() in prompt for text in nodes.get_files(store, best).values())
-
-
 def test_a_seed_that_fails_is_mended(store, task, tmp_path):  # noqa: F811
     wrong = next(words for words in map(str, range(99)) if tiny_search.share("status", words) <= 0.25)
     session = open_tiny(store, task, seed_dir=given(tmp_path / "mine", wrong), islands=1, iters=1)

@@ -239,5 +239,5 @@ def give_evaluation(store: Store, node: Node, result: dict[str, Any]) -> None:
     """All evaluations of the node's candidate have this result from now on."""
     store.execute(
         "UPDATE evaluations SET result = :result WHERE candidate_key = :key",
-        {"result": evaluations.pack(result).result, "key": node.candidate_key},
+        {"result": evaluations.pack_result(result), "key": node.candidate_key},
     )

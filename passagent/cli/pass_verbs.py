@@ -207,7 +207,7 @@ def library_list(library: OwnLibrary, json: Json) -> None:
     from passagent.store.pass_library import PassLibrary
 
     with PassLibrary.open(library, create=False) as stored:
-        passes = stored.all()
+        passes = stored.passes()
     rows = [
         [
             _short(record),
@@ -264,7 +264,7 @@ def library_verify(
     name, torch = find_devices(device or "cpu")[0].model, version("torch")
     results: list[dict[str, str]] = []
     with PassLibrary.open(library, create=False) as stored:
-        passes = [stored.named(word) for word in words or ()] or stored.all()
+        passes = [stored.named(word) for word in words or ()] or stored.passes()
         for dispatch, reference in sorted({(record.dispatch, record.reference) for record in passes}):
             settings = {"evaluator.dispatch": dispatch, "evaluator.reference": reference}
             with Evaluator(device=device or "cpu", settings=settings) as evaluator:

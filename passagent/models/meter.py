@@ -50,7 +50,7 @@ class Meter:
         call_id, latency_s, release = self._arrived
         self._arrived = None
         cost = self.price.cost(usage) if self.price else None
-        ledger.finish(self.store, call_id, ledger.Ending(vars(usage), cost, latency_s, stop_reason))
+        ledger.end(self.store, call_id, "done", ledger.Ending(vars(usage), cost, latency_s, stop_reason))
         release()
 
     def at_most(self, input_tokens: int, output_tokens: int) -> float | None:
@@ -82,13 +82,13 @@ class Meter:
 
     def _failed(self, call_id: int, error: BaseException, latency_s: float) -> None:
         if not isinstance(error, Transient | PassagentError):  # given up, or an error of passagent's own
-            ledger.lose(self.store, call_id)
+            ledger.end(self.store, call_id, "lost", ledger.Ending(error="given up under way"))
             return
         usage: Usage | None = getattr(error, "usage", None)
         tokens: dict[str, Any] = asdict(usage) if usage else {}
         cost = self.price.cost(usage) if usage and self.price else None
         ending = ledger.Ending(tokens, cost, latency_s, error=redact(one_line(str(error))))
-        ledger.broken(self.store, call_id, ending)
+        ledger.end(self.store, call_id, "broken" if tokens else "failed", ending)
 
 
 def metered(model: Model, meter: Meter) -> Retrying:

@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,6 @@ from passagent.search.run_models import ask_validator, is_validation_due
 from passagent.search.session import Session
 from passagent.search.stop import Want
 from passagent.store import Store, bests, evaluations, nodes
-from passagent.store import blobs as stored
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
@@ -43,36 +43,27 @@ RETRY_AFTER_S = (1.0, 10.0)
 """Waits before an evaluation that the machine failed is tried again, s."""
 
 
-def submitter(
-    session: Session, episode: Episode, flush: Callable[[], None]
-) -> Callable[[dict[str, str], str], Awaitable[Answer]]:
-    """`submit(files, call_id)` of an episode; a call that is repeated after a crash finds its node again.
-
-    `flush` stores the conversation so far, the call with it.
-    """
+def submitter(session: Session, episode: Episode) -> Callable[[dict[str, str], str], Awaitable[Answer]]:
+    """`submit(files, call_id)` of an episode; a call that is repeated after a crash finds its node again."""
 
     async def submit(files: dict[str, str], call_id: str) -> Answer:
-        node, is_begun = propose(session, episode, files, call_id, flush)
+        node, is_begun = propose(session, episode, files, call_id)
         evaluation = None
         if node.state != "done":
             node, evaluation = await judge(session, node, Candidate(files), is_begun)
-        with session.store.reading():
-            evaluation = evaluation or evaluation_of(session.store, node)
-            repeat, answer = _repeat_line(session.store, node), tell(session.store, node, files, evaluation)
+        evaluation = evaluation or evaluation_of(session.store, node)
+        repeat, answer = _repeat_line(session.store, node), tell(session.store, node, files, evaluation)
         return Answer(f"{repeat}\n{answer}" if repeat else answer, {"evaluation": verdict(evaluation)})
 
     return submit
 
 
-def propose(
-    session: Session, episode: Episode, files: dict[str, str], call_id: str, flush: Callable[[], None]
-) -> tuple[Node, bool]:
+def propose(session: Session, episode: Episode, files: dict[str, str], call_id: str) -> tuple[Node, bool]:
     """The node of a call, and whether it is evaluated from now on: not while an equal one is."""
     candidate = Candidate(files)
     note, key = note_of(files), canonical_key(files, candidate.key)
-    proposal = nodes.Proposal(files, note, key, stored.pack(files))
+    proposal = nodes.Proposal(files, note, key)
     with session.store.transaction():
-        flush()
         earlier = nodes.of_episode(session.store, episode.id)
         parent_id = _parent(earlier, call_id, episode)
         node = nodes.propose(session.store, episode, call_id, proposal, parent_id)
@@ -138,11 +129,10 @@ async def judge(
 
     While an equal candidate is being evaluated it is waited for; `is_begun` says that none is.
     """
-    with session.waiting(lambda: f"node {node.id} is equal to one that is being evaluated"):
-        while not is_begun:
-            session.check()
-            await session.changed.wait()
-            is_begun = nodes.start(session.store, node.id)
+    while not is_begun:
+        session.check()
+        await session.changed.wait()
+        is_begun = nodes.start(session.store, node.id)
     session.events.tell(EvaluationBegun, node=node.id, island=node.island, episode=node.number)
     try:
         node, evaluation = await _judge(session, node, candidate)
@@ -157,53 +147,32 @@ async def judge(
 
 async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[Node, Evaluation]:
     """The node done, and its evaluation."""
-    store, task = session.store, session.task
-    environment = session.environment
-    with store.reading():
-        bar = score_to_beat(store, node)
-        stored = _recall(session, node, candidate, environment, bar) if session.config.search.reuse else None
-    if stored:
-        evaluation = stored.evaluation
-        node = _finish_unless_asked(session, node, stored.id, evaluation)
-    else:
-        release = await session.admit(Want(evaluations=1))
-        try:
-            evaluation = await evaluate(session, candidate, bar)
-            session.longest_s = max(session.longest_s, evaluation.seconds)
-            packed = evaluations.pack(evaluation.model_dump(mode="json"))
+    store, case = session.store, Case(session.task, candidate, session.environment)
+    bar = score_to_beat(store, node)
+    stored = _recall(session, node, case, bar) if session.config.search.reuse else None
+    release = (lambda: None) if stored else await session.admit(Want(evaluations=1))
+    try:
+        evaluation = stored.evaluation if stored else await evaluate(session, candidate, bar)
+        session.longest_s = max(session.longest_s, evaluation.seconds)
+        with store.transaction():
             charged = None if evaluation.unrecorded else session.run.id
-            with store.transaction():
-                evaluation_id = keep(store, Case(task, candidate, environment), evaluation, charged, packed)
-                node = _finish_unless_asked(session, node, evaluation_id, evaluation)
-        finally:
-            release()
-    if node.state != "done":
-        evaluation_id, evaluation = await ask_validator(session, node, candidate, environment, evaluation)
-        node = _finish(session, node, evaluation_id, evaluation)
-    return node, evaluation
+            evaluation_id = stored.id if stored else keep(store, case, evaluation, charged)
+            if not is_validation_due(session, node, evaluation):
+                return _finish(session, node, evaluation_id, evaluation), evaluation
+    finally:
+        release()
+    evaluation_id, evaluation = await ask_validator(session, node, case, evaluation)
+    return _finish(session, node, evaluation_id, evaluation), evaluation
 
 
-def _recall(
-    session: Session, node: Node, candidate: Candidate, environment: str, bar: float | None
-) -> Known | None:
+def _recall(session: Session, node: Node, case: Case, bar: float) -> Known | None:
     """Find the evaluation of these files, else of the same program in other ones."""
     fits = partial(validator.settings_fit, config=session.config.validator)
-
-    def find(candidate: Candidate) -> Known | None:
-        case = Case(session.task, candidate, environment)
-        return recall(session.store, case, fits, unstable=True, bar=bar)
-
-    stored = find(candidate)
+    stored = recall(session.store, case, fits, unstable=True, bar=bar)
     for twin in nodes.twins(session.store, node, TWINS) if stored is None else ():
-        stored = stored or find(Candidate(nodes.get_files(session.store, twin)))
+        other = replace(case, subject=Candidate(nodes.get_files(session.store, twin)))
+        stored = stored or recall(session.store, other, fits, unstable=True, bar=bar)
     return stored
-
-
-def _finish_unless_asked(session: Session, node: Node, evaluation_id: int, evaluation: Evaluation) -> Node:
-    """The node, done unless the validator is to be asked first."""
-    if is_validation_due(session, node, evaluation):
-        return node
-    return _finish(session, node, evaluation_id, evaluation)
 
 
 def _finish(session: Session, node: Node, evaluation_id: int, evaluation: Evaluation) -> Node:

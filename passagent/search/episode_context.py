@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-import functools
 import random
 import re
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice, zip_longest
-from pathlib import Path
 from typing import NamedTuple
 
 from passagent.agent.context import Attempt, EpisodeContext, HintView, ParentView
 from passagent.agent.observe import observation, verdict
-from passagent.config import EvaluatorConfig
 from passagent.errors import PassagentError
 from passagent.evaluator.fleet.opening import LOCAL, threads_of
 from passagent.evaluator.hardware.devices import first_device
@@ -33,7 +30,6 @@ from passagent.store import Store, bests, evaluations, hint_uses, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
-from passagent.system import resources
 
 DRAFT_EXAMPLES = 5
 """Passes of other tasks that a draft is shown: it has no parent to learn from (Kernel Foundry 3.2)."""
@@ -57,6 +53,9 @@ def episode_context(session: Session, episode: Episode, parent: Node | None) -> 
         best = bests.best_known(store, run_id, episode.island, episode.number)
         scores += [best] if best is not None and best > 0 else []
     scores += [parent.as_score] if parent and parent.status == "ok" and parent.as_score else []
+    past: list[Match] = []
+    if begins and episode.model != EXPERT and session.memory and session.config.experience.examples:
+        past = session.memory.find(DRAFT_EXAMPLES if draft else 0).examples
     hints, held_out = hints_for(session, episode, parent)
     return EpisodeContext(
         task=session.task,
@@ -71,20 +70,13 @@ def episode_context(session: Session, episode: Episode, parent: Node | None) -> 
         hints=hints,
         held_out=held_out,
         knowledge=passages(session, parent),
-        past=past_tasks(session, draft) if begins and episode.model != EXPERT else [],
+        past=past,
         machine=session.machine,
         threads=threads_of(session.config.evaluator),
         eager=session.eager,
         migrated=episode.migration is not None,
         limits=session.config.agent,
     )
-
-
-def past_tasks(session: Session, draft: bool) -> list[Match]:
-    """Passes of the tasks most like this one, found in other runs and faster than eager; more for a draft."""
-    if session.memory is None or not session.config.experience.examples:
-        return []
-    return session.memory.find(DRAFT_EXAMPLES if draft else 0).examples
 
 
 def parent_view(session: Session, parent: Node) -> ParentView:
@@ -178,31 +170,9 @@ def passages(session: Session, parent: Node | None) -> list[Passage]:
         return []
     label = diagnosis_of(parent).label
     query = _ASKED.get(label, label.replace("_", " "))
-    return list(
-        _passages(
-            resources.roots(),
-            query,
-            tuple(session.task.operators),
-            session.config.evaluator.model_dump_json(),
-            session.device_name,
-            limit,
-        )
-    )
-
-
-@functools.lru_cache(maxsize=256)
-def _passages(
-    roots: tuple[Path, ...],
-    query: str,
-    operators: tuple[str, ...],
-    evaluator: str,
-    device_name: str,
-    limit: int,
-) -> list[Passage]:
-    """Search the documents (`roots`); cached, as many episodes ask for the same passages."""
-    works = target_of(EvaluatorConfig.model_validate_json(evaluator))
-    sections = knowledge.search(query, operators, limit=50, target=works)
-    return list(islice((section for section in sections if _is_useful(section, device_name)), limit))
+    target = target_of(session.config.evaluator)
+    sections = knowledge.search(query, session.task.operators, limit=50, target=target)
+    return list(islice((section for section in sections if _is_useful(section, session.device_name)), limit))
 
 
 _GPU = re.compile(r"[a-z]+\d+")
@@ -230,7 +200,8 @@ def relatives(store: Store, episode: Episode, parent: Node | None, limit: int) -
     """
     run_id, island = episode.run_id, episode.island
     ahead = nodes.ancestors(store, parent.id, limit) if parent else []
-    later = nodes.later_in_episode(store, parent, limit) if parent else []
+    made = nodes.of_episode(store, parent.episode_id) if parent else []
+    later = [node for node in made if parent and node.place > parent.place]
     after = nodes.siblings(store, run_id, island, episode.parent_id, limit)
     others = nodes.newest_before(store, episode, limit, 3 * limit + 1)
     seeds = bests.best_of_island(store, run_id, SEEDS, limit + 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from passagent.agent.editor import file_editor
@@ -19,13 +19,11 @@ from passagent.evaluator.target import target_of
 from passagent.events import EpisodeContinued
 from passagent.experience import knowledge
 from passagent.models.meter import metered
-from passagent.models.types import Message, Model, Reply, ToolSpec, Usage
+from passagent.models.types import Message, Usage
 from passagent.search.candidates import limits_of, outline, submitter
 from passagent.search.episode_context import describe, episode_context, parent_view
 from passagent.search.islands import IslandView, gains_after, is_draft, is_first, is_progress, log_gain
-from passagent.search.migration import choose_migrant
-from passagent.search.policies import policy_of
-from passagent.search.policies.greedy import Greedy
+from passagent.search.policies import Greedy, choose_migrant, policy_of
 from passagent.search.run_models import choose_model, meter_of, writer_of
 from passagent.search.session import Session
 from passagent.store import bests, episodes, hint_uses, nodes, runs
@@ -57,77 +55,35 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
         )
 
     meter = meter_of(session, episode)
-    unsaved: list[Message] = []
-    replies: list[tuple[Usage, str | None]] = []
 
     def save(message: Message, usage: Usage | None) -> None:
-        # stored before anything is waited for: with the node that is evaluated, or before the next call
-        unsaved.append(message)
+        # at once: what was paid and has arrived is never asked for again
+        with session.store.transaction():
+            episodes.add_messages(session.store, episode, [message])
+            if usage:
+                meter.settle(usage, message.get("stop_reason"))
+        session.events.look()
         if usage:
-            replies.append((usage, message.get("stop_reason")))
             session.check()
 
-    def flush() -> None:
-        if not unsaved:
-            return
-        with session.store.transaction():
-            episodes.add_messages(session.store, episode, unsaved)
-            for usage, reason in replies:
-                meter.settle(usage, reason)
-        session.events.look()
-        unsaved.clear()
-        replies.clear()
-
     workspace = Workspace(session.task_files, parent_view(session, parent).files if parent else {})
-    agent_tools = tools(session, episode, workspace, parent, flush)
-    model = _Flushing(metered(writer_of(session, episode), meter), flush)
-    try:
-        end = await run_episode(model, messages, agent_tools, save, session.config.agent, session.left)
-    except BaseException:
-        flush()
-        raise
-    with session.store.transaction():
-        flush()
-        episode = conclude(session, episode, parent, end.reason)
+    agent_tools = tools(session, episode, workspace, parent)
+    model = metered(writer_of(session, episode), meter)
+    end = await run_episode(model, messages, agent_tools, save, session.config.agent, session.left)
+    episode = conclude(session, episode, parent, end.reason)
     session.events.look()
     return episode
-
-
-@dataclass
-class _Flushing:
-    """A model that is asked once everything before is stored."""
-
-    inner: Model
-    flush: Callable[[], None]
-
-    @property
-    def name(self) -> str:
-        """The wrapped model's name."""
-        return self.inner.name
-
-    async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
-        """Ask the wrapped model, as Model.complete does."""
-        self.flush()
-        return await self.inner.complete(messages, tools)
-
-    async def close(self) -> None:
-        """Close the wrapped model."""
-        await self.inner.close()
 
 
 def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
     """Choose the parent and store it with the hints shown and the first two messages, all or nothing."""
     store = session.store
     parent, reason = choose_parent(session, episode, random.Random(f"parent:{episode.seed}"))
-    with store.reading():
-        episode = replace(
-            episode,
-            parent_id=parent.id if parent else None,
-            migration=reason,
-            model=choose_model(session, episode),
-        )
-        context = episode_context(session, episode, parent)
-        messages = redacted(compose(context))
+    parent_id = parent.id if parent else None
+    model = choose_model(session, episode)
+    episode = replace(episode, parent_id=parent_id, migration=reason, model=model)
+    context = episode_context(session, episode, parent)
+    messages = redacted(compose(context))
     with store.transaction():
         episodes.set_parent(store, episode)
         hint_uses.record_uses(store, episode, [hint.id for hint in context.hints], context.held_out)
@@ -149,9 +105,9 @@ def choose_parent(session: Session, episode: Episode, rng: random.Random) -> tup
     policy = policy_of(search)
     stagnant = runs.get_island(store, run.id, episode.island).stagnant
     if policy.scope == "islands" and stagnant >= search.stagnation:
-        migration = choose_migrant(store, run, episode.island, episode.number)
-        if migration:
-            return migration.node, migration.reason
+        migrant = choose_migrant(store, run, episode.island, episode.number)
+        if migrant is not None:
+            return migrant
     return policy.select(IslandView(store, run.id, episode.island), rng), None
 
 
@@ -198,15 +154,14 @@ def tools(
     episode: Episode,
     workspace: Workspace,
     parent: Node | None,
-    flush: Callable[[], None],
 ) -> list[Tool]:
-    """The agent's tools that `agent.tools` asks for, bound to this episode; `flush` stores what it said."""
+    """The agent's tools that `agent.tools` asks for, bound to this episode."""
     start_as = parent.as_score if parent and parent.status == "ok" else None
     target = target_of(session.config.evaluator)
     makers: dict[str, Callable[[], Tool]] = {
         EDITOR: partial(file_editor, workspace),
         CHECK: partial(check, workspace, lambda files: outline(session, Candidate(files))),
-        EVALUATOR: partial(pass_evaluator, workspace, submitter(session, episode, flush), start_as),
+        EVALUATOR: partial(pass_evaluator, workspace, submitter(session, episode), start_as),
         KNOWLEDGE: partial(
             search_knowledge,
             partial(knowledge.search, operators=session.task.operators, target=target),

@@ -42,10 +42,10 @@ async def confirm(session: Session) -> None:
     limit = min(search.finalists, max(FEWEST_FINALISTS, allowed // ENOUGH_ROUNDS))
     series = sum(island.episodes for island in runs.islands(store, run.id))
     begun = [row for row in finalists.measurements(store, run.id) if row.series == series]
-    if any(row.round > 1 for row in begun):
-        best = [nodes.get_node(store, node_id) for node_id in sorted({row.node_id for row in begun})]
-    else:
-        best = sorted(finalists.contenders(store, run.id, limit), key=lambda node: node.id)
+    node_ids = {row.node_id for row in begun}
+    if not any(row.round > 1 for row in begun):  # what is compared is settled with the first round
+        node_ids |= {node.id for node in finalists.contenders(store, run.id, limit)}
+    best = [nodes.get_node(store, node_id) for node_id in sorted(node_ids)]
     count = min(ROUNDS, max(ENOUGH_ROUNDS, allowed // max(1, len(best))))
     measured = {(row.round, row.node_id) for row in begun}
     with on_one_device():

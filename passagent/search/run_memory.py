@@ -50,7 +50,7 @@ class Memory:
     def find(self, least: int = 0) -> Found:
         """The seed and the examples for the task: as many as the settings say, or at least `least`."""
         with PassLibrary.open(self.path) as library:
-            stored = exemplars.kept(library.all())
+            stored = exemplars.kept(library.passes())
         pairs = [pair for pair in self.hashes if pair]
         fingerprint = exemplars.fingerprint(self.task, [p[0] for p in pairs], [p[1] for p in pairs])
         target = kind_of(self.config.evaluator.device)

@@ -116,13 +116,13 @@ def is_validation_due(session: Session, node: Node, evaluation: Evaluation) -> b
 
 
 async def ask_validator(
-    session: Session, node: Node, candidate: Candidate, environment: str, evaluation: Evaluation
+    session: Session, node: Node, case: Case, evaluation: Evaluation
 ) -> tuple[int, Evaluation]:
     """The evaluation with the validator's opinion, as stored: its id and itself.
 
     Raises what the model raises, and Stopping where a budget has no room.
     """
-    assert session.validator is not None
+    assert session.validator is not None and isinstance(case.subject, Candidate)
     store, config = session.store, session.config
     episode = replace(episodes.get_episode(store, node.episode_id), model=session.validator.name)
     meter = meter_of(session, episode, validator.ROLE)
@@ -133,11 +133,11 @@ async def ask_validator(
             meter.settle(reply.usage, reply.stop_reason)
             if opinion is not None:
                 judged = validator.with_opinion(evaluation, opinion, config.evaluator)
-                opinions.append((keep(store, Case(session.task, candidate, environment), judged), judged))
+                opinions.append((keep(store, case, judged), judged))
         session.events.look()
 
     model = metered(session.validator, meter)
-    await validator.ask(model, session.task, candidate, config.validator, save)
+    await validator.ask(model, session.task, case.subject, config.validator, save)
     return opinions[-1]
 
 

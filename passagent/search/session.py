@@ -6,8 +6,7 @@ import asyncio
 import functools
 import math
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -24,7 +23,7 @@ from passagent.models.prices import Price
 from passagent.models.types import Model
 from passagent.search.islands import expected_per_hour
 from passagent.search.run_memory import Memory
-from passagent.search.stop import Progress, Want, is_limited, lack, left, rules_of, total
+from passagent.search.stop import Progress, Want, lack, left, rules_of, total
 from passagent.store import Store, runs
 from passagent.store.runs import Run, Standing
 from passagent.store.timeline import Follower
@@ -38,8 +37,6 @@ GRACE_S = 2.0
 """The time that an evaluation or a wait may still take after a person asked to stop, s."""
 FOR_FINALISTS = 0.3
 """Share of the time of a command that is kept for the finalists, at most."""
-LOGGED_AFTER_S = 10.0
-"""A longer wait for others is logged, s."""
 ROUNDS = 4
 """Measurements of each finalist, at most; two can be enough to tell their order."""
 
@@ -141,7 +138,8 @@ class Session:
         """Say what limits a candidate, or why it failed."""
         if self.stand_in_diagnosis is not None:
             return self.stand_in_diagnosis(evaluation)
-        return diagnose(evaluation, machine=self.machine)
+        assert self.machine is not None
+        return diagnose(evaluation, self.machine)
 
     @functools.cached_property
     def task_files(self) -> dict[str, str]:
@@ -215,20 +213,6 @@ class Session:
         await self.interrupted.wait()
         await asyncio.sleep(GRACE_S)
 
-    @contextmanager
-    def waiting(self, why: Callable[[], str]) -> Iterator[None]:
-        """Say what is waited for meanwhile, if it takes LOGGED_AFTER_S; `why` is empty where nothing is."""
-
-        def tell() -> None:
-            if reason := why():
-                self.events.note(f"waiting: {reason}")
-
-        timer = asyncio.get_running_loop().call_later(LOGGED_AFTER_S, tell)
-        try:
-            yield
-        finally:
-            timer.cancel()
-
     async def admit(self, want: Want, is_last: bool = False) -> Callable[[], None]:
         """Wait until the budgets have room for `want`, and hold it until the returned function is called.
 
@@ -238,22 +222,18 @@ class Session:
         """
         if self.budget is not None:
             return await self.budget.admit(want, self.check)
-        reason: str | None = None
-        with self.waiting(lambda: f"{reason}, unless what is under way takes less" if reason else ""):
-            while True:
-                if not is_last:
-                    self.check()
-                if not is_limited(self.config.search, want):
-                    return lambda: None
-                now = runs.standing(self.store, self.run.id)
-                reason = lack(self.config.search, self.progress(now), want, total(self.wants))
-                if reason is None:
-                    self.wants.append(want)
-                    return lambda: self._release(want)
-                if not self.wants:
-                    self.stop(reason)
-                    raise Stopping(reason)
-                await self.changed.wait()
+        while True:
+            if not is_last:
+                self.check()
+            now = runs.standing(self.store, self.run.id)
+            reason = lack(self.config.search, self.progress(now), want, total(self.wants))
+            if reason is None:
+                self.wants.append(want)
+                return lambda: self._release(want)
+            if not self.wants:
+                self.stop(reason)
+                raise Stopping(reason)
+            await self.changed.wait()
 
     def _release(self, want: Want) -> None:
         if want in self.wants:  # twice does no harm
@@ -273,14 +253,8 @@ class Session:
         """The figures that the stopping rules look at."""
         expects = self.config.search.until is not None
         return Progress(
-            episodes=now.episodes,
-            evaluations=now.evaluations,
-            tokens=now.tokens,
+            **{name: value for name, value in vars(now).items() if name != "wanted"},
             elapsed_s=time.monotonic() - self.begun,
             reserved_s=self.reserved_s,
-            best_as=now.best_as,
-            cost=now.cost,
-            stagnant=now.stagnant,
-            headroom=now.headroom,
             gain_per_hour=expected_per_hour(runs.gains_of(self.store, self.run.id)) if expects else None,
         )

@@ -1,7 +1,7 @@
-"""Stopping rules: each looks at the progress and says why to stop, or nothing. They compose with `any_of`.
+"""Stopping rules: they look at the progress and say why to stop, or nothing.
 
-They look at what is done (`rules_of`). Whether there is room for what is to be done next is asked before a
-model call or an evaluation begins, and counts what the others have under way (`lack`).
+Whether there is room for what is to be done next is asked before a model call or an evaluation begins, and
+counts what the others have under way (`lack`).
 """
 
 from __future__ import annotations
@@ -55,98 +55,41 @@ class Want:
 StopRule = Callable[[Progress], str | None]
 
 
-def iterations(limit: int) -> StopRule:
-    """All episodes are done."""
-    return lambda progress: f"all {limit} episodes are done" if progress.episodes >= limit else None
-
-
-def evaluations(limit: int) -> StopRule:
-    """Candidates evaluated; answers from the store are not counted."""
-    return lambda progress: f"{limit} evaluations are made" if progress.evaluations >= limit else None
-
-
-def tokens(limit: int) -> StopRule:
-    """Tokens in and out."""
-    return lambda progress: f"{limit} tokens are used" if progress.tokens >= limit else None
-
-
-def cost(limit: float) -> StopRule:
-    """Money, USD."""
-    return lambda progress: f"${limit:g} are spent" if progress.cost >= limit else None
-
-
-def time(limit_s: float) -> StopRule:
-    """Time of this command, s, less what its finalists take."""
-
-    def rule(progress: Progress) -> str | None:
-        reserve = f" but for {progress.reserved_s:.2g} s for the finalists" if progress.reserved_s else ""
-        return f"{limit_s:g} s have passed{reserve}" if progress.left_s(limit_s) <= 0 else None
-
-    return rule
-
-
-def target_as(target: float) -> StopRule:
-    """A correct pass is good enough."""
-
-    def rule(progress: Progress) -> str | None:
-        if progress.best_as is not None and progress.best_as >= target:
-            return f"the target AS {target:g} is reached"
-        return None
-
-    return rule
-
-
-def stagnation(limit: int) -> StopRule:
-    """So many episodes of the run went by without a gain."""
-    reason = f"{limit} episodes went by without a gain"
-    return lambda progress: reason if progress.stagnant >= limit else None
-
-
-def until(bound: float) -> StopRule:
-    """An hour more is expected to gain less than the share `bound` (gain.expected_per_hour)."""
-
-    def rule(progress: Progress) -> str | None:
-        if progress.gain_per_hour is not None and progress.gain_per_hour < bound:
-            return f"an hour more is expected to gain {progress.gain_per_hour:.2%}, less than {bound:.2%}"
-        return None
-
-    return rule
-
-
-def speed_of_light(margin: float) -> StopRule:
-    """A correct pass is within `margin` of the speed of light."""
-    reason = f"a pass is within {margin:.0%} of the speed of light"
-    return lambda progress: (
-        reason if progress.headroom is not None and progress.headroom <= 1 + margin else None
-    )
-
-
-def any_of(rules: list[StopRule]) -> StopRule:
-    """Stop as soon as one of `rules` does; the first one's reason."""
-    return lambda progress: next((reason for rule in rules if (reason := rule(progress))), None)
-
-
 def rules_of(config: SearchConfig) -> StopRule:
-    """The rules that a configuration asks for. Raises UsageError for a dotted path that does not load."""
-    rules = [iterations(config.iters)]
-    if config.target_as is not None:
-        rules.append(target_as(config.target_as))
-    if config.max_evaluations is not None:
-        rules.append(evaluations(config.max_evaluations))
-    if config.max_tokens is not None:
-        rules.append(tokens(config.max_tokens))
-    if config.max_cost is not None:
-        rules.append(cost(config.max_cost))
-    if config.max_time_s is not None:
-        rules.append(time(config.max_time_s))
-    if config.max_stagnation is not None:
-        rules.append(stagnation(config.max_stagnation))
-    if config.until is not None:
-        rules.append(until(config.until))
-    if config.until_sol is not None:
-        rules.append(speed_of_light(config.until_sol))
-    rules += [extend.make(path, "search.stop", config) for path in config.stop]
-    return any_of(rules)
+    """The rules of a configuration in one. Raises UsageError for a dotted path that does not load."""
+    own_rules: list[StopRule] = [extend.make(path, "search.stop", config) for path in config.stop]
+
+    def rule(progress: Progress) -> str | None:
+        reasons = (own_rule(progress) for own_rule in own_rules)
+        return _reached(config, progress) or next((reason for reason in reasons if reason), None)
+
+    return rule
+
+
+def _reached(config: SearchConfig, progress: Progress) -> str | None:
+    """The first limit of the settings that the run has reached, in words; None if there is none."""
+    if progress.episodes >= config.iters:
+        return f"all {config.iters} episodes are done"
+    if config.target_as is not None and (progress.best_as or 0.0) >= config.target_as:
+        return f"the target AS {config.target_as:g} is reached"
+    if config.max_evaluations is not None and progress.evaluations >= config.max_evaluations:
+        return f"{config.max_evaluations} evaluations are made"
+    if config.max_tokens is not None and progress.tokens >= config.max_tokens:
+        return f"{config.max_tokens} tokens are used"
+    if config.max_cost is not None and progress.cost >= config.max_cost:
+        return f"${config.max_cost:g} are spent"
+    if config.max_time_s is not None and progress.left_s(config.max_time_s) <= 0:
+        reserve = f" but for {progress.reserved_s:.2g} s for the finalists" if progress.reserved_s else ""
+        return f"{config.max_time_s:g} s have passed{reserve}"
+    if config.max_stagnation is not None and progress.stagnant >= config.max_stagnation:
+        return f"{config.max_stagnation} episodes went by without a gain"
+    gain = progress.gain_per_hour
+    if config.until is not None and gain is not None and gain < config.until:
+        return f"an hour more is expected to gain {gain:.2%}, less than {config.until:.2%}"
+    margin, headroom = config.until_sol, progress.headroom
+    if margin is not None and headroom is not None and headroom <= 1 + margin:
+        return f"a pass is within {margin:.0%} of the speed of light"
+    return None
 
 
 def left(config: SearchConfig, progress: Progress) -> list[str]:
@@ -171,17 +114,6 @@ def total(wants: list[Want]) -> Want:
         cost=sum(want.cost or 0.0 for want in wants),
         evaluations=sum(want.evaluations for want in wants),
     )
-
-
-def is_limited(config: SearchConfig, want: Want) -> bool:
-    """Tell whether some budget bounds what `want` may take."""
-    limits = (
-        (config.max_tokens, want.tokens),
-        (config.max_cost, want.cost),
-        (config.max_time_s, want.seconds),
-        (config.max_evaluations, want.evaluations),
-    )
-    return any(limit is not None and amount for limit, amount in limits)
 
 
 def lack(config: SearchConfig, progress: Progress, want: Want, held: Want) -> str | None:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from passagent.errors import InfrastructureError, PassagentError
 
@@ -18,23 +18,15 @@ if TYPE_CHECKING:
     from passagent.store.database import Store
 
 
-class Packed(NamedTuple):
-    """A directory of texts as it is stored."""
-
-    key: str
-    """Equal directories have equal keys: Candidate.key."""
-    content: bytes
-
-
-def pack(files: Mapping[str, str]) -> Packed:
-    """A directory of texts (name to text), ready to be stored: work that no transaction needs to wait for."""
+def keep(store: Store, files: Mapping[str, str]) -> str:
+    """Store the directory of texts (name to text), unless it is there. Return its key: Candidate.key."""
     text = json.dumps(files, sort_keys=True).encode()
-    return Packed(hashlib.sha256(text).hexdigest(), zlib.compress(text))
-
-
-def keep(store: Store, packed: Packed) -> None:
-    """Store the directory, unless it is there: in the transaction that stores what points to it."""
-    store.execute("INSERT OR IGNORE INTO files (key, content) VALUES (:key, :content)", packed._asdict())
+    key = hashlib.sha256(text).hexdigest()
+    store.execute(
+        "INSERT OR IGNORE INTO files (key, content) VALUES (:key, :content)",
+        {"key": key, "content": zlib.compress(text)},
+    )
+    return key
 
 
 def get(store: Store, key: str) -> dict[str, str]:
@@ -57,23 +49,18 @@ SYSTEM_SEQ = 1
 """The place of the system message in a conversation."""
 
 
-def pack_message(message: dict[str, Any]) -> bytes:
-    """A message ready to be stored: work that no transaction needs to wait for."""
-    # ASCII: a lone surrogate of a model can be stored, too
-    return zlib.compress(json.dumps(message).encode())
-
-
 def unpack_message(body: bytes) -> dict[str, Any]:
-    """The inverse of pack_message."""
+    """A message from its stored form."""
     message: dict[str, Any] = json.loads(zlib.decompress(body))
     return message
 
 
-def add_message(store: Store, body: bytes, seq: int) -> int:
+def add_message(store: Store, message: dict[str, Any], seq: int) -> int:
     """The id of the stored message, the conversation's number `seq`. To be called in a transaction.
 
     Nearly all episodes begin with the same system message, so one that is equal to the last is there once.
     """
+    body = zlib.compress(json.dumps(message).encode())  # ASCII: a lone surrogate of a model is stored, too
     if seq == SYSTEM_SEQ:
         last = store.row(
             "SELECT message_id AS id, body FROM steps JOIN messages ON messages.id = message_id "

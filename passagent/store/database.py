@@ -6,15 +6,14 @@ any moment loses nothing but the call in flight.
 
 from __future__ import annotations
 
-import functools
 import os
 import sqlite3
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
-
-from sqlite_utils import Database
+from typing import Any, Self, TypeVar
 
 from passagent import __version__
 from passagent.errors import InfrastructureError, PassagentError, UsageError
@@ -38,15 +37,155 @@ _STATEMENTS = 256
 T = TypeVar("T")
 
 
-class Store:
-    """An open runs directory. The functions of passagent/store's other modules read and write it."""
+class Connection:
+    """An open database: statements, queries, transactions. Each raises what sqlite_fault makes of errors."""
 
-    def __init__(self, runs_dir: Path, db: Database) -> None:
-        self.runs_dir = runs_dir
-        self.db = db
+    def __init__(self, path: Path, to_look: bool = False) -> None:
+        """Open the database at `path`. With `to_look` nothing can be written, and several threads may ask,
+        one at a time.
+        """
+        self.path = path
         self.only_reads = False
         """True while a `reading` is open."""
-        self._file = _file_number(runs_dir / DATABASE)
+        with self._explained():
+            # transactions are begun and ended by `transaction` alone; any other statement is one of its own
+            self.connection = sqlite3.connect(
+                f"{path.absolute().as_uri()}?{read_only(path) if to_look else ''}",
+                uri=True,
+                timeout=BUSY_TIMEOUT_S,
+                isolation_level=None,
+                cached_statements=_STATEMENTS,
+                check_same_thread=not to_look,
+            )
+            if not to_look:
+                try:
+                    self.connection.execute(f"PRAGMA page_size = {_PAGE}")  # of a new database
+                    # SQLite does not wait by itself where two make the same database
+                    self.execute("PRAGMA journal_mode = WAL", {})
+                    for pragma in _PRAGMAS:
+                        self.connection.execute(f"PRAGMA {pragma}")
+                except BaseException:
+                    self.close()
+                    raise
+
+    def close(self) -> None:
+        """Release the database."""
+        self.connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit all writes inside together, or none; an inner transaction joins the outer one.
+
+        The write lock is taken at the start, so that what is read inside stays true.
+        """
+        assert not self.only_reads
+        if self.connection.in_transaction:
+            yield
+            return
+        self.execute("BEGIN IMMEDIATE", {})
+        try:
+            yield
+            self.execute("COMMIT", {})
+        finally:
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK")
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Let all queries inside see one state of the database, and take its locks once; nothing is written.
+
+        In an open transaction they see that one's.
+        """
+        if self.connection.in_transaction:
+            yield
+            return
+        self.execute("BEGIN", {})
+        self.only_reads = True
+        try:
+            yield
+        finally:
+            self.only_reads = False
+            self.execute("COMMIT", {})
+
+    def execute(self, sql: str, parameters: dict[str, Any] | None = None) -> sqlite3.Cursor:
+        """Run one statement, in the open transaction or in one of its own, waiting for other processes'."""
+        until = time.monotonic() + BUSY_TIMEOUT_S
+        with self._explained():
+            while True:
+                try:
+                    return self.connection.execute(sql, parameters or {})
+                except sqlite3.OperationalError as error:
+                    if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                        raise
+                    time.sleep(_LOOK_AGAIN_S)
+                except (OverflowError, UnicodeEncodeError) as error:  # what only a person can have written
+                    raise UsageError(_cannot_be_held(parameters or {})) from error
+
+    def rows(self, sql: str, parameters: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+        """The rows of a query, column to value."""
+        names, rows = self.columns(sql, parameters)
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+    def row(self, sql: str, parameters: dict[str, Any] | None = None) -> dict[str, Any] | None:
+        """The first row of a query, None if there is none."""
+        names, first_rows = self.columns(sql, parameters, limit=1)
+        return dict(zip(names, first_rows[0], strict=True)) if first_rows else None
+
+    def all(self, kind: type[T], sql: str, parameters: dict[str, Any] | None = None) -> list[T]:
+        """The rows of a query as `kind`, a dataclass with a field for each column."""
+        names, rows = self.columns(sql, parameters)
+        return [kind(**dict(zip(names, row, strict=True))) for row in rows]
+
+    def one(self, kind: type[T], sql: str, parameters: dict[str, Any] | None = None) -> T | None:
+        """The first row of a query as `kind`, None if there is none; see `all`."""
+        row = self.row(sql, parameters)
+        return None if row is None else kind(**row)
+
+    def columns(
+        self, sql: str, parameters: dict[str, Any] | None = None, limit: int | None = None
+    ) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """The names of a query's columns, and its first rows as they are; `limit` None: all rows."""
+        cursor = self.execute(sql, parameters)
+        with self._explained():
+            fetched = cursor.fetchall() if limit is None else cursor.fetchmany(limit)
+        names = [column[0] for column in cursor.description]
+        cursor.close()  # a query that is left in the middle would keep its snapshot
+        return names, fetched
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Raise SQLite's errors as passagent's."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise (sqlite_fault(error, self.path) or error) from error
+
+
+class Store(Connection):
+    """An open runs directory. The functions of passagent/store's other modules read and write it."""
+
+    def __init__(self, runs_dir: Path, to_look: bool) -> None:
+        super().__init__(runs_dir / DATABASE, to_look=to_look)
+        self.runs_dir = runs_dir
+        try:
+            if to_look:
+                check(self.connection, self.path)
+            else:
+                with self._explained():
+                    create_or_check(self.connection, self.path)
+            self.execute("PRAGMA foreign_keys = ON")
+            # `execute` waits from here on: SQLite looks again after up to 100 ms only
+            self.execute("PRAGMA busy_timeout = 0")
+        except BaseException:
+            self.close()
+            raise
+        self._file = _file_number(self.path)
 
     @classmethod
     def open(cls, runs_dir: str | Path, create: bool = True, to_look: bool = False) -> Store:
@@ -66,189 +205,14 @@ class Store:
         except OSError as error:
             raise os_fault(error, root) from error
         is_writable = create or (not to_look and os.access(root, os.W_OK) and os.access(path, os.W_OK))
-        try:
-            # transactions are begun and ended by `transaction` alone; any other statement is one of its own
-            connection = sqlite3.connect(
-                f"{path.as_uri()}?{'' if is_writable else read_only(path)}",
-                uri=True,
-                timeout=BUSY_TIMEOUT_S,
-                isolation_level=None,
-                cached_statements=_STATEMENTS,
-                check_same_thread=not to_look,
-            )
-            try:
-                if is_writable:
-                    connection.execute(f"PRAGMA page_size = {_PAGE}")  # of a new database
-                    # SQLite does not wait by itself where two make the same database
-                    _when_free(connection, "PRAGMA journal_mode = WAL", {})
-                    for pragma in _PRAGMAS:
-                        connection.execute(f"PRAGMA {pragma}")
-                    create_or_check(connection, path)
-                else:
-                    check(connection, path)
-                connection.execute("PRAGMA foreign_keys = ON")
-                # `_when_free` waits from here on: SQLite looks again after up to 100 ms only
-                connection.execute("PRAGMA busy_timeout = 0")
-            except BaseException:
-                connection.close()
-                raise
-        except sqlite3.Error as error:
-            fault = sqlite_fault(error, path)
-            if fault is None:
-                raise
-            raise fault from error
-        return cls(root, Database(connection, execute_plugins=False))
+        return cls(root, not is_writable)
 
     def check_in_place(self) -> None:
         """Raise UsageError if the database's file was removed or replaced: what is written now is lost."""
-        path = self.runs_dir / DATABASE
-        if _file_number(path) != self._file:
-            raise UsageError(f"{path}: was removed or replaced while it was in use; put it back, then resume")
-
-    def close(self) -> None:
-        """Release the database."""
-        self.db.close()
-
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def transaction(self) -> Transaction:
-        """All writes inside are committed together, or none; an inner transaction joins the outer one.
-
-        The write lock is taken at the start, so that what is read inside stays true. Raises PassagentError.
-        """
-        return Transaction(self)
-
-    def reading(self) -> Reading:
-        """All queries inside see one state of the database, and take its locks once; nothing may be written.
-
-        In an open transaction they see that one's. Raises PassagentError.
-        """
-        return Reading(self)
-
-    def execute(self, sql: str, parameters: dict[str, Any]) -> sqlite3.Cursor:
-        """Run one writing statement, in the open transaction or in one of its own. Raises PassagentError."""
-        try:
-            return self._run(sql, parameters)
-        except sqlite3.Error as error:
-            raise self._explained(error) from error
-
-    def execute_many(self, sql: str, parameters: list[dict[str, Any]]) -> None:
-        """Run a writing statement once for each of `parameters`, in the open transaction."""
-        try:
-            self.db.conn.executemany(sql, parameters)
-        except sqlite3.Error as error:
-            raise self._explained(error) from error
-
-    def rows(self, sql: str, parameters: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-        """The rows of a query, column to value. Raises PassagentError."""
-        names, rows = self._ask(sql, parameters)
-        return [dict(zip(names, row, strict=True)) for row in rows]
-
-    def row(self, sql: str, parameters: dict[str, Any] | None = None) -> dict[str, Any] | None:
-        """The first row of a query, None if there is none. Raises PassagentError."""
-        names, first_rows = self._ask(sql, parameters, rows=1)
-        return dict(zip(names, first_rows[0], strict=True)) if first_rows else None
-
-    def all(self, kind: type[T], sql: str, parameters: dict[str, Any] | None = None) -> list[T]:
-        """The rows of a query as `kind`, a dataclass with a field for each column. Raises PassagentError."""
-        names, rows = self._ask(sql, parameters)
-        return [_filled(kind, names, row) for row in rows]
-
-    def one(self, kind: type[T], sql: str, parameters: dict[str, Any] | None = None) -> T | None:
-        """The first row of a query as `kind`, None if there is none; see `all`."""
-        names, first_rows = self._ask(sql, parameters, rows=1)
-        return _filled(kind, names, first_rows[0]) if first_rows else None
-
-    def columns(
-        self, sql: str, parameters: dict[str, Any] | None = None
-    ) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """The names of a query's columns, and its rows as they are: for many. Raises PassagentError."""
-        return self._ask(sql, parameters)
-
-    def _ask(
-        self, sql: str, parameters: dict[str, Any] | None, rows: int | None = None
-    ) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """The names of a query's columns, and its first `rows`; None: all."""
-        try:
-            cursor = self._run(sql, parameters or {})
-            fetched = cursor.fetchall() if rows is None else cursor.fetchmany(rows)
-        except sqlite3.Error as error:
-            raise self._explained(error) from error
-        names = [column[0] for column in cursor.description]
-        cursor.close()  # a query that is left in the middle would keep its snapshot
-        return names, fetched
-
-    def _run(self, sql: str, parameters: dict[str, Any]) -> sqlite3.Cursor:
-        try:
-            return _when_free(self.db.conn, sql, parameters)
-        except (OverflowError, UnicodeEncodeError) as error:  # what only a person can have written
-            raise UsageError(_cannot_be_held(parameters)) from error
-
-    def _explained(self, error: sqlite3.Error) -> Exception:
-        return sqlite_fault(error, self.runs_dir / DATABASE) or error
-
-
-class Transaction:
-    """The context of Store.transaction: a class, as contextlib's generators would cost measurable time."""
-
-    __slots__ = ("is_outer", "store")
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.is_outer = False
-
-    def __enter__(self) -> None:
-        assert not self.store.only_reads
-        self.is_outer = not self.store.db.conn.in_transaction
-        if self.is_outer:
-            self.store.execute("BEGIN IMMEDIATE", {})
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
-        if not self.is_outer:
-            return
-        try:
-            if kind is None:
-                self.store.execute("COMMIT", {})
-        finally:
-            if self.store.db.conn.in_transaction:
-                self.store.db.conn.execute("ROLLBACK")
-
-
-class Reading:
-    """The context of Store.reading."""
-
-    __slots__ = ("is_outer", "store")
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.is_outer = False
-
-    def __enter__(self) -> None:
-        self.is_outer = not self.store.db.conn.in_transaction
-        if self.is_outer:
-            self.store.execute("BEGIN", {})
-            self.store.only_reads = True
-
-    def __exit__(self, *_: object) -> None:
-        if self.is_outer:
-            self.store.only_reads = False
-            self.store.execute("COMMIT", {})
-
-
-def _when_free(connection: sqlite3.Connection, sql: str, parameters: dict[str, Any]) -> sqlite3.Cursor:
-    """Run a statement, waiting for another process's transaction to end. Raises sqlite3.Error."""
-    until = time.monotonic() + BUSY_TIMEOUT_S
-    while True:
-        try:
-            return connection.execute(sql, parameters)
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
-                raise
-            time.sleep(_LOOK_AGAIN_S)
+        if _file_number(self.path) != self._file:
+            raise UsageError(
+                f"{self.path}: was removed or replaced while it was in use; put it back, then resume"
+            )
 
 
 def sqlite_fault(error: sqlite3.Error, path: Path) -> PassagentError | None:
@@ -295,13 +259,6 @@ def _cannot_be_held(parameters: dict[str, Any]) -> str:
     return "a name is not UTF-8, which the database needs; rename the file or directory"
 
 
-def _filled(kind: type[T], names: list[str], row: tuple[Any, ...]) -> T:
-    """Make `kind(**row)` without its constructor, which takes ten times as long for a frozen dataclass."""
-    record = object.__new__(kind)
-    vars(record).update(zip(names, row, strict=True))
-    return record
-
-
 def now() -> str:
     """The time in the form of every `..._at` column: ISO 8601, UTC, milliseconds."""
     return written(int(time.time() * 1000))
@@ -309,13 +266,8 @@ def now() -> str:
 
 def written(milliseconds: int) -> str:
     """A time since 1970 in this form."""
-    seconds, rest = divmod(milliseconds, 1000)
-    return f"{_second(seconds)}.{rest:03d}Z"
-
-
-@functools.lru_cache(maxsize=4)
-def _second(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat().partition("+")[0]
+    moment = datetime.fromtimestamp(milliseconds / 1000, UTC).replace(tzinfo=None)
+    return f"{moment.isoformat(timespec='milliseconds')}Z"
 
 
 SCHEMA = 22

@@ -167,7 +167,7 @@ def add_messages(store: Store, episode: Episode, messages: Sequence[dict[str, An
             "SELECT coalesce(max(seq), 0) AS last FROM steps WHERE episode_id = :id", {"id": episode.id}
         )
         for seq, message in enumerate(messages, row["last"] + 1):
-            message_id = blobs.add_message(store, blobs.pack_message(redacted(message)), seq)
+            message_id = blobs.add_message(store, redacted(message), seq)
             store.execute(
                 "INSERT INTO steps (episode_id, seq, message_id, at_ms) VALUES (:id, :seq, :message, :at)",
                 {"id": episode.id, "seq": seq, "message": message_id, "at": int(time.time() * 1000)},

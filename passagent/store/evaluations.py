@@ -27,22 +27,10 @@ class Stored(NamedTuple):
     """ISO 8601, UTC."""
 
 
-class Packed(NamedTuple):
-    """An evaluation as it is stored."""
-
-    whole: dict[str, Any]
-    """Evaluation as plain data."""
-    result: bytes
-    samples: bytes | None
-    """Timing samples of each graph; None where nothing was timed."""
-
-
-def pack(whole: dict[str, Any]) -> Packed:
-    """Evaluation as plain data, ready to be stored: work that no transaction needs to wait for."""
-    samples = [{name: graph[name] for name in _SAMPLES if graph.get(name)} for graph in whole["graphs"]]
-    graphs = [graph | dict.fromkeys(of, ()) for graph, of in zip(whole["graphs"], samples, strict=True)]
-    rest = {key: value for key, value in whole.items() if key != "plans"} | {"graphs": graphs}
-    return Packed(whole, _compress(rest), _compress(samples) if any(samples) else None)
+def pack_result(whole: dict[str, Any]) -> bytes:
+    """An evaluation as it is stored, but for its samples and the key of its plans."""
+    graphs = [graph | {name: () for name in _SAMPLES if graph.get(name)} for graph in whole["graphs"]]
+    return _compress({key: value for key, value in whole.items() if key != "plans"} | {"graphs": graphs})
 
 
 def _compress(data: Any) -> bytes:
@@ -50,13 +38,20 @@ def _compress(data: Any) -> bytes:
 
 
 def add_evaluation(
-    store: Store, run_id: str | None, *, task_key: str, environment: str, candidate_key: str, packed: Packed
+    store: Store,
+    run_id: str | None,
+    *,
+    task_key: str,
+    environment: str,
+    candidate_key: str,
+    whole: dict[str, Any],
 ) -> int:
     """Store an evaluation on this task and environment, charge it to the run, if any; its id.
 
-    `environment` names the machine and the protocol: results of different ones are never exchanged.
+    `whole`: the evaluation as plain data. `environment` names the machine and the protocol: results of
+    different ones are never exchanged.
     """
-    whole = packed.whole
+    samples = [{name: graph[name] for name in _SAMPLES if graph.get(name)} for graph in whole["graphs"]]
     with store.transaction():
         evaluation_id = store.execute(
             "INSERT INTO evaluations (conditions_id, candidate_key, status, as_score, seconds, result, "
@@ -68,8 +63,8 @@ def add_evaluation(
                 "status": whole["status"],
                 "score": whole["as_score"],
                 "seconds": whole["seconds"],
-                "result": packed.result,
-                "samples": packed.samples,
+                "result": pack_result(whole),
+                "samples": _compress(samples) if any(samples) else None,
                 "plans": whole.get("plans"),
                 "at": now(),
             },
@@ -151,7 +146,7 @@ def get_evaluation(store: Store, evaluation_id: int, samples: bool = True) -> di
 
 
 def _whole(row: dict[str, Any]) -> dict[str, Any]:
-    """The inverse of pack."""
+    """The inverse of pack_result and what lies beside it."""
     result: dict[str, Any] = json.loads(zlib.decompress(row["result"]))
     result["plans"] = row["plans"]
     if row.get("samples") is not None:

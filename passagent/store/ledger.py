@@ -82,21 +82,6 @@ class Ending:
     error: str | None = None
 
 
-def finish(store: Store, call_id: int, ending: Ending) -> None:
-    """End a request whose reply arrived: call it in the transaction that stores the reply."""
-    _end(store, call_id, "done", ending)
-
-
-def broken(store: Store, call_id: int, ending: Ending) -> None:
-    """End a request whose reply arrived broken, or not at all."""
-    _end(store, call_id, "broken" if ending.tokens else "failed", ending)
-
-
-def lose(store: Store, call_id: int) -> None:
-    """The request was given up while it was under way."""
-    _end(store, call_id, "lost", Ending(error="given up while it was under way"))
-
-
 def lose_all(store: Store, run_id: str) -> int:
     """End the requests that were under way when a process died; how many."""
     cursor = store.execute(
@@ -161,8 +146,12 @@ def replies_before(store: Store, episode: Episode) -> list[dict[str, Any]]:
     )
 
 
-def _end(store: Store, call_id: int, state: str, ending: Ending) -> None:
-    """End a request, and add what it took to the sums of its episode and run."""
+def end(store: Store, call_id: int, state: str, ending: Ending) -> None:
+    """End a request, and add what it took to the sums of its episode and run.
+
+    Where its reply arrived (`done`), call it in the transaction that stores the reply. Else it is `broken`
+    (the server counted tokens), `failed`, or `lost`: given up while it was under way.
+    """
     tokens = {kind: ending.tokens.get(kind, 0) for kind in KINDS}
     names = {
         **tokens,

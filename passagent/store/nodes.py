@@ -81,8 +81,6 @@ class Proposal:
     note: str
     canonical_key: str | None = None
     """None: only equal files count as the same program."""
-    packed: blobs.Packed | None = None
-    """The files by blobs.pack, where a transaction is open; None: packed here."""
 
 
 def propose(store: Store, episode: Episode, call_id: str, proposal: Proposal, parent_id: int | None) -> Node:
@@ -90,15 +88,15 @@ def propose(store: Store, episode: Episode, call_id: str, proposal: Proposal, pa
 
     A call id that some servers give to every call is made distinct when the files are others.
     """
-    packed = proposal.packed or blobs.pack(proposal.files)
     with store.transaction():
+        key = blobs.keep(store, proposal.files)
         name, count = call_id, 1
         while row := store.one(
             Node,
             "SELECT * FROM nodes WHERE episode_id = :episode AND call_id = :call",
             {"episode": episode.id, "call": name},
         ):
-            if row.candidate_key == packed.key:
+            if row.candidate_key == key:
                 return row
             count += 1
             name = f"{call_id}#{count}"
@@ -118,12 +116,11 @@ def propose(store: Store, episode: Episode, call_id: str, proposal: Proposal, pa
                 "number": episode.number,
                 "call": name,
                 "note": proposal.note,
-                "key": packed.key,
+                "key": key,
                 "at": now(),
-                "program": proposal.canonical_key or packed.key,
+                "program": proposal.canonical_key or key,
             },
         )
-        blobs.keep(store, packed)
         return node
 
 
@@ -194,13 +191,7 @@ def get_node(store: Store, node_id: int) -> Node:
     """The node of this id. Raises UsageError."""
     node = store.one(Node, "SELECT * FROM nodes WHERE id = :id", {"id": node_id})
     if node is None:
-        near = store.rows(
-            "SELECT max(id) AS id FROM nodes WHERE id < :id UNION SELECT min(id) FROM nodes WHERE id > :id",
-            {"id": node_id},
-        )
-        near_ids = [str(row["id"]) for row in near if row["id"] is not None]
-        nearest = f"the nearest: {', '.join(near_ids)}" if near_ids else "there are none yet"
-        raise UsageError(f"{node_id}: no such node in {store.runs_dir}; {nearest}")
+        raise UsageError(f"{node_id}: no such node in {store.runs_dir}; passagent show RUN lists a run's")
     return node
 
 
@@ -292,15 +283,6 @@ def ancestors(store: Store, node_id: int, limit: int) -> list[Node]:
         "  WHERE depth < :limit"
         ") SELECT nodes.* FROM chain JOIN nodes ON nodes.id = chain.id WHERE depth > 0 ORDER BY depth",
         {"id": node_id, "limit": limit},
-    )
-
-
-def later_in_episode(store: Store, node: Node, limit: int) -> list[Node]:
-    """The later nodes of the node's episode, the nearest first."""
-    return _nodes(
-        store,
-        "WHERE episode_id = :episode AND place > :place AND state = 'done' ORDER BY place LIMIT :limit",
-        {"episode": node.episode_id, "place": node.place, "limit": limit},
     )
 
 

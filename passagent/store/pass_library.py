@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
 from passagent.errors import UsageError
-from passagent.store.database import BUSY_TIMEOUT_S, now, read_only, sqlite_fault
+from passagent.store.database import Connection, now
 from passagent.system.faults import os_fault
 
 SCHEMA = 2
@@ -128,17 +126,11 @@ _COLUMNS = [field.name for field in fields(KeptPass)]
 _KEY = "instance = :instance AND device = :device AND torch = :torch AND reference = :reference"
 
 
-class PassLibrary:
+class PassLibrary(Connection):
     """An open library; see `open`."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
-        self.path, self._connection = path, connection
-
     @classmethod
-    @contextmanager
-    def open(
-        cls, path: str | Path | None = None, create: bool = True, to_look: bool = False
-    ) -> Iterator[Self]:
+    def open(cls, path: str | Path | None = None, create: bool = True, to_look: bool = False) -> Self:
         """The library at `path` (see library_path), made if `create`; nothing can be written `to_look`.
 
         Raises UsageError where there is none, and for a file of another version; InfrastructureError.
@@ -152,48 +144,30 @@ class PassLibrary:
             place.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise os_fault(error, place.parent, "--library") from error
-        how = read_only(place) if to_look else ""
-        with _explained(place):
-            connection = sqlite3.connect(
-                f"{place.absolute().as_uri()}?{how}", uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None
-            )
+        library = cls(place, to_look)
         try:
-            connection.row_factory = sqlite3.Row
-            library = cls(place, connection)
-            if to_look:
-                library._check()
-            else:
-                with _explained(place):
-                    connection.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}")
-                    connection.execute("PRAGMA journal_mode = WAL")
-                    connection.execute("PRAGMA synchronous = NORMAL")
-                library._create_or_check()
-            yield library
-        finally:
-            connection.close()
+            if not to_look and library._version() != SCHEMA:
+                library._create()
+            if library._version() != SCHEMA:
+                raise UsageError(
+                    f"{place}: was written by another version of passagent; move it away, or name another "
+                    "file with --library"
+                )
+        except BaseException:
+            library.close()
+            raise
+        return library
 
-    def _create_or_check(self) -> None:
-        if self._version() == SCHEMA:
-            return
+    def _create(self) -> None:
+        """Make the tables, unless there are some: another process may have made them meanwhile."""
         with self.transaction():
-            if self._version() == SCHEMA:  # another process made it meanwhile
-                return
-            if self.rows("SELECT name FROM sqlite_master WHERE type = 'table'"):
-                self._check()
-            for statement in TABLES.split(";\n"):
-                self.run(statement)
-            self.run(f"PRAGMA user_version = {SCHEMA}")
-
-    def _check(self) -> None:
-        """Raise UsageError unless the library has the tables of this version."""
-        if self._version() != SCHEMA:
-            raise UsageError(
-                f"{self.path}: was written by another version of passagent; move it away, or name "
-                "another file with --library"
-            )
+            if not self.rows("SELECT name FROM sqlite_master WHERE type = 'table'"):
+                for statement in TABLES.split(";\n"):
+                    self.execute(statement)
+                self.execute(f"PRAGMA user_version = {SCHEMA}")
 
     def _version(self) -> int:
-        return int(self.run("PRAGMA user_version").fetchone()[0])
+        return int(self.rows("PRAGMA user_version")[0]["user_version"])
 
     def keep(self, entry: KeptPass) -> bool:
         """Keep a pass, unless a faster one that holds is known for the same. Whether it was kept."""
@@ -205,7 +179,7 @@ class PassLibrary:
             "WHERE excluded.speedup > exemplars.speedup OR exemplars.status != 'ok'"
         )
         values = asdict(entry) | {"kept_at": entry.kept_at or now()}
-        return self.run(sql, values).rowcount > 0
+        return self.execute(sql, values).rowcount > 0
 
     def find(self, instance: str, device: str, torch: str, reference: str) -> KeptPass | None:
         """The pass that is known for a region here; None if there is none, or it no longer held."""
@@ -214,17 +188,17 @@ class PassLibrary:
             "AND status = 'ok'"
         )
         key = {"instance": instance, "device": device, "torch": torch, "reference": reference}
-        passes = self._rows(where, key)
+        passes = self._passes(where, key)
         return passes[0] if passes else None
 
-    def all(self) -> list[KeptPass]:
+    def passes(self) -> list[KeptPass]:
         """Every pass, the fastest first."""
-        return self._rows("1", {})
+        return self._passes("1", {})
 
     def named(self, word: str) -> KeptPass:
         """The pass whose instance hash begins with `word`. Raises UsageError for none and for several."""
-        matches = [entry for entry in self.all() if entry.instance.rpartition(":")[2].startswith(word)]
-        matches = matches or [entry for entry in self.all() if entry.instance.startswith(word)]
+        matches = [entry for entry in self.passes() if entry.instance.rpartition(":")[2].startswith(word)]
+        matches = matches or [entry for entry in self.passes() if entry.instance.startswith(word)]
         if len(matches) != 1:
             count = f"{len(matches)} passes begin with" if matches else "no pass has"
             raise UsageError(f"{self.path}: {count} {word!r}; passagent library list shows all")
@@ -232,7 +206,7 @@ class PassLibrary:
 
     def note(self, entry: KeptPass, status: str) -> None:
         """Note what a pass's evaluation came to."""
-        self.run(
+        self.execute(
             f"UPDATE exemplars SET status = :status, verified_at = :at WHERE {_KEY} AND plan = :plan",
             {"status": status, "at": now(), **self._key(entry), "plan": entry.plan},
         )
@@ -240,13 +214,13 @@ class PassLibrary:
     def _key(self, entry: KeptPass) -> dict[str, str]:
         return {name: getattr(entry, name) for name in ("instance", "device", "torch", "reference")}
 
-    def _rows(self, where: str, parameters: dict[str, Any]) -> list[KeptPass]:
+    def _passes(self, where: str, parameters: dict[str, Any]) -> list[KeptPass]:
         sql = f"SELECT {', '.join(_COLUMNS)} FROM exemplars WHERE {where} ORDER BY speedup DESC, instance"
-        return [KeptPass(*row) for row in self.rows(sql, parameters)]
+        return self.all(KeptPass, sql, parameters)
 
     def keep_task(self, key: str, name: str, hashes: Sequence[str]) -> None:
         """Keep the hashes of a task's subgraphs, of both levels."""
-        self.run(
+        self.execute(
             "INSERT OR REPLACE INTO tasks (key, name, hashes) VALUES (:key, :name, :hashes)",
             {"key": key, "name": name, "hashes": json.dumps(list(hashes))},
         )
@@ -255,35 +229,6 @@ class PassLibrary:
         """Return the hashes that were kept for a task, if any."""
         rows = self.rows("SELECT hashes FROM tasks WHERE key = :key", {"key": key})
         return list(json.loads(rows[0]["hashes"])) if rows else None
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """One write: all of it or nothing; other writers wait."""
-        self.run("BEGIN IMMEDIATE")
-        try:
-            yield
-            self.run("COMMIT")
-        except BaseException:
-            with _explained(self.path):
-                self._connection.rollback()
-            raise
-
-    def rows(self, sql: str, parameters: dict[str, Any] | None = None) -> list[sqlite3.Row]:
-        """The rows of a question."""
-        return self.run(sql, parameters).fetchall()
-
-    def run(self, sql: str, parameters: dict[str, Any] | None = None) -> sqlite3.Cursor:
-        """Run a statement. Raises UsageError and InfrastructureError for what SQLite cannot do."""
-        with _explained(self.path):
-            return self._connection.execute(sql, parameters or {})
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise (sqlite_fault(error, path) or error) from error
 
 
 def licence_of(model: str) -> str:

@@ -276,6 +276,10 @@ def set_config(store: Store, run_id: str, *, config: str, iters: int, model: str
     )
 
 
+_OF_A_RUN = ("sessions", "islands", "calls", "nodes", "episodes", "confirmations", "distilled_hints")
+"""The tables whose rows belong to a run."""
+
+
 class Removed(NamedTuple):
     """The numbers of rows that were removed with a run."""
 
@@ -291,11 +295,9 @@ class Removed(NamedTuple):
 def remove_run(store: Store, run_id: str) -> Removed:
     """Delete all rows of a run, in the open transaction, of a store opened for it (`for_removal`).
 
-    What is known of hints stays. Raises PassagentError, before anything is committed, if a row of another
-    run would be left pointing to nothing.
+    What is known of hints stays.
     """
     names = {"run": run_id}
-    tables = _tables_of_runs(store)
     hints = store.execute("SELECT 1 FROM distilled_hints WHERE run_id = :run AND state = 'written'", names)
     evaluated = " UNION ".join(
         f"SELECT evaluation_id FROM {table} WHERE run_id {{is_it}} :run AND evaluation_id IS NOT NULL"
@@ -313,7 +315,8 @@ def remove_run(store: Store, run_id: str) -> Removed:
         "DELETE FROM messages WHERE id NOT IN (SELECT message_id FROM steps)", {}
     ).rowcount
     counts = {
-        table: store.execute(f"DELETE FROM {table} WHERE run_id = :run", names).rowcount for table in tables
+        table: store.execute(f"DELETE FROM {table} WHERE run_id = :run", names).rowcount
+        for table in _OF_A_RUN
     }
     store.execute(
         "DELETE FROM files WHERE key NOT IN (SELECT candidate_key FROM nodes UNION ALL "
@@ -322,28 +325,13 @@ def remove_run(store: Store, run_id: str) -> Removed:
         {},
     )
     store.execute("DELETE FROM runs WHERE id = :run", names)
-    dangling = store.rows("PRAGMA foreign_key_check")
-    if dangling:
-        raise PassagentError(
-            f"{run_id}: a row of {dangling[0]['table']} that is not the run's points to its rows; "
-            "nothing was removed"
-        )
     return Removed(counts["nodes"], evaluations, messages, written)
 
 
 def for_removal(store: Store) -> None:
-    """Let rows be deleted in any order; `remove_run` checks at the end that none points to nothing.
+    """Let rows be deleted in any order.
 
     Row by row, SQLite would look through whole tables for each deleted row. Not to be called in a
     transaction.
     """
     store.execute("PRAGMA foreign_keys = OFF", {})
-
-
-def _tables_of_runs(store: Store) -> list[str]:
-    """Tables whose rows belong to a run."""
-    rows = store.rows(
-        "SELECT sqlite_master.name FROM sqlite_master, pragma_table_info(sqlite_master.name) AS columns "
-        "WHERE sqlite_master.type = 'table' AND columns.name = 'run_id' ORDER BY 1"
-    )
-    return [row["name"] for row in rows]

@@ -77,9 +77,7 @@ _SOURCES = {
         "parents.status AS parent_status, migration AS reason, parents.id AS node, "
         "parents.island AS from_island, episodes.island AS to_island, "
         "CASE WHEN migration IS NOT NULL THEN episodes.created_at END AS migrated_at, "
-        "CASE WHEN episodes.model IS NOT NULL THEN coalesce((SELECT strftime('%Y-%m-%dT%H:%M:%fZ', "
-        "at_ms / 1000.0, 'unixepoch') FROM steps WHERE episode_id = episodes.id AND seq = 1), "
-        "episodes.created_at) END AS begun_at, "
+        "CASE WHEN episodes.model IS NOT NULL THEN episodes.created_at END AS begun_at, "
         "episodes.finished_at, end_reason, steps, best_node, best_as, gain FROM episodes "
         "LEFT JOIN nodes AS parents ON parents.id = episodes.parent_id",
         (
@@ -231,7 +229,7 @@ class Follower:
 
     def look(self) -> None:
         """Pass on what is new. In an open transaction nothing is: it may be rolled back."""
-        if self._on_event is None or self._seen is None or self._store.db.conn.in_transaction:
+        if self._on_event is None or self._seen is None or self._store.connection.in_transaction:
             return
         for event in since(self._store, self._run_id, self._seen):
             self._on_event(event)

@@ -131,7 +131,7 @@ def trajectory(store: Store, run: Run, episode: Episode, clean: bool = True) -> 
 
     clean: once more without what is a secret, which may have been learned since it was stored.
     """
-    cleaned = redacted if clean else _as_it_is
+    cleaned = redacted if clean else (lambda value: value)
     rows = store.rows(
         "SELECT body, at_ms, calls.* FROM steps JOIN messages ON messages.id = message_id "
         "LEFT JOIN calls ON calls.episode_id = steps.episode_id AND calls.step = steps.seq "
@@ -167,10 +167,6 @@ def trajectory(store: Store, run: Run, episode: Episode, clean: bool = True) -> 
         messages=[_turn(row, cleaned(blobs.unpack_message(row["body"]))) for row in rows],
         nodes=[_candidate(node, cleaned(node.note)) for node in nodes.of_episode(store, episode.id)],
     )
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
 
 
 def _turn(row: dict[str, Any], message: dict[str, Any]) -> Turn:

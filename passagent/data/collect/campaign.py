@@ -156,8 +156,6 @@ class Collection:
         """Hold room for `want`, as Budget.admit does. Without room and anything to wait for, it ends."""
         while True:
             check()
-            if not stop.is_limited(self.limits, want):
-                return lambda: None
             reason = stop.lack(self.limits, self.progress(), want, stop.total(self._held))
             if reason is None:
                 self._held.append(want)

@@ -115,26 +115,17 @@ def recall(
     )
 
 
-def keep(
-    store: Store,
-    case: Case,
-    evaluation: Evaluation,
-    run_id: str | None = None,
-    packed: evaluations.Packed | None = None,
-) -> int:
-    """Store the evaluation of `case`, charged to a run if there is one; its id.
-
-    `packed`: of evaluations.pack, for a transaction to be short.
-    """
+def keep(store: Store, case: Case, evaluation: Evaluation, run_id: str | None = None) -> int:
+    """Store the evaluation of `case`, charged to a run if there is one; its id."""
     if evaluation.plan_files:
-        blobs.keep(store, blobs.pack(evaluation.plan_files))
+        blobs.keep(store, evaluation.plan_files)
     return evaluations.add_evaluation(
         store,
         run_id,
         task_key=case.task.key,
         environment=case.environment,
         candidate_key=_key(case.subject),
-        packed=packed or evaluations.pack(evaluation.model_dump(mode="json")),
+        whole=evaluation.model_dump(mode="json"),
     )
 
 

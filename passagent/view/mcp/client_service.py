@@ -227,7 +227,7 @@ class Service:
         episode = self._episode_of(run, client, task)
         # the same files again are the same call: a client that gave up and asks again finds its job
         call_id = f"{EVALUATE}_{Candidate(files).key[:24]}"
-        node, first = propose(run.session, episode, files, call_id, lambda: None)
+        node, first = propose(run.session, episode, files, call_id)
         job = self._jobs.get(node.id)
         if node.state != "done" and (job is None or job.work.done()):
             self._begin(Job(node, run), episode, {"task": name, "files": files}, first)

@@ -14,7 +14,7 @@ from passagent.experience import exemplars
 from passagent.search import finalists
 from passagent.search.episode_context import unified
 from passagent.search.finalists import confirmed_evaluation
-from passagent.search.migration import why_none
+from passagent.search.policies import why_none
 from passagent.search.setup import stored_config
 from passagent.store import Store, bests, hint_uses, ledger, nodes, runs
 from passagent.store.nodes import Node
@@ -313,7 +313,7 @@ def library(path: Path | None) -> dict[str, Any]:
     records: list[KeptPass] = []
     if path is not None and path.is_file():
         with PassLibrary.open(path, to_look=True) as passes:
-            records = passes.all()
+            records = passes.passes()
     return {
         "path": path,
         "kept": records,
