@@ -153,7 +153,7 @@ ELSEWHERE = {
     "into the middle of a function": "auto* g = (void (*)())((char*)&helper + 2); g();",
     "a function object of an address": "std::function<void()> g((void (*)())x); g();",
     "a virtual function of a forged table": "void* t[] = {x, x}; ((Step*)&t)->apply();",
-    "a computed goto": "void* t[] = {&&a, &&b}; goto *(void*)((char*)t[x[0] > 0] + 1); a: x[0] = 1; b: return;",
+    "a computed goto": "void* t[] = {&&a, &&b}; goto *(void*)((char*)t[*x > 0] + 1); a: *x = 1; b: return;",
     "a long jump": "void* b[5] = {x, x, x, x, x}; __builtin_longjmp(b, 1);",
 }
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 OPERATIONS = frozenset({
-    "builtin.module", "cf.br", "cf.cond_br", "cf.switch", "scf.condition", "scf.for", "scf.if", "scf.while",
+    "builtin.module", "cf.br", "cf.cond_br", "cf.switch", "gpu.barrier", "llvm.intr.assume", "scf.condition", "scf.for", "scf.if", "scf.while",
     "scf.yield", "tt.addptr", "tt.advance", "tt.assert", "tt.atomic_cas", "tt.atomic_rmw", "tt.bitcast",
     "tt.broadcast", "tt.call", "tt.cat", "tt.clampf", "tt.descriptor_gather", "tt.descriptor_load",
     "tt.descriptor_reduce", "tt.descriptor_scatter", "tt.descriptor_store", "tt.dot", "tt.dot_scaled",
