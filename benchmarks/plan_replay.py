@@ -38,8 +38,8 @@ from passagent.plan import record  # noqa: E402
 from passagent.plan.compile import compile_plan  # noqa: E402
 from passagent.plan.recorder_process import recording_process  # noqa: E402
 from passagent.plan.replay import Replay  # noqa: E402
+from passagent.sandbox.child import ForkServer  # noqa: E402
 from passagent.sandbox.environment import describe  # noqa: E402
-from passagent.sandbox.fork_server import ForkServer  # noqa: E402
 from passagent.tasks import graphio  # noqa: E402
 from passagent.tasks.inputs import make_inputs  # noqa: E402
 

@@ -39,7 +39,7 @@ from passagent.plan.facts import device_facts
 from passagent.plan.messages import Missed, Recorded, Refusal
 from passagent.plan.messages import Subgraph as RecordedSubgraph
 from passagent.plan.model import Plan, Recording
-from passagent.sandbox import fork_server, tools
+from passagent.sandbox import tools
 from passagent.system import faults
 from passagent.tasks.reader import Subgraph
 
@@ -84,7 +84,8 @@ class Recorder:
         self._config, self._lease = config, lease
         self._facts = device_facts(config.device)
         records = config.dispatch != "python"
-        self._process = recorder_process.start() if records else None  # it imports torch while others do
+        # It imports torch while others do.
+        self._process = recorder_process.recording_process() if records else None
         self._recording = threading.Lock()
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="next")
         self._next: tuple[Candidate, list[Subgraph], Future[Prepared | None]] | None = None
@@ -96,7 +97,7 @@ class Recorder:
 
     def _end_process(self) -> None:
         if self._process is not None:
-            fork_server.end(self._process)
+            self._process.end()
             self._process = None
 
     def begin(self, candidate: Candidate, subgraphs: Sequence[Subgraph]) -> None:
@@ -213,7 +214,7 @@ class Recorder:
         with self._recording, self._lease.host():
             if self._process is None or self._process.process.poll() is not None:
                 self._end_process()
-                self._process = recorder_process.start()
+                self._process = recorder_process.recording_process()
             begun, options = time.monotonic(), (self._facts, self._config.single_replacement_func)
             answer = record.record(self._process, candidate, subgraphs, device, *options)
             allowance.left_s -= time.monotonic() - begun
