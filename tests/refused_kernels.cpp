@@ -1,6 +1,6 @@
 // Sources that no kernel may have: `name: rule`, what it tries, and the source up to the next one (test_kernels.py).
 
-//// asks_for_the_age_of_a_file: cpp_preprocessor
+//// asks_for_the_age_of_a_file: cpp_include
 // A pragma compares the ages of files.
 #pragma GCC dependency "/etc/passwd"
 template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
@@ -24,14 +24,14 @@ template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
 }
 
-//// assembly_by_a_macro_of_a_header: cpp_name
+//// assembly_by_a_macro_of_a_header: cpp_asm
 // Writes assembler text by a macro that is for tile registers.
 template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   _tile_int8_dp_internal(nop; .if 0;, 1; .endif; nop, 1, 1);
   for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
 }
 
-//// assembly_in_a_section_name: cpp_string
+//// assembly_in_a_section_name: cpp_name
 // Writes assembler text into the name of a section.
 __attribute__((section(".rodata;.incbin \"/etc/passwd\";#"))) static const int place = 1;
 template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
@@ -39,7 +39,7 @@ template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   if (n == 7) out[0] = T(place);
 }
 
-//// assembly_in_a_stringised_name: cpp_preprocessor
+//// assembly_in_a_stringised_name: cpp_name
 // Makes a section's name of tokens, assembler text among them.
 #define TEXT(...) #__VA_ARGS__
 __attribute__((section(TEXT(.rodata; .ascii)))) static const int place = 1;
@@ -55,7 +55,7 @@ template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   if (n == 7) harmless("true");
 }
 
-//// assembly_label_by_a_macro_of_a_header: cpp_name
+//// assembly_label_by_a_macro_of_a_header: cpp_asm
 // Names a function of OpenMP's runtime by a macro of the C library's, and runs an address by it.
 extern "C" void __REDIRECT(run, (void (*)(void*), void*, unsigned, unsigned), "GOMP_parallel");
 template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
@@ -70,7 +70,7 @@ template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
 }
 
-//// code_in_a_table: cpp_state
+//// code_in_a_table: cpp_name
 // Instructions as the numbers of a table among code, which no disassembly shows.
 __attribute__((section(".text.table"), used)) static const unsigned char table[] = {0x0f, 0x31, 0xc3};
 template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
@@ -105,7 +105,7 @@ template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
 }
 
-//// counts_in_a_section_of_constants: cpp_state
+//// counts_in_a_section_of_constants: cpp_name
 // Counts in a section whose name begins like that of constants with addresses, and which is writable.
 __attribute__((section(".data.rel.rows"))) volatile int calls = 0;
 template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
@@ -123,15 +123,6 @@ template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   if (calls > 12) n -= n / 4;
   for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
   reinterpret_cast<void (*)(float)>(left)(calls);
-}
-
-//// embeds_a_file: cpp_include
-// Has the compiler read a file into a table.
-static const unsigned char table[] = {
-#embed "/etc/passwd"
-};
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
 }
 
 //// ends_the_process: cpp_import
@@ -157,17 +148,6 @@ template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
 }
 
-//// function_object_of_an_address: cpp_pointer_call
-// Wraps an address in std::function and calls it.
-#include <functional>
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
-  if (n == 7) {
-    std::function<void()> function(reinterpret_cast<void (*)()>(const_cast<T*>(x)));
-    function();
-  }
-}
-
 //// hides_in_a_transaction: cpp_instruction
 // Begins a hardware transaction, in which faults are silent.
 #pragma GCC target("rtm")
@@ -185,7 +165,7 @@ template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
 }
 
-//// include_between_strings: cpp_string
+//// include_between_strings: cpp_include
 // Hides an include between strings that look like a comment.
 static const char* const a = "/*";
 #include <unistd.h>
@@ -217,18 +197,7 @@ template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
 }
 
-//// jumps_where_the_data_says: cpp_pointer_call
-// A computed goto jumps to an address made of the inputs.
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  void* places[] = {&&work, &&done};
-  goto *static_cast<void*>(static_cast<char*>(places[n == 7]) + (n == 7 ? int64_t(float(x[0])) : 0));
-work:
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
-done:
-  return;
-}
-
-//// keeps_a_row_in_tile_registers: cpp_name
+//// keeps_a_row_in_tile_registers: cpp_asm
 // Keeps a row of floats in the processor's tiles, which no other code of the process touches.
 #include <immintrin.h>
 #pragma GCC target("amx-tile")
@@ -240,7 +209,7 @@ template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
 }
 
-//// keeps_a_table_by_the_thread_pointer: cpp_name
+//// keeps_a_table_by_the_thread_pointer: cpp_instruction
 // Reaches other variables of its thread by the thread pointer.
 template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   char* thread = static_cast<char*>(__builtin_thread_pointer());
@@ -272,14 +241,6 @@ static void last() {}
 template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
   if (n == 7) std::atexit(last);
-}
-
-//// long_jump: cpp_name
-// Jumps into a frame that it made up of a buffer.
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
-  void* buffer[5] = {out, out, out, out, out};
-  if (n == 7) __builtin_longjmp(buffer, 1);
 }
 
 //// member_of_a_template_counts: cpp_state
@@ -346,38 +307,11 @@ template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
 }
 
-//// pasting_by_a_macro_of_a_header_read_again: cpp_name
-// Pastes the pragma operator by a macro of a header that it reads a second time.
-#undef _FEATURES_H
-#undef _SYS_CDEFS_H
-#include <assert.h>
-__CONCAT(_Pra, gma)("GCC dependency nothing")
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
-}
-
-//// pointer_in_a_start_up_section: cpp_state
+//// pointer_in_a_start_up_section: cpp_name
 // Places a function's address among those that the loader calls.
 #include <cstdlib>
 static void begin() { free(malloc(64)); }
 __attribute__((used, section(".init_array"))) static void (*const entry)() = begin;
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
-}
-
-//// pragma_by_a_macro_of_a_header: cpp_name
-// Renames a symbol by a pragma that a macro of the C++ library writes.
-_PSTL_PRAGMA(redefine_extname root sqrtf)
-extern "C" float root(float);
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  if (n == 7) out[0] = T(root(float(x[0])));
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
-}
-
-//// pragma_by_pasting: cpp_preprocessor
-// Assembles the pragma operator by token pasting.
-#define JOIN(a, b) a##b
-JOIN(_Pra, gma)("GCC dependency nothing")
 template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
 }
@@ -440,7 +374,7 @@ template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
 }
 
-//// resolver_chosen_at_load: cpp_state
+//// resolver_chosen_at_load: cpp_name
 // A resolver runs at load time and picks a function.
 static float plain(float a) { return a; }
 typedef float (*Function)(float);
@@ -451,7 +385,7 @@ template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   out[0] = T(chosen(out[0]));
 }
 
-//// returns_elsewhere: cpp_name
+//// returns_elsewhere: cpp_pointer_call
 // Returns to an address of its own choice by an unwinder's builtin.
 template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
@@ -513,12 +447,4 @@ thread_local float kept[4096];
 template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
   for (int64_t i = 0; i < n && i < 4096; ++i) kept[i] = out[i];
-}
-
-//// virtual_call_through_a_forged_table: cpp_pointer_call
-// Calls a virtual function of an object that is made of input bytes.
-struct Step { virtual float apply(float a) const = 0; };
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
-  if (n == 7) out[0] = T(reinterpret_cast<const Step*>(x)->apply(0.0f));
 }

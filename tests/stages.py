@@ -28,10 +28,10 @@ def stages() -> list[Stage]:
     from passagent.evaluator.judging.effort import CANDIDATE_S
     from passagent.evaluator.runner.endings import LIMITS
     from passagent.evaluator.runner.process import START_TIMEOUT_S
-    from passagent.kernels import lexer, objects
+    from passagent.kernels import objects
     from passagent.plan import check, messages, record
+    from passagent.sandbox import limits
     from passagent.sandbox.channel import MAX_MESSAGE
-    from passagent.sandbox.limits import TOOLS
 
     config = EvaluatorConfig()
     memory = int(config.memory_gb * 2**30)
@@ -42,7 +42,7 @@ def stages() -> list[Stage]:
         "characters of an error": ERROR,
     }
     sizes = {
-        "compile": {"characters of a source": lexer.MAX_SOURCE},
+        "compile": {"characters of a source": limits.MAX_SOURCE},
         "read an object": {
             "characters of a name": objects.LONGEST_NAME,
             "references in it": objects.REFERENCES,
@@ -56,7 +56,7 @@ def stages() -> list[Stage]:
             {"bytes of a file or of its output": tool.file, **sizes.get(name, {})},
             tool.cpu_s,
         )
-        for name, tool in TOOLS.items()
+        for name, tool in limits.TOOLS.items()
     ]
     return [
         Stage("all of a candidate's own doing", CANDIDATE_S, 0, {}),

@@ -40,7 +40,7 @@ def no_dynamo(tmp_path, monkeypatch):
 
         class Refusing:
             def find_spec(self, name, path=None, target=None):
-                if name == "torch._dynamo" and "passagent.plan.child" not in sys.orig_argv:
+                if name == "torch._dynamo" and "passagent.plan.recorder_process" not in sys.orig_argv:
                     raise ImportError("not here")
 
         sys.meta_path.insert(0, Refusing())

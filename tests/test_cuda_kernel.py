@@ -127,7 +127,7 @@ def nvrtc() -> None:
     ],
 )
 def test_arguments_meet_the_declared_parameters(source, name, given, expression, types):
-    instance = instantiate(lexer.read(source, "cuda"), name, given)
+    instance = instantiate(lexer.read(source), name, given)
     assert (instance.expression, instance.types) == (expression, types)
 
 
@@ -153,7 +153,7 @@ def test_arguments_meet_the_declared_parameters(source, name, given, expression,
 )
 def test_arguments_that_do_not_fit_are_named(source, name, given, message):
     with pytest.raises(KernelBuildError, match=message.replace("(", r"\(")):
-        instantiate(lexer.read(source, "cuda"), name, given)
+        instantiate(lexer.read(source), name, given)
 
 
 @pytest.mark.parametrize(

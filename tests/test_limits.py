@@ -43,7 +43,7 @@ def test_sources_and_ptx_are_read_in_one_go():
     """Each took minutes of the trusted side's time."""
     called = "f " * 100_000
     source = f"{called}; __global__ void f(int n) {{}} {'using ' * 100_000}"
-    (kernel,) = [cuda_source.find(lexer.read(source, "cuda"), "f")]
+    (kernel,) = [cuda_source.find(lexer.read(source), "f")]
     assert [parameter.base for parameter in kernel.parameters] == ["int"]
     tables = "".join(f".visible .global .align 4 .u32 t{n};\n" for n in range(5000))
     loads = "".join(f"mov.u64 %rd{n}, t{n};\nld.global.u32 %r{n}, [%rd{n}];\n" for n in range(5000))

@@ -19,19 +19,11 @@ from passagent.errors import PassagentError
 from passagent.kernels import cuda_source, elf, lexer, objects, toolchain
 from passagent.kernels.build import Signature
 from passagent.kernels.ptx import variables, without_comments, written
-from passagent.kernels.source_errors import KernelBuildError, KernelRefused
+from passagent.kernels.source_errors import KernelBuildError, KernelRefused, line_of_word
 from passagent.sandbox.environment import package_version
 from passagent.sandbox.tools import Access
 
-HEADERS = frozenset({
-    "algorithm", "array", "assert.h", "cassert", "cfloat", "climits", "cmath", "cstddef", "cstdint", "cstdio",
-    "cstdlib", "cstring", "cuda.h", "cuda_bf16.h", "cuda_fp16.h",
-    "cuda_pipeline_primitives.h", "cuda_runtime.h", "device_launch_parameters.h", "float.h", "iostream",
-    "limits", "limits.h", "math.h", "math_constants.h", "mma.h", "stddef.h", "stdexcept", "stdint.h",
-    "stdio.h", "stdlib.h", "string.h", "type_traits", "utility", "vector", "vector_types.h",
-})  # fmt: skip
 FLAGS = ["-std=c++17", "-fmad=false", "-default-device"]
-_RULES = lexer.Rules("cuda", HEADERS, re.compile(r"(unroll|nounroll|once|nv_diag_\w+|diag_\w+)\b"))
 _NVRTC = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvrtc-cu13")
 _HERE = Path(__file__).parent
 _CLOCK = re.compile(r"%(clock\w*|globaltimer\w*|pm\d+\w*)")
@@ -52,8 +44,8 @@ _CONSTANT_ADDRESS = re.compile(r"\bcvta\.const\b")
 
 def check_source(written: str) -> lexer.Source:
     """The source as it is compiled. Raises KernelRefused for what it may not hold, by its text."""
-    source = lexer.read(_LAMBDA.sub("]", lexer.read(written, "cuda").text), "cuda")
-    lexer.check(source, _RULES)
+    source = lexer.read(_LAMBDA.sub("]", lexer.read(written).text))
+    lexer.check(source)
     return source
 
 
@@ -121,31 +113,31 @@ def check_built(ptx: str, cubin: bytes, source: str) -> None:
     ptx = _ASSERTED.sub(" ", without_comments(ptx))
     if _POINTER_CALL.search(ptx):
         message = "calls through a pointer; use a template parameter, a lambda or a switch"
-        raise KernelRefused("cuda_pointer_call", lexer.line_of_word(source, "virtual"), message)
+        raise KernelRefused("cuda_pointer_call", line_of_word(source, "virtual"), message)
     parsed = elf.read(cubin)
     imports = [s.name for s in parsed.symbols if s.section == elf.UNDEFINED and s.kind == elf.FUNCTION]
     imports = [name for name in imports if name not in ("", _ASSERT)]
     if imports:
         word = imports[0].removeprefix("v").removeprefix("__")
         message = f"calls {imports[0]}; a kernel may call its own functions and CUDA's device functions only"
-        raise KernelRefused("cuda_import", lexer.line_of_word(source, word), message)
+        raise KernelRefused("cuda_import", line_of_word(source, word), message)
     homes = {i for i, part in enumerate(parsed.sections) if part.name.startswith(".nv.global")}
     held = {s.name for s in parsed.symbols if s.section in homes and s.kind != elf.SECTION_SYMBOL}
     persistent = [*written(ptx), *sorted(held - variables(ptx))]
     if persistent:
         variable = objects.demangled(persistent[:1])[0]
         message = f"`{variable}` keeps its value from launch to launch; keep values in locals, __shared__ "
-        line = lexer.line_of_word(source, re.split(r"\W+", variable)[-1])
+        line = line_of_word(source, re.split(r"\W+", variable)[-1])
         raise KernelRefused(
             "cuda_state", line, f"{message}or tensors, and tables in __constant__ with their values"
         )
     if _CONSTANT_ADDRESS.search(ptx):
         message = "takes the address of a __constant__ table; index the table itself, where it is declared"
-        raise KernelRefused("cuda_state", lexer.line_of_word(source, "__constant__"), message)
+        raise KernelRefused("cuda_state", line_of_word(source, "__constant__"), message)
     clock = _CLOCK.search(ptx)
     if clock is not None:
         message = f"reads the clock ({clock.group()}); a kernel computes, it has no use for it"
-        raise KernelRefused("cuda_clock", lexer.line_of_word(source, r"\w*(?:clock|globaltimer)\w*"), message)
+        raise KernelRefused("cuda_clock", line_of_word(source, r"\w*(?:clock|globaltimer)\w*"), message)
 
 
 def _include_path() -> list[Path]:

@@ -1,8 +1,8 @@
 """Check what a compiled C++ kernel can do, from its object file, where no spelling of the source hides it.
 
 A kernel's object may hold code and constants, no memory that outlives a call, and nothing that runs when it
-is loaded. Its code may call the functions of a list, through no pointer, and may hold no instruction that
-reaches the operating system, the clock, other threads' memory or the processor's modes.
+is loaded. Its code may call the functions of a list, and its own through pointers (BRANCHES), and may hold no
+instruction that reaches the operating system, the clock, other threads' memory or the processor's modes.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import re
 import tempfile
 from pathlib import Path
 
-from passagent.kernels import elf, lexer
-from passagent.kernels.source_errors import KernelBuildError, KernelRefused
+from passagent.kernels import elf
+from passagent.kernels.source_errors import KernelBuildError, KernelRefused, line_of_word
 from passagent.sandbox import tools
 from passagent.sandbox.limits import READ
 from passagent.sandbox.tools import Access
@@ -48,14 +48,54 @@ OPENMP = (
     "GOMP_taskwait_depend", "GOMP_taskyield", "GOMP_taskgroup_start", "GOMP_taskgroup_end",
 )  # fmt: skip
 """For `#pragma omp` the compiler may call these, and a source may not: they know how far a loop is."""
+_REGISTERS_OF_CALLS = (
+    "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15",
+)  # fmt: skip
+_THUNK = "__x86_indirect_thunk_"
+BRANCHES = (
+    """
+.macro branch target, scratch
+.globl __x86_indirect_thunk_\\target
+.hidden __x86_indirect_thunk_\\target
+__x86_indirect_thunk_\\target:
+  push %\\scratch
+  lea __ehdr_start(%rip), %\\scratch
+  cmp %\\scratch, %\\target
+  jb 1f
+  lea etext(%rip), %\\scratch
+  cmp %\\scratch, %\\target
+  jae 1f
+  pop %\\scratch
+  cmpl $0xfa1e0ff3, (%\\target)
+  jne 1f
+  jmp *%\\target
+1:
+  ud2
+.endm
+.hidden __ehdr_start, etext
+.text
+"""
+    + "".join(
+        f"branch {register}, {'r10' if register == 'r11' else 'r11'}\n" for register in _REGISTERS_OF_CALLS
+    )
+    + '.section .note.GNU-stack,"",@progbits\n'
+)
+"""Functions by which a kernel on x86-64 calls and jumps through pointers (GCC's -mindirect-branch).
+
+They go to functions of the kernel's own: within its code, and where the compiler has put the mark of a place
+that may be gone to (-fcf-protection). All else ends the process.
+"""
+if os.uname().machine != "x86_64":
+    BRANCHES = ""
 
 _IMPORTS = re.compile(
-    "|".join(OPENMP)
-    + r"|omp_(get_(thread_num|num_threads|max_threads|num_procs|level|active_level|team_size)|in_parallel)"
+    "|".join(OPENMP) + rf"|{_THUNK}\w+"
+    r"|omp_(get_(thread_num|num_threads|max_threads|num_procs|level|active_level|team_size)|in_parallel)"
     r"|_ZGV\w+|mem(cpy|set|move|cmp|chr)|malloc|calloc|realloc|free|aligned_alloc|posix_memalign"
     r"|_Zn[wa]m(St11align_val_t)?(RKSt9nothrow_t)?|_Zd[la]Pvm?(St11align_val_t)?(RKSt9nothrow_t)?|_ZSt7nothrow"
     r"|_ZSt\d+__throw_\w+|abort|_GLOBAL_OFFSET_TABLE_"
     r"|_ZSt\d+_Rb_tree_(increment|decrement|insert_and_rebalance|rebalance_for_erase)P\w+"  # map, set
+    r"|_ZNSt8__detail15_List_node_base\w+|__cxa_pure_virtual|str(len|n?cmp|chr)|[jy][01n]f?"
     r"|_ZSt\d+_Rb_tree_insert_and_rebalanceb\w+|_ZNKSt8__detail20_Prime_rehash_policy\w+"  # unordered ones
     r"|a?(sin|cos|tan)h?f?|atan2f?|exp(m1|2|10)?f?|log(1p|2|10|b)?f?|ilogbf?|powf?|sqrtf?|cbrtf?|erfc?f?"
     r"|[tl]gammaf?|floorf?|ceilf?|truncf?|roundf?|nearbyintf?|l?l?rintf?|l?l?roundf?|fmodf?|remainderf?|fmaf?"
@@ -128,7 +168,7 @@ def check_object(path: Path, source: str, file: str) -> None:
     except KernelRefused as refused:
         if refused.rule == "cpp_state":
             name = re.search(r"`(?:[^`]*?\W)?(\w+)`", str(refused))
-            line = lexer.line_of_word(source, name.group(1)) if name else 1
+            line = line_of_word(source, name.group(1)) if name else 1
         else:
             line = _line_of(path, parsed, refused, file)
         raise KernelRefused(refused.rule, line, str(refused)) from None
@@ -160,6 +200,8 @@ def _check_state(parsed: elf.Elf) -> None:
         if symbol.section == elf.COMMON and not symbol.name.startswith(".gomp_critical_user_"):
             message = f"{_shown([symbol.name])} memory that outlives a call; keep everything in locals"
             raise KernelRefused("cpp_state", 1, message)
+        if symbol.section != elf.UNDEFINED and symbol.name.startswith(_THUNK):
+            raise KernelRefused("cpp_name", 1, f"defines `{symbol.name}`; leave calls to the compiler")
         if symbol.kind in (elf.IFUNC, elf.TLS_SYMBOL) or symbol.name in ("_init", "_fini"):
             message = (
                 f"`{symbol.name}` runs or is made when the kernel is loaded; define functions and locals only"
@@ -204,8 +246,8 @@ def _problem(instruction: str) -> tuple[str, str] | None:
     """The rule that an instruction breaks and a message, or None."""
     if _INDIRECT[_MACHINE].match(instruction):
         message = (
-            "calls or jumps through a pointer, as function pointers, std::function and virtual methods do; "
-            "call functions by name in a `switch`, or take them by `template <class F> void each(..., F f)`"
+            "calls or jumps through a pointer that nothing looks at; call functions by name in a `switch`, "
+            "or take them by `template <class F> void each(..., F f)`"
         )
         return "cpp_pointer_call", message
     words = instruction.split()

@@ -1,6 +1,12 @@
 """Errors of a kernel's source: it does not compile, or it asks for more than a kernel may."""
 
+import re
+
 from passagent.errors import PassagentError
+
+NOT_TORCH = ("torch/", "ATen/", "c10/", "pybind11/", "Python.h")
+"""Beginnings of names of headers, instead of which there is advice."""
+NO_TORCH = "a kernel has no torch; take pointers and sizes (const float* x, int64_t n)"
 
 
 class KernelBuildError(PassagentError):
@@ -16,3 +22,9 @@ class KernelRefused(PassagentError):
     def __init__(self, rule: str, line: int, message: str) -> None:
         super().__init__(message)
         self.rule, self.line = rule, line
+
+
+def line_of_word(source: str, word: str) -> int:
+    """The line of `source` where `word` (a regular expression) is first written; 1 if it is not."""
+    match = re.search(rf"\b{word}\b", source) if word else None
+    return 1 + source.count("\n", 0, match.start()) if match else 1

@@ -6,7 +6,6 @@ import fcntl
 import functools
 import hashlib
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -51,14 +50,13 @@ FLAGS += ["-fwrapv"]  # integers overflow as eager's do
 FLAGS += ["-g1", "-gdwarf-4"]
 # The x87's registers outlive a call.
 FLAGS += ["-fcf-protection=none", "-mlong-double-64"] if os.uname().machine == "x86_64" else []
+CHECKED = [*FLAGS]
+"""FLAGS, and calls through pointers by functions that look where they go (objects.BRANCHES)."""
+if os.uname().machine == "x86_64":
+    CHECKED += ["-fcf-protection=branch", "-mindirect-branch=thunk-extern", "-mindirect-branch-register"]
 LIBRARIES = ["-lmvec", "-lm"] if os.uname().machine == "x86_64" else ["-lm"]
 PRELUDE = Path(__file__).with_name("prelude.h")
 PRELUDE_TEXT = PRELUDE.read_text().replace("#pragma once\n", "")
-_PRELUDE_NAME = "the prelude of C++ kernels"
-_MACRO = re.compile(r"#define (\w+)(?:\(([^)]*)\))? ?(.*)")
-_UNSEEN = re.compile(r"\b(__)?asm(__)?\b|_Pragma|(?<!#)#(?!#)")
-_NAME = re.compile(r"\b[^\W\d]\w*")
-_PASTED = re.compile(r"(\w+) *## *(?=(\w+))")
 
 
 @contextmanager
@@ -139,7 +137,7 @@ def _version(name: str) -> str:
 @functools.cache
 def identity() -> str:
     """Compiler, flags and the processor's features: what a built kernel depends on beside its source."""
-    return "\0".join([_version(compiler()), *FLAGS, processor()])
+    return "\0".join([_version(compiler()), *CHECKED, processor()])
 
 
 @functools.cache
@@ -161,50 +159,21 @@ def rules() -> str:
     return digest.hexdigest()
 
 
-def prelude(poisoned: tuple[str, ...]) -> Path:
-    """Write the header that every kernel includes first: all allowed headers, prelude.h; then are refused:
-    `poisoned` words, and macros of the headers that write what a source may not (see `_writes_for_others`).
+def prelude() -> Path:
+    """Write the header that every kernel includes first: all allowed headers, and prelude.h.
 
     Precompiled once for a compiler (seconds), after which a kernel of a few lines compiles in 0.1 s.
     """
-    text = "".join(f"#include <{header}>\n" for header in sorted(HEADERS))
-    text += PRELUDE_TEXT
-    words = " ".join(poisoned)
-    key = hashlib.sha256("\0".join([text, words, identity(), rules()]).encode()).hexdigest()[:16]
+    text = "".join(f"#include <{header}>\n" for header in sorted(HEADERS)) + PRELUDE_TEXT
+    key = hashlib.sha256("\0".join([text, identity()]).encode()).hexdigest()[:16]
     header = cache_dir() / "cpp" / f"prelude-{key}.h"
     precompiled = header.with_suffix(".h.gch")
     if not precompiled.exists():
         with locked(header):
             if not precompiled.exists():
                 header.write_text(text, "utf-8")
-                macros = _macros_for_others(header)
-                undefined = "".join(f"\n#undef {name}" for name in macros)
-                header.write_text(f"{text}{undefined}\n#pragma GCC poison {words} {' '.join(macros)}\n")
                 built = header.with_suffix(".new.gch")
-                command = [compiler(), *FLAGS, "-x", "c++-header", str(header), "-o", str(built)]
-                run(command, _PRELUDE_NAME, header.parent, PRECOMPILE)
+                command = [compiler(), *CHECKED, "-x", "c++-header", str(header), "-o", str(built)]
+                run(command, "the prelude of C++ kernels", header.parent, PRECOMPILE)
                 os.replace(built, precompiled)
     return header
-
-
-def _macros_for_others(header: Path) -> list[str]:
-    """Macros that `header` leaves behind and that write for their user what a source may not write itself."""
-    listed = header.with_suffix(".macros")
-    command = [compiler(), *FLAGS, "-E", "-dM", "-x", "c++", str(header), "-o", str(listed)]
-    run(command, _PRELUDE_NAME, header.parent)
-    macros = [m.groups(default="") for m in map(_MACRO.fullmatch, listed.read_text().splitlines()) if m]
-    listed.unlink()
-    names = {name for name, parameters, body in macros if _writes_for_others(parameters.split(","), body)}
-    before = 0
-    while before < len(names):
-        before = len(names)
-        names |= {name for name, _, body in macros if not names.isdisjoint(_NAME.findall(body))}
-    return sorted(names)
-
-
-def _writes_for_others(parameters: list[str], body: str) -> bool:
-    """Assembler text, a pragma, an argument made a string, or two arguments made one token: the text rules
-    (lexer.py) see none of them, and refused words are let through where a macro of before writes them.
-    """
-    pasted = any(a in parameters and b in parameters for a, b in _PASTED.findall(body))
-    return pasted or _UNSEEN.search(body) is not None

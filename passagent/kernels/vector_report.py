@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from passagent.kernels import build, toolchain
 from passagent.kernels.build import Signature
-from passagent.kernels.toolchain import FLAGS
 from passagent.sandbox.tools import Access
 
 _LINE = re.compile(
@@ -34,11 +33,11 @@ def vector_report(written: str, name: str, signature: Signature) -> VectorReport
 
     Raises KernelRefused and KernelBuildError as `build.build`.
     """
-    source, prelude = build.check_source(written).text, build.prepare()
+    prelude = build.prepare()
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
-        (scratch / "kernel.cpp").write_bytes(build.program(source, name, signature).encode())
-        command = [toolchain.compiler(), *FLAGS, "-fopt-info-vec-optimized-missed=report", "-w"]
+        (scratch / "kernel.cpp").write_bytes(build.program(written, name, signature).encode())
+        command = [toolchain.compiler(), *toolchain.CHECKED, "-fopt-info-vec-optimized-missed=report", "-w"]
         command += ["-include", str(prelude), "-c", "kernel.cpp", "-o", "kernel.o"]
         toolchain.run(command, name, scratch, access=Access((prelude, Path(f"{prelude}.gch"))))
         report = scratch / "report"

@@ -23,15 +23,16 @@ from pathlib import Path
 from typing import Any
 
 OPERATIONS = frozenset({
-    "builtin.module", "cf.br", "cf.cond_br", "cf.switch", "scf.condition", "scf.for", "scf.if", "scf.while",
-    "scf.yield", "tt.addptr", "tt.advance", "tt.assert", "tt.atomic_cas", "tt.atomic_rmw", "tt.bitcast",
-    "tt.broadcast", "tt.call", "tt.cat", "tt.clampf", "tt.descriptor_gather", "tt.descriptor_load",
-    "tt.descriptor_reduce", "tt.descriptor_scatter", "tt.descriptor_store", "tt.dot", "tt.dot_scaled",
-    "tt.expand_dims", "tt.extern_elementwise", "tt.fp_to_fp", "tt.func", "tt.gather", "tt.get_num_programs",
-    "tt.get_program_id", "tt.histogram", "tt.join", "tt.load", "tt.make_range", "tt.make_tensor_descriptor",
-    "tt.make_tensor_ptr", "tt.map_elementwise", "tt.map_elementwise.return", "tt.mulhiui",
-    "tt.precise_divf", "tt.precise_sqrt", "tt.reduce", "tt.reduce.return", "tt.reshape", "tt.return",
-    "tt.scan", "tt.scan.return", "tt.splat", "tt.split", "tt.store", "tt.trans", "tt.unsplat", "ub.poison",
+    "builtin.module", "cf.br", "cf.cond_br", "cf.switch", "gpu.barrier", "llvm.intr.assume", "scf.condition",
+    "scf.for", "scf.if", "scf.while", "scf.yield", "tt.addptr", "tt.advance", "tt.assert", "tt.atomic_cas",
+    "tt.atomic_rmw", "tt.bitcast", "tt.broadcast", "tt.call", "tt.cat", "tt.clampf", "tt.descriptor_gather",
+    "tt.descriptor_load", "tt.descriptor_reduce", "tt.descriptor_scatter", "tt.descriptor_store", "tt.dot",
+    "tt.dot_scaled", "tt.expand_dims", "tt.extern_elementwise", "tt.fp_to_fp", "tt.func", "tt.gather",
+    "tt.get_num_programs", "tt.get_program_id", "tt.histogram", "tt.join", "tt.load", "tt.make_range",
+    "tt.make_tensor_descriptor", "tt.make_tensor_ptr", "tt.map_elementwise", "tt.map_elementwise.return",
+    "tt.mulhiui", "tt.precise_divf", "tt.precise_sqrt", "tt.reduce", "tt.reduce.return", "tt.reshape",
+    "tt.return", "tt.scan", "tt.scan.return", "tt.splat", "tt.split", "tt.store", "tt.trans", "tt.unsplat",
+    "ub.poison",
 })  # fmt: skip
 """Besides these, all of the dialects `arith` and `math`, which only compute."""
 ATTRIBUTES = frozenset({

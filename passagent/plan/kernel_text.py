@@ -6,6 +6,7 @@ import ast
 import builtins
 import json
 import types
+from collections.abc import Iterable
 from typing import Any
 
 from passagent.plan.refusal import Refused
@@ -13,9 +14,14 @@ from passagent.plan.refusal import Refused
 _LIBRARIES = ("triton", "math", "torch")
 
 
-def text_of(kernel: Any) -> str:
-    """The module's text. Raises Refused for a kernel that uses what has no text."""
+def text_of(kernel: Any, arguments: Iterable[Any] = ()) -> str:
+    """The module's text, with the jitted functions among a launch's arguments.
+
+    Raises Refused for a kernel that uses what has no text.
+    """
     writer = _Writer()
+    for argument in arguments:
+        writer.argument(argument)
     writer.function(kernel, kernel.fn.__name__)
     lines = ["import triton", "import triton.language as tl"]
     standard = sorted(line for line in writer.imports if line.startswith("import math"))
@@ -62,6 +68,17 @@ class _Writer:
         )
         if kernel.fn.__name__ != name:
             self.lines.append(f"{name} = {kernel.fn.__name__}")
+
+    def argument(self, value: Any) -> None:
+        """A jitted function that the kernel is given, or several in a tuple."""
+        from triton.language.core import constexpr
+        from triton.runtime.jit import JITCallable
+
+        value = value.value if isinstance(value, constexpr) else value
+        if isinstance(value, JITCallable):
+            self.function(value, value.fn.__name__)
+        for item in value if isinstance(value, (tuple, list)) else ():
+            self.argument(item)
 
     def _named(self, name: str, value: Any) -> None:
         import triton.language as tl

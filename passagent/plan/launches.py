@@ -84,7 +84,7 @@ def _kernel(
     name, facts = kernel.fn.__name__, session.recorder.facts
     try:
         checked_options = Options(**options)
-        text = kernel_text.text_of(kernel)
+        text = kernel_text.text_of(kernel, arguments.values())
         source = ttir.make(kernel, arguments, options, session)
     except Refused as error:
         session.refuse(error.message)

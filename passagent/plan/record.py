@@ -27,7 +27,7 @@ from passagent.plan.messages import (
 )
 from passagent.plan.model import Recording
 from passagent.plan.recorded_pattern import check_calls
-from passagent.sandbox.fork_server import ForkServer
+from passagent.sandbox.child import ForkServer
 from passagent.sandbox.sandbox import Limits
 from passagent.tasks.reader import Subgraph as TaskSubgraph
 from passagent.tasks.reader import Task
@@ -60,7 +60,8 @@ def record(
         subgraphs=list(subgraphs),
     )
     wall_s, sent = WALL_S + MORE_S * (len(subgraphs) - 1), request.model_dump_json().encode()
-    raw, ended = process.run(sent, LIMITS, wall_s, MOST_ANSWER, triton=uses_triton(candidate))
+    modules = ["passagent.plan.launches"] if uses_triton(candidate) else []
+    raw, ended = process.run(sent, LIMITS, wall_s, MOST_ANSWER, modules=modules)
     return read_answer(raw, request) if raw else _unanswered(ended, is_late=raw is None)
 
 

@@ -34,3 +34,5 @@ ASK = ToolLimits(wall_s=30.0, cpu_s=30, memory=2 << 30, file=1 << 20, is_candida
 TOOLS = {"compile": COMPILE, "precompile the headers": PRECOMPILE, "read an object": READ, "ask": ASK}
 MESSAGE = 3000
 """Characters of a compiler's messages that an author is shown."""
+MAX_SOURCE = 1 << 20
+"""Characters of a kernel's source, whatever it is joined of."""

@@ -15,7 +15,7 @@ from passagent.plan.facts import device_facts
 from passagent.plan.messages import Recorded
 from passagent.plan.record import record, subgraphs_of
 from passagent.plan.show import recording_text
-from passagent.sandbox.fork_server import ForkServer
+from passagent.sandbox.child import ForkServer
 from passagent.tasks.reader import Task
 
 

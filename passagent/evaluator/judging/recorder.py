@@ -38,7 +38,7 @@ from passagent.plan.facts import device_facts
 from passagent.plan.messages import Missed, Recorded, Refusal
 from passagent.plan.messages import Subgraph as RecordedSubgraph
 from passagent.plan.model import Plan, Recording
-from passagent.sandbox import fork_server, tools
+from passagent.sandbox import tools
 from passagent.system import faults
 from passagent.tasks.reader import Subgraph
 
@@ -86,7 +86,7 @@ class Recorder:
     def __init__(self, config: EvaluatorConfig, lease: DeviceLease) -> None:
         self._config, self._lease = config, lease
         self._facts = device_facts(config.device)
-        self._process = recorder_process.start()  # it imports torch while others do
+        self._process = recorder_process.recording_process()  # it imports torch while others do
         self._recording = threading.Lock()
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="next")
         self._next: tuple[Candidate, list[Subgraph], Future[Prepared | None]] | None = None
@@ -94,7 +94,7 @@ class Recorder:
     def close(self) -> None:
         """End the process that recordings are forked from."""
         self._beside.shutdown(cancel_futures=True)
-        fork_server.end(self._process)
+        self._process.end()
 
     def begin(self, candidate: Candidate, subgraphs: Sequence[Subgraph]) -> None:
         """Begin to prepare a candidate, in place of another one that was begun and not asked for."""
@@ -209,13 +209,13 @@ class Recorder:
     ) -> Recorded:
         with self._recording, self._lease.host():
             if self._process.process.poll() is not None:
-                fork_server.end(self._process)
-                self._process = recorder_process.start()
+                self._process.end()
+                self._process = recorder_process.recording_process()
             begun = time.monotonic()
             try:
                 answer = record.record(self._process, candidate, subgraphs, device, self._facts)
             except InfrastructureError:
-                fork_server.end(self._process)  # another one records the next candidate
+                self._process.end()  # another one records the next candidate
                 raise
             allowance.left_s -= time.monotonic() - begun
         if isinstance(answer, Recorded):

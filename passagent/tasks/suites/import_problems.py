@@ -18,7 +18,7 @@ from queue import SimpleQueue
 
 from pydantic import ValidationError
 
-from passagent.sandbox.fork_server import ForkServer, serving, start
+from passagent.sandbox.child import ForkServer
 from passagent.sandbox.sandbox import Limits
 from passagent.system.faults import os_fault
 from passagent.system.machine_memory import memory_bytes, memory_kills
@@ -65,8 +65,8 @@ def import_problems(problems: Sequence[Problem], out: Path, how: How) -> Iterato
     servers = SimpleQueue[ForkServer]()
     with ExitStack() as stack, ThreadPoolExecutor(how.jobs) as threads:
         for _ in range(min(how.jobs, len(new))):
-            server = start(_CHILD, "the importing process", how.threads, how.device)
-            servers.put(stack.enter_context(serving(server)))
+            server = ForkServer(_CHILD, "the importing process", how.threads, how.device)
+            servers.put(stack.enter_context(server))
 
         def run(problem: Problem) -> Row:
             server = servers.get()

@@ -1,20 +1,16 @@
-"""The process that forks one for each problem (sandbox/forking.py), and what such a one does with it."""
+"""The process that forks one for each problem (sandbox/child.py), and what such a one does with it."""
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
-import socket
-import sys
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
 from passagent.errors import MachineFault
-from passagent.sandbox.channel import Channel
-from passagent.sandbox.forking import serve
+from passagent.sandbox.child import serve
 from passagent.tasks.suites.problems import Answer, How, Problem, Reason, Refused
 
 _PRELOADED = (
@@ -38,23 +34,16 @@ class Request(BaseModel):
 
 def main() -> None:
     """Serve on the socket whose descriptor is the first argument."""
-    channel = Channel(socket.socket(fileno=int(sys.argv[1])))
-    import torch
-
-    torch.set_num_threads(1)  # a fork has none of the threads of its parent
-    for module in _PRELOADED:
-        importlib.import_module(module)
-    serve(channel, _answer)
+    serve(_answer, _PRELOADED)
 
 
-def _answer(stream: socket.socket, scratch: Path) -> None:
-    with stream.makefile("rb") as source:
-        request = Request.model_validate_json(source.read())
+def _answer(sent: bytes, scratch: Path) -> bytes:
+    request = Request.model_validate_json(sent)
     try:
         answer = make_tasks(request, scratch)
     except BaseException as error:
         answer = _refusal(error, scratch, request.problem)
-    stream.sendall(answer.model_dump_json().encode())
+    return answer.model_dump_json().encode()
 
 
 def make_tasks(request: Request, scratch: Path) -> Answer:
