@@ -30,7 +30,7 @@ from passagent.evaluator.result import Candidate
 from passagent.evaluator.score import tolerance
 from passagent.expert.author import author
 from passagent.expert.choices import default
-from passagent.expert.reading import graphs
+from passagent.expert.read.reading import graphs
 from passagent.tasks import load_task
 from passagent.tasks.capture import capture
 from passagent.tasks.inputs import make_inputs

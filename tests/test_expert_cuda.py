@@ -15,9 +15,9 @@ import triton
 import triton.language as tl
 from expert_cases import BLOCKS, CASES, captured, r, write
 
-from passagent.expert import cuda_host
 from passagent.expert.choices import default
-from passagent.expert.cost import Launch, Work, launches
+from passagent.expert.schedule.cost import Launch, Work, launches
+from passagent.expert.write import cuda_host
 
 
 def interpreted(program: str) -> None:

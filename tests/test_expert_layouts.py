@@ -9,7 +9,7 @@ from closeness import assert_as_exact_as_eager
 from expert_cases import LAYOUTS, captured, check, r, rewritten, write
 from test_expert_cuda import interpreted, source
 
-from passagent.expert.layouts import memory_order
+from passagent.expert.schedule.layouts import memory_order
 from passagent.kernels import launch
 
 
@@ -132,8 +132,8 @@ def test_results_lie_as_eagers_do_where_a_decomposition_lays_them_otherwise():
         import torch
         import torch.nn.functional as F
         from expert_cases import captured, check, r, write
-        from passagent.expert.graph import example
-        from passagent.expert.reading import lay_as_eager
+        from passagent.expert.read.graph import example
+        from passagent.expert.read.reading import lay_as_eager
 
         def resize(x):
             return F.interpolate(x.permute(0, 2, 1).reshape(1, -1, 8, 8), size=(8, 8), mode="bilinear")
@@ -190,7 +190,7 @@ def test_moves_after_a_library_are_left_to_views_where_it_already_lies_so():
         import torch
         from closeness import assert_as_exact_as_eager
         from expert_cases import captured, r, rewritten, write
-        from passagent.expert import layouts
+        from passagent.expert.schedule import layouts
         layouts.HEAVY.add("exp")  # a library's operator whose result lies as its input does
 
         def function(x):

@@ -14,7 +14,7 @@ from test_expert_cuda import interpreted, source
 from passagent.evaluator.result import Candidate
 from passagent.expert.author import author
 from passagent.expert.choices import default
-from passagent.expert.reading import graphs
+from passagent.expert.read.reading import graphs
 from passagent.plan import compile as compiling
 from passagent.plan import record as recording
 from passagent.plan.facts import H100

@@ -7,7 +7,7 @@ from closeness import assert_as_exact_as_eager
 from expert_cases import captured, check, r, rewritten, write
 from test_expert_cuda import interpreted
 
-from passagent.expert.lowering import OPS
+from passagent.expert.lower.call import OPS
 
 A, B = r(4, 60), r(4, 60, seed=1)
 SPLIT = {

@@ -9,23 +9,32 @@ from typing import Any
 from torch import fx
 
 from passagent.evaluator.result import MANIFEST
-from passagent.expert import (
+from passagent.expert.choices import Plan
+from passagent.expert.fusion import pattern_text
+from passagent.expert.fusion.attention import is_attention
+from passagent.expert.fusion.fusible_regions import Found, does_nothing, find_regions, is_view, moves_only
+from passagent.expert.lower.call import HALF
+from passagent.expert.lower.expressions import Trace, Unsupported
+from passagent.expert.lower.region import Lowered, Region, Types, has_any, lower_region, named_types
+from passagent.expert.lower.windows import bias_of, is_written_out
+from passagent.expert.read.graph import example, is_free, mutates, op_name
+from passagent.expert.schedule.cost import Work
+from passagent.expert.schedule.layouts import input_orders, of_library, output_orders, stored
+from passagent.expert.schedule.long_reductions import steps
+from passagent.expert.schedule.repeated import MOVES, join_reductions, reduces_again, windows_again
+from passagent.expert.schedule.schedule import Schedule
+from passagent.expert.write import (
     attention_text,
     cpp_product,
     cpp_text,
     cuda_grid,
     cuda_host,
     cuda_text,
-    pattern_text,
     wrapper,
 )
-from passagent.expert.arithmetic import decides_later
-from passagent.expert.attention import is_attention
-from passagent.expert.choices import Plan
-from passagent.expert.cost import Work
-from passagent.expert.entry_text import cpp_kernel_lines, module_lines
-from passagent.expert.expressions import Trace, Unsupported
-from passagent.expert.family import (
+from passagent.expert.write.arithmetic import decides_later
+from passagent.expert.write.entry import cpp_kernel_lines, module_lines
+from passagent.expert.write.family import (
     Family,
     identifier,
     kind,
@@ -37,17 +46,8 @@ from passagent.expert.family import (
     view_lines,
     view_route,
 )
-from passagent.expert.graph import example, is_free, mutates, op_name
-from passagent.expert.layouts import input_orders, of_library, output_orders, stored
-from passagent.expert.long_reductions import steps
-from passagent.expert.lower import Lowered, Region, Types, has_any, lower_region, named_types
-from passagent.expert.lower_conv import bias_of, is_written_out
-from passagent.expert.lowering import HALF
-from passagent.expert.region import Found, does_nothing, find_regions, is_view, moves_only
-from passagent.expert.repeated import MOVES, join_reductions, reduces_again, windows_again
-from passagent.expert.schedule import Schedule
-from passagent.expert.text_parts import Kernel, Knobs, TritonKernel
-from passagent.expert.wording import conditions, simplified
+from passagent.expert.write.wording import conditions, simplified
+from passagent.expert.write.writer import Kernel, TritonKernel
 from passagent.kernels.layout import Order
 
 AnyRoute = wrapper.Route | wrapper.ViewRoute
@@ -193,8 +193,7 @@ class Results:
 
 def _variant(region: Region, half: Region | None, family: Family, target: Target) -> wrapper.Variant:
     if cpp_product.is_product(region):
-        knobs = Knobs(target.plan.block, target.plan.grain, target.plan.keep)
-        return cpp_product.product_variant(region, identifier(region), len(family.parameters), knobs)
+        return cpp_product.product_variant(region, identifier(region), len(family.parameters), target.plan)
     types = named_types(region, half)
     try:
         return _lowered(region, types, family, target)
@@ -278,8 +277,7 @@ def _kernel(
     if goal.name == "cuda":
         kernel = cuda_text.generate(schedule, name, names, outputs, shapes, parameters)
     else:
-        knobs = Knobs(plan.block, plan.grain, plan.keep)
-        kernel = cpp_text.CppWriter(schedule, name, names, outputs, knobs).kernel(shapes, parameters)
+        kernel = cpp_text.CppWriter(schedule, name, names, outputs, plan).kernel(shapes, parameters)
     input_dtypes = tuple(trace.dtypes)
     generic = next((k for k in kernel.inputs if input_dtypes[k] == "half"), None)
     if generic is None and ("half" in dtypes or "<T>" in kernel.source or "T*" in kernel.source):

@@ -18,7 +18,7 @@ from typing import Any
 from passagent.config import ModelConfig
 from passagent.errors import PassagentError
 from passagent.expert.choices import Plan, neighbours, read_plans, safer, start
-from passagent.expert.cost import launches, microseconds
+from passagent.expert.schedule.cost import launches, microseconds
 from passagent.models.types import END, TOOLS, Message, Reply, ToolSpec, Usage, assistant
 
 _parsing = threading.Lock()
@@ -190,7 +190,7 @@ def _launches(episode: Episode, plan: Plan) -> Any:
 def candidate(task: str, target: str, plan: Plan) -> tuple[dict[str, str], Any]:
     """The files of a plan (empty: it leaves nothing to fuse), and what the author says of them."""
     from passagent.expert.author import author
-    from passagent.expert.reading import graphs
+    from passagent.expert.read.reading import graphs
 
     authored = author(list(graphs(task)), target, plan)
     return authored.files, authored

@@ -1,0 +1,71 @@
+"""Estimate what a region's kernel saves on eager, and whether it can beat the operators one by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from passagent.expert.lower.region import Region
+from passagent.expert.lower.windows import is_computed
+from passagent.expert.read.graph import FREE_VIEWS, IDENTITIES, example, is_free, mutates, op_name
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The cost of operators on a target: microseconds, and bytes a microsecond."""
+
+    operator: float
+    """One of eager's that computes."""
+    view: float
+    launch: float
+    """One kernel of ours, with its outputs."""
+    bandwidth: float
+
+
+COSTS = {"cpu": Costs(2.0, 1.0, 1.5, 1e4), "cuda": Costs(7.0, 1.5, 5.1, 4e6)}
+"""Operator and launch as `benchmarks/launch_cost.py` measured them on an H200; the rest is estimated."""
+
+LARGE_COPY = 1 << 20
+"""Bytes from which a copy alone is left to eager."""
+
+
+def moved_bytes(node: fx.Node) -> int:
+    """Bytes that eager reads and writes for an operator; 0 for free views."""
+    if is_free(node):
+        return 0
+    total = 0
+    for n in [node, *node.all_input_nodes]:
+        value = example(n)
+        for t in value if isinstance(value, tuple | list) else [value]:
+            if isinstance(t, torch.Tensor):
+                total += t.numel() * t.element_size()
+    return total
+
+
+def gain(region: Region, target: str) -> float:
+    """Rough saving on eager, microseconds: what each operator costs to start, and memory not walked again."""
+    costs = COSTS[target]
+    starts = sum(costs.view if is_free(n) else costs.operator for n in region.nodes)
+    inside = sum(moved_bytes(n) for n in region.nodes)
+    border = 0
+    for n in [*region.inputs, *region.outputs]:
+        value = example(n)
+        border += value.numel() * value.element_size()
+    return starts - costs.launch + (inside - border) / costs.bandwidth
+
+
+def worth(region: Region, target: str) -> bool:
+    """Tell whether one kernel can beat the operators one by one."""
+    computing = [n for n in region.nodes if not is_free(n)]
+    if not any(map(is_computed, computing)):
+        return False
+    if len(computing) == 1:
+        lone = computing[0]
+        copies = op_name(lone) in FREE_VIEWS | IDENTITIES
+        if target == "cuda":
+            return gain(region, target) > 0 and not (copies and moved_bytes(lone) > LARGE_COPY)
+        # Alone, an operator that writes in place needs no memory of its own, and a copy is eager's work.
+        return gain(region, target) > 0 and mutates(lone) is None and not copies
+    return len(computing) >= 2

@@ -1,0 +1,168 @@
+"""The expert's view of a captured graph: operators with shapes and dtypes, and what they do to memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+
+def words(text: str) -> frozenset[str]:
+    """A set of names that are written side by side."""
+    return frozenset(text.split())
+
+
+FREE_VIEWS = words("""
+    view view_as reshape reshape_as flatten unflatten unsqueeze squeeze expand expand_as broadcast_to detach
+    permute transpose t swapaxes swapdims movedim moveaxis
+    getitem chunk split tensor_split unbind select narrow
+""")
+"""Operators that (mostly) only make another view: eager moves no data for them."""
+
+DROPOUTS = words("dropout dropout1d dropout2d dropout3d")
+IDENTITIES = DROPOUTS | words("contiguous to type_as float")
+"""Operators that may return their input as it is."""
+
+CONVOLUTIONS = ("conv1d", "conv2d")
+"""Convolutions, of which some are lowered (lower_conv.py)."""
+
+ALL_CONVOLUTIONS = words("conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d")
+
+POOLS = {f"{kind}_pool{rank}d" for kind in ("avg", "max") for rank in (1, 2, 3)}
+
+CALL = "scaled_dot_product_attention"
+PRODUCTS = words("matmul bmm __matmul__")
+HEAVY = ALL_CONVOLUTIONS | PRODUCTS | {CALL}
+HEAVY |= words("linear addmm baddbmm mm einsum multi_head_attention_forward fold")
+HEAVY |= words("adaptive_max_pool2d max_pool2d_with_indices sort topk")
+"""Operators that a vendor library does better."""
+
+SLOW_ON = {
+    "cpu": {"interpolate", *POOLS, *CONVOLUTIONS},
+    "cuda": set[str](),
+}
+"""Operators that eager does better on a target: there their windows run over vectors of channels."""
+
+
+def op_name(node: fx.Node) -> str:
+    """`add`, `layer_norm`, `view`, ... of an operator node."""
+    if node.op == "call_method":
+        return str(node.target)
+    return str(getattr(node.target, "__name__", node.target))
+
+
+def operators(graph: fx.Graph) -> list[fx.Node]:
+    """The operator nodes, in order."""
+    return [n for n in graph.nodes if n.op in {"call_function", "call_method", "call_module", "get_attr"}]
+
+
+def example(node: fx.Node) -> Any:
+    """The (fake) value of a node: tensors have shape, dtype, strides."""
+    return node.meta.get("example_value", node.meta.get("val"))
+
+
+def walk(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Leaves of nested arguments with their paths."""
+    if isinstance(value, tuple | list):
+        for k, item in enumerate(value):
+            yield from walk(item, (*path, k))
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from walk(item, (*path, key))
+    elif isinstance(value, slice):
+        for key in ("start", "stop", "step"):
+            yield from walk(getattr(value, key), (*path, key))
+    else:
+        yield path, value
+
+
+def arguments(node: fx.Node) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Leaves of a node's arguments."""
+    yield from walk(node.args, ("args",))
+    yield from walk(node.kwargs, ("kwargs",))
+
+
+def rebuild(value: Any, replace: Any, path: tuple[Any, ...]) -> Any:
+    """Nested arguments with each leaf replaced by `replace(path, leaf)`."""
+    if isinstance(value, tuple | list):
+        return (
+            type(value)(rebuild(v, replace, (*path, k)) for k, v in enumerate(value))
+            if type(value) in (tuple, list)
+            else tuple(rebuild(v, replace, (*path, k)) for k, v in enumerate(value))
+        )
+    if isinstance(value, dict):
+        return {k: rebuild(v, replace, (*path, k)) for k, v in value.items()}
+    if isinstance(value, slice):
+        return slice(*[rebuild(getattr(value, k), replace, (*path, k)) for k in ("start", "stop", "step")])
+    return replace(path, value)
+
+
+def mutates(node: fx.Node) -> fx.Node | None:
+    """The node whose tensor an operator writes into, if it does."""
+    name = op_name(node)
+    first = node.args[0] if node.args else node.kwargs.get("input")
+    if not isinstance(first, fx.Node):
+        return None
+    inplace = name.endswith("_") and not name.endswith("__") and node.op == "call_method"
+    inplace = inplace or name in {"iadd", "isub", "imul", "itruediv", "ipow", "setitem", "relu_"}
+    inplace = inplace or node.kwargs.get("inplace") is True or _positional_inplace(name, node)
+    return first if inplace else None
+
+
+def _positional_inplace(name: str, node: fx.Node) -> bool:
+    position = dict.fromkeys(("relu", "silu", "hardswish", "hardsigmoid", "relu6", "mish", "selu"), 1)
+    position |= {"leaky_relu": 2, "elu": 2, "celu": 2, "dropout2d": 3, "hardtanh": 3}
+    at = position.get(name)
+    return at is not None and len(node.args) > at and node.args[at] is True
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The nodes that share storage (by the example's aliasing rules of their operators)."""
+
+    roots: dict[fx.Node, fx.Node]
+
+    def shares(self, a: fx.Node, b: fx.Node) -> bool:
+        return self.roots.get(a, a) is self.roots.get(b, b)
+
+
+def memory(graph: fx.Graph) -> Memory:
+    """For each node the node whose storage it (possibly) views."""
+    roots: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        roots[node] = node
+        if node.op not in {"call_function", "call_method"}:
+            continue
+        name = op_name(node)
+        source = mutates(node)
+        first = node.args[0] if node.args else None
+        if source is None and isinstance(first, fx.Node) and name in FREE_VIEWS | IDENTITIES:
+            source = first
+        if source is not None:
+            roots[node] = roots[source]
+    return Memory(roots)
+
+
+def is_tensor(node: fx.Node) -> bool:
+    return isinstance(example(node), torch.Tensor)
+
+
+def is_free(node: fx.Node) -> bool:
+    """Tell whether eager moves no data for the operator: the result lies in its input's memory."""
+    name = op_name(node)
+    if name not in FREE_VIEWS | IDENTITIES or mutates(node) is not None:
+        return False
+    if name.startswith("dropout"):
+        return True  # lowered in evaluation mode only, where it returns its input
+    result = example(node)
+    source = next((a for a in node.all_input_nodes), None)
+    if source is None:
+        return False
+    value = example(source)
+    results = list(result) if isinstance(result, tuple | list) else [result]
+    sources = list(value) if isinstance(value, tuple | list) else [value]
+    ids = {s.untyped_storage()._cdata for s in sources if isinstance(s, torch.Tensor)}
+    return all(isinstance(r, torch.Tensor) and r.untyped_storage()._cdata in ids for r in results)
