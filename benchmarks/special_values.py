@@ -34,8 +34,8 @@ from passagent.evaluator.matching.rewrite import apply_passes
 from passagent.evaluator.result import Candidate
 from passagent.expert.author import author
 from passagent.expert.choices import default
+from passagent.expert.graph import op_name
 from passagent.expert.lower.region import OPS
-from passagent.expert.read.graph import op_name
 from passagent.sandbox.environment import describe
 from passagent.tasks.capture import capture
 

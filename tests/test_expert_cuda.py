@@ -16,8 +16,8 @@ import triton.language as tl
 from expert_cases import BLOCKS, CASES, captured, r, write
 
 from passagent.expert.choices import default
-from passagent.expert.schedule.cost import Launch, Work, launches
-from passagent.expert.write import cuda_host
+from passagent.expert.write.cuda_grid import Launch, Work, launches
+from passagent.expert.write.routes import MOST_NAMED
 
 
 def interpreted(program: str) -> None:
@@ -94,7 +94,7 @@ def test_sizes_are_constants_for_the_shapes_that_a_task_names_and_arguments_for_
     authored = write(graphs, "cuda")
     seen = [planned(authored.files, "_fused_rms_norm_kernel", (rows, 768), (768,)) for rows in range(2, 50)]
     constant = [isinstance(sizes["n0"], tl.constexpr) for sizes in seen]
-    assert constant == [True] * cuda_host.MOST_NAMED + [False] * (len(seen) - cuda_host.MOST_NAMED)
+    assert constant == [True] * MOST_NAMED + [False] * (len(seen) - MOST_NAMED)
     assert [getattr(sizes["rows"], "value", sizes["rows"]) for sizes in seen] == list(range(2, 50))
     assert type(seen[0]["BLOCK"]) is int  # those are constants in any case
 

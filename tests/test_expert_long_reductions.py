@@ -9,7 +9,7 @@ from expert_cases import captured, write
 from test_expert_cuda import interpreted
 
 from passagent.expert.choices import default
-from passagent.expert.schedule.cost import Work, launches
+from passagent.expert.write.cuda_grid import Work, launches
 
 LARGE = torch.zeros(3000, 2000)
 

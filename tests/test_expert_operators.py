@@ -13,7 +13,7 @@ from expert_cases import captured, check, r, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from passagent.expert.read import graph
+from passagent.expert import graph
 
 
 def several(functions: list[Callable[..., Any]]) -> Callable[..., Any]:

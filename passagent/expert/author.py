@@ -10,29 +10,36 @@ from torch import fx
 
 from passagent.evaluator.result import MANIFEST
 from passagent.expert.choices import Plan
-from passagent.expert.fusion import pattern_text
-from passagent.expert.fusion.attention import is_attention
-from passagent.expert.fusion.fusible_regions import Found, does_nothing, find_regions, is_view, moves_only
+from passagent.expert.graph import example, is_free, mutates, op_name
+from passagent.expert.lower.attention_lowering import lower_attention
 from passagent.expert.lower.call import HALF
 from passagent.expert.lower.expressions import Trace, Unsupported
 from passagent.expert.lower.region import Lowered, Region, Types, has_any, lower_region, named_types
 from passagent.expert.lower.windows import bias_of, is_written_out
-from passagent.expert.read.graph import example, is_free, mutates, op_name
-from passagent.expert.schedule.cost import Work
-from passagent.expert.schedule.layouts import input_orders, of_library, output_orders, stored
+from passagent.expert.read import pattern_text
+from passagent.expert.read.attention import is_attention
+from passagent.expert.read.fusible_regions import Found, does_nothing, find_regions, is_view, moves_only
+from passagent.expert.schedule.layouts import (
+    MOVES,
+    input_orders,
+    join_reductions,
+    of_library,
+    output_orders,
+    reduces_again,
+    stored,
+    windows_again,
+)
 from passagent.expert.schedule.long_reductions import steps
-from passagent.expert.schedule.repeated import MOVES, join_reductions, reduces_again, windows_again
 from passagent.expert.schedule.schedule import Schedule
 from passagent.expert.write import (
     attention_text,
     cpp_product,
     cpp_text,
     cuda_grid,
-    cuda_host,
     cuda_text,
-    wrapper,
 )
 from passagent.expert.write.arithmetic import decides_later
+from passagent.expert.write.cuda_grid import Work
 from passagent.expert.write.entry import cpp_kernel_lines, module_lines
 from passagent.expert.write.family import (
     Family,
@@ -46,11 +53,20 @@ from passagent.expert.write.family import (
     view_lines,
     view_route,
 )
+from passagent.expert.write.routes import (
+    Route,
+    Variant,
+    ViewRoute,
+    accepted,
+    distinct,
+    limits,
+    used_parameters,
+)
 from passagent.expert.write.wording import conditions, simplified
 from passagent.expert.write.writer import Kernel, TritonKernel
 from passagent.kernels.layout import Order
 
-AnyRoute = wrapper.Route | wrapper.ViewRoute
+AnyRoute = Route | ViewRoute
 
 
 @dataclass
@@ -90,7 +106,7 @@ def author(graphs: list[fx.Graph], target: str, plan: Plan) -> Authored:
         return Authored(_files(routes, plan, target), titles, list(fused), refused, uncovered, covered, works)
 
 
-def _works(variant: wrapper.Variant) -> list[Work]:
+def _works(variant: Variant) -> list[Work]:
     kernels = [v.kernel for v in [*variant.before, variant] if isinstance(v.kernel, TritonKernel)]
     return [
         Work(cuda_grid.function_of(p), cuda_grid.options_of(p), *p.hints) for k in kernels for p in k.parts
@@ -134,7 +150,7 @@ def _route(regions: list[Region], target: str, plan: Plan) -> tuple[Family, AnyR
         return family, view_route(family)
     inputs = [family.names[i] for i in regions[0].inputs]
     orders, results = input_orders(regions), output_orders(regions)
-    route = wrapper.Route(identifier(regions[0]), inputs, [p.name for p in taken], [], orders)
+    route = Route(identifier(regions[0]), inputs, [p.name for p in taken], [], orders)
     if moves_only(regions[0]) and of_library(regions[0]) and not orders[0]:
         route.moves = view_lines(family)
     half = next((r for r in regions if has_any(r, HALF)), None)
@@ -146,11 +162,9 @@ def _route(regions: list[Region], target: str, plan: Plan) -> tuple[Family, AnyR
         shapes = {name: shape for b in v.before for name, shape in b.buffers.items()} | v.library
         route.named.append(named(region, family) | shapes)
     # Those that take any size come last.
-    route.variants = sorted(
-        wrapper.distinct(variants), key=lambda v: (not v.limit, -len(cuda_host.limits(v)))
-    )
+    route.variants = sorted(distinct(variants), key=lambda v: (not v.limit, -len(limits(v))))
     used = {p for v in route.variants for w in [*v.before, v] for p in w.kernel.params}
-    used |= {*wrapper.used_parameters(route), *used_in(family, route.moves)}
+    used |= {*used_parameters(route), *used_in(family, route.moves)}
     route.parameters = [p for p in route.parameters if p in used]
     return family, route
 
@@ -188,10 +202,10 @@ class Results:
     dtypes: list[str]
     orders: list[Order]
     returned: list[str]
-    """The returned inputs, as in wrapper.Variant."""
+    """The returned inputs, as in Variant."""
 
 
-def _variant(region: Region, half: Region | None, family: Family, target: Target) -> wrapper.Variant:
+def _variant(region: Region, half: Region | None, family: Family, target: Target) -> Variant:
     if cpp_product.is_product(region):
         return cpp_product.product_variant(region, identifier(region), len(family.parameters), target.plan)
     types = named_types(region, half)
@@ -203,11 +217,15 @@ def _variant(region: Region, half: Region | None, family: Family, target: Target
         return _lowered(region, [Types(frozenset())] * len(types), family, target)
 
 
-def _lowered(region: Region, types: list[Types], family: Family, goal: Target) -> wrapper.Variant:
+def _lowered(region: Region, types: list[Types], family: Family, goal: Target) -> Variant:
     if is_attention(region):
         names = [family.names[i] for i in family.regions[0].inputs]
-        layout = attention_text.Layout(goal.inputs, goal.outputs[0])
-        return attention_text.attention_variant(region, names, family, types, layout, goal.plan)
+        low = lower_attention(region, family.parameters, types, goal.inputs)
+        parameters, order = [p.name for p in family.parameters], goal.outputs[0]
+        name, stages = identifier(family.regions[0]), goal.plan.stages
+        kernel, shape = attention_text.attention_kernel(low, name, names, parameters, order, stages)
+        results = Results(["out"], [shape], [low.output.dtype], [order], [""])
+        return _variant_of(kernel, low.trace, results, region, goal.inputs)
     low = lower_region(region, family.parameters, goal.name, types, goal.inputs)
     low.trace.decisive = decides_later(region)
     first = family.regions[0]
@@ -216,7 +234,7 @@ def _lowered(region: Region, types: list[Types], family: Family, goal: Target) -
         for node in low.trace.library.values()
     }
     names = [*(family.names[i] for i in first.inputs), *library]
-    before, limits = list[wrapper.Variant](), dict[str, None]()
+    before, limits = list[Variant](), dict[str, None]()
     for step in steps(low, goal.plan, names) if goal.name == "cuda" else ():
         results = Results(
             step.buffers, [step.shape] * len(step.buffers), step.dtypes, [()] * len(step.buffers), []
@@ -239,9 +257,7 @@ def _lowered(region: Region, types: list[Types], family: Family, goal: Target) -
     return variant
 
 
-def _scheduled(
-    low: Lowered, names: list[str], region: Region, family: Family, goal: Target
-) -> wrapper.Variant:
+def _scheduled(low: Lowered, names: list[str], region: Region, family: Family, goal: Target) -> Variant:
     target, trace = goal.name, low.trace
     written = low.written if target == "cuda" else {}
     sources = [_source(o) for o in region.outputs]
@@ -268,28 +284,36 @@ def _scheduled(
 
 def _kernel(
     schedule: Schedule, names: list[str], results: Results, region: Region, family: Family, goal: Target
-) -> wrapper.Variant:
+) -> Variant:
     """The kernel of a schedule, and what its plan says; `names` are its inputs'."""
     trace, plan, name = schedule.trace, goal.plan, identifier(family.regions[0])
     parameters = [p.name for p in family.parameters]
-    outputs, shapes, dtypes, orders = results.outputs, results.shapes, results.dtypes, results.orders
+    outputs, shapes = results.outputs, results.shapes
     kernel: Kernel
     if goal.name == "cuda":
         kernel = cuda_text.generate(schedule, name, names, outputs, shapes, parameters)
     else:
         kernel = cpp_text.CppWriter(schedule, name, names, outputs, plan).kernel(shapes, parameters)
-    input_dtypes = tuple(trace.dtypes)
+    return _variant_of(
+        kernel, trace, results, region, [*goal.inputs, *[()] * (len(names) - len(goal.inputs))]
+    )
+
+
+def _variant_of(
+    kernel: Kernel, trace: Trace, results: Results, region: Region, orders: list[Order]
+) -> Variant:
+    """What the plan says of a kernel; `orders` are its inputs'. Raises Unsupported."""
+    input_dtypes, shapes, dtypes = tuple(trace.dtypes[: len(orders)]), results.shapes, results.dtypes
     generic = next((k for k in kernel.inputs if input_dtypes[k] == "half"), None)
     if generic is None and ("half" in dtypes or "<T>" in kernel.source or "T*" in kernel.source):
         raise Unsupported("dtype", "no input tells the 16-bit type of the result")
-    lying = [*goal.inputs, *[()] * (len(names) - len(goal.inputs))]
-    kinds = list(zip(input_dtypes, lying, strict=True))
+    kinds = list(zip(input_dtypes, orders, strict=True))
     like = [
         _like(trace, shape, order, [k for k in kernel.inputs if kinds[k] == (dtype, order)])
-        for shape, dtype, order in zip(shapes, dtypes, orders, strict=True)
+        for shape, dtype, order in zip(shapes, dtypes, results.orders, strict=True)
     ]
     kernel.sizes = [simplified(size) for size in kernel.sizes]
-    return wrapper.Variant(
+    return Variant(
         kernel,
         conditions(trace.guards),
         [[simplified(size) for size in shape] for shape in shapes],
@@ -298,8 +322,8 @@ def _kernel(
         generic,
         input_dtypes,
         (str(example(region.inputs[generic]).dtype).removeprefix("torch."),) if generic is not None else (),
-        tuple(len(s) for s in trace.inputs),
-        orders,
+        tuple(len(sizes) for sizes in trace.inputs[: len(orders)]),
+        results.orders,
         results.returned,
     )
 
@@ -351,8 +375,8 @@ def _files(routes: list[tuple[Family, AnyRoute]], plan: Plan, target: str) -> di
         )
         taken = [*(family.names[i] for i in family.regions[0].inputs), *(p.name for p in family.parameters)]
         arguments_ = [*route.inputs, *route.parameters]
-        if isinstance(route, wrapper.Route):
-            arguments_ = cuda_host.accepted(route)
+        if isinstance(route, Route):
+            arguments_ = accepted(route)
         forwarded = [*([f'"{route.name}"'] if not is_single else []), *arguments_]
         args = f"({', '.join(forwarded)}{',' if len(forwarded) == 1 else ''})"
         lines = [

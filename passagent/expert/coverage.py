@@ -11,8 +11,8 @@ from torch import fx
 from passagent.errors import PassagentError, UsageError
 from passagent.expert.author import author
 from passagent.expert.choices import CHOICES, default
-from passagent.expert.fusion.fusible_regions import is_view
-from passagent.expert.read.graph import is_free, op_name, operators
+from passagent.expert.graph import is_free, op_name, operators
+from passagent.expert.read.fusible_regions import is_view
 from passagent.expert.read.reading import graphs
 
 ALONE = "alone: a kernel would not pay"

@@ -18,7 +18,6 @@ from typing import Any
 from passagent.config import ModelConfig
 from passagent.errors import PassagentError
 from passagent.expert.choices import Plan, neighbours, read_plans, safer, start
-from passagent.expert.schedule.cost import launches, microseconds
 from passagent.models.types import END, TOOLS, Message, Reply, ToolSpec, Usage, assistant
 
 _parsing = threading.Lock()
@@ -172,6 +171,8 @@ def choose(episode: Episode) -> Plan | None:
 
 def estimate(task: str, target: str, plan: Plan) -> float:
     """Microseconds on the device for a plan, as far as its numbers decide; operators count alike."""
+    from passagent.expert.write.cuda_grid import microseconds
+
     if target != "cuda" or plan.without:
         return 0.0
     return microseconds(candidate(task, target, replace(plan, block=1024, warps=0))[1].works, plan)
@@ -182,6 +183,8 @@ def _launches(episode: Episode, plan: Plan) -> Any:
     if episode.target != "cuda":
         files, _ = candidate(episode.task, episode.target, plan)
         return {name: text.partition("\n")[2] for name, text in files.items()}  # the first line is the plan
+    from passagent.expert.write.cuda_grid import launches
+
     works = candidate(episode.task, episode.target, replace(plan, block=1024, warps=0))[1].works
     return plan.without, launches(works, plan)
 

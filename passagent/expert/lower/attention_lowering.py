@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import fx
 
+from passagent.expert.graph import CALL, PRODUCTS, example, op_name, rebuild
 from passagent.expert.lower.call import HALVES, Call, arguments, check_shape, wrap
 from passagent.expert.lower.expressions import (
     ALONG,
@@ -28,7 +29,6 @@ from passagent.expert.lower.expressions import (
 )
 from passagent.expert.lower.region import Parameter, Path, Region, Types, lower_node, lower_region
 from passagent.expert.lower.shapes import broadcast, fit, position, regroup, renamed
-from passagent.expert.read.graph import CALL, PRODUCTS, example, op_name, rebuild
 
 NAMES = ("scores", "weights", "result")
 """Names of values that are read like inputs: of the first product, the softmax and the second product."""

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from passagent.expert.graph import HEAVY, SLOW_ON, arguments, example, mutates, op_name, rebuild, walk
 from passagent.expert.lower import indexing, movement, pointwise, reductions, windows
 from passagent.expert.lower.call import HALF, OPS, Call, Scalar, check_shape, dtype_name
 from passagent.expert.lower.expressions import Size, Trace, Unsupported, Value, fixed
 from passagent.expert.lower.split import holds_for_one_dtype, lower_split
-from passagent.expert.read.graph import HEAVY, SLOW_ON, arguments, example, mutates, op_name, rebuild, walk
 
 _REGISTERED = (indexing, movement, pointwise, reductions, windows)
 

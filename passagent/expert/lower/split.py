@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from passagent.expert.graph import HEAVY, arguments, example, mutates, op_name, rebuild
 from passagent.expert.lower.call import HALF, HALVES, OPS, Call, check_shape, wrap
 from passagent.expert.lower.expressions import Size, Trace, Unsupported, Value, fixed
 from passagent.expert.lower.shapes import as_size
-from passagent.expert.read.graph import HEAVY, arguments, example, mutates, op_name, rebuild
 
 if TYPE_CHECKING:
     import sympy

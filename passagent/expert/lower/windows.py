@@ -17,10 +17,10 @@ from typing import Any
 
 from torch import fx
 
+from passagent.expert.graph import ALL_CONVOLUTIONS, CONVOLUTIONS, POOLS, example, op_name
 from passagent.expert.lower.call import FLOATING, Call, arguments, compute_type, lowers
 from passagent.expert.lower.expressions import ONE, Axis, Expr, Size, Value, fixed
 from passagent.expert.lower.shapes import as_size, broadcast, position, read_at, whole
-from passagent.expert.read.graph import ALL_CONVOLUTIONS, CONVOLUTIONS, POOLS, example, op_name
 
 LARGEST = 27
 """Elements of a window that is written out, at most."""

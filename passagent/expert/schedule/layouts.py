@@ -2,19 +2,22 @@
 
 A kernel reads an input that is a permutation of a contiguous tensor where it lies: its elements are loaded by
 indices in memory's order. The launcher checks at every call that it lies so, and copies it if it does not.
+
+Where a kernel would do work twice, two kernels are better, or one loop for several reductions.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
 from torch import fx
 
-from passagent.expert.lower.expressions import Trace, Value
+from passagent.expert.graph import CONVOLUTIONS, HEAVY, example, op_name
+from passagent.expert.lower.expressions import Axis, Trace, Value, parts
 from passagent.expert.lower.region import Region
-from passagent.expert.read.graph import CONVOLUTIONS, HEAVY, example, op_name
-from passagent.expert.schedule.parts import Address
+from passagent.expert.schedule.parts import Address, Group, Store
 from passagent.expert.schedule.schedule import Schedule
 from passagent.kernels.layout import LONGEST, Order
 
@@ -89,3 +92,59 @@ def of_library(region: Region) -> bool:
     """Tell whether the region's one input comes from a library: on another device it may lie otherwise."""
     node = region.inputs[0]
     return len(region.inputs) == 1 and node.op == "call_function" and op_name(node) in HEAVY
+
+
+MOVES = frozenset({"pad", "roll", "flip", "repeat", "tile", "index_select", "gather", "unfold"})
+"""Operators that only move elements: what is reduced before them is best stored before them, too."""
+FREQUENT = 8
+"""Reads of an element by one group from which it is of windows that are written out."""
+MOST_HELD = 8192
+"""Elements of a row, each of a window, that a program holds to reduce them."""
+
+
+def reduces_again(schedule: Schedule) -> bool:
+    """Tell whether a group reduces, by computed indices, what another group reduces as it lies in memory."""
+
+    def reduced(group: Group, computed: bool) -> set[int]:
+        """Inputs under the reductions of a group that are read by computed indices, or those that are not."""
+        items = [item for stage in group.stages for item in stage.items if not isinstance(item, Store)]
+        loads = {e for e in parts(*items) if e.kind == "load"}
+        rests = {load: [e for e, _ in schedule.addresses[load].rest if e is not None] for load in loads}
+        return {load.data for load, rest in rests.items() if bool(rest) == computed}
+
+    groups = schedule.groups
+    return any(reduced(a, True) & reduced(b, False) for a in groups for b in groups if a is not b)
+
+
+def windows_again(schedule: Schedule) -> bool:
+    """Tell whether a group reduces another's windows, too, or more of them than registers hold."""
+    holding = []
+    for group in schedule.groups:
+        items = [item for stage in group.stages for item in stage.items]
+        exprs = [
+            e for item in items for e in ([item.expr, *item.index] if isinstance(item, Store) else [item])
+        ]
+        reads = Counter(e.data for e in parts(*exprs) if e.kind == "load" and schedule.addresses[e].rest)
+        if any(times >= FREQUENT for times in reads.values()):
+            reduces = any(not isinstance(item, Store) for item in items)
+            holding.append(max(schedule.volume(stage.loops) for stage in group.stages) if reduces else 0)
+    return max(holding, default=0) > (0 if len(holding) > 1 else MOST_HELD)
+
+
+def join_reductions(trace: Trace, outputs: list[Value]) -> bool:
+    """Let reductions over different axes of one length run along one axis; whether any do now.
+
+    That their lengths are equal becomes a guard.
+    """
+    bound = [
+        axes[0]
+        for expr in parts(*(trace.resolve(output.expr) for output in outputs))
+        if expr.kind == "reduce" and len(axes := trace.axes_of(expr.data[1])) == 1
+    ]
+    of_length: dict[int, Axis] = {}
+    any_joined = False
+    for axis in dict.fromkeys(bound):
+        first = of_length.setdefault(axis.size.hint, axis)
+        if first is not axis and trace.join(first, axis):
+            any_joined = True
+    return any_joined

@@ -12,10 +12,10 @@ from collections.abc import Iterable
 
 from torch import fx
 
+from passagent.expert.graph import example, op_name
 from passagent.expert.lower.call import FLOATING
 from passagent.expert.lower.expressions import Expr, parts
 from passagent.expert.lower.region import Region
-from passagent.expert.read.graph import example, op_name
 
 EXACT = {"div": "tl.div_rn({0}, {1})", "exp_added": "libdevice.exp({0})"}
 """Rounded to nearest (exp: two units), by ten instructions or so."""

@@ -9,20 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from passagent.expert.choices import Plan
-from passagent.expert.lower.attention_lowering import Attention, lower_attention
+from passagent.expert.lower.attention_lowering import Attention
 from passagent.expert.lower.call import HALVES
-from passagent.expert.lower.expressions import Axis, Expr, Unsupported, Value, parts
-from passagent.expert.lower.region import Region, Types
-from passagent.expert.read.graph import example
+from passagent.expert.lower.expressions import Axis, Expr, Value, parts
 from passagent.expert.schedule.schedule import Schedule
 from passagent.expert.write.cuda_text import within
 from passagent.expert.write.cuda_values import TritonValues
-from passagent.expert.write.family import Family, identifier
-from passagent.expert.write.wording import conditions, product, simplified
-from passagent.expert.write.wrapper import Variant
+from passagent.expert.write.wording import product
 from passagent.expert.write.writer import Part, TritonKernel, bare, closed
 from passagent.kernels.layout import Order
 
@@ -313,41 +308,3 @@ def attention_kernel(
     source = part.text("triton.jit", [*arguments, *part.numbers("")])
     used = list(range(len(names)))
     return TritonKernel(source, name, used, [0], list(writer.sizes), list(writer.params), [part]), shape
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How the inputs lie in memory, and how eager's output does."""
-
-    inputs: list[Order]
-    output: Order
-
-
-def attention_variant(
-    region: Region, names: list[str], family: Family, types: list[Types], layout: Layout, plan: Plan
-) -> Variant:
-    """The kernel of an attention; `names` are its inputs'. Raises Unsupported."""
-    low = lower_attention(region, family.parameters, types, layout.inputs)
-    name, parameters = identifier(family.regions[0]), [p.name for p in family.parameters]
-    kernel, shape = attention_kernel(low, name, names, parameters, layout.output, plan.stages)
-    count = len(region.inputs)
-    input_dtypes = tuple(low.trace.dtypes[:count])
-    generic = next((k for k in kernel.inputs if input_dtypes[k] == "half"), None)
-    dtype = low.output.dtype
-    if generic is None and dtype == "half":
-        raise Unsupported("dtype", "no input tells the 16-bit type of the result")
-    kernel.sizes = [simplified(size) for size in kernel.sizes]
-    half = "" if generic is None else str(example(region.inputs[generic]).dtype).removeprefix("torch.")
-    return Variant(
-        kernel,
-        conditions(low.trace.guards),
-        [[simplified(size) for size in shape]],
-        [dtype],
-        [None],
-        generic,
-        input_dtypes,
-        (half,) if half else (),
-        tuple(len(sizes) for sizes in low.trace.inputs[:count]),
-        [layout.output],
-        [""],
-    )

@@ -14,13 +14,13 @@ import torch
 from torch import fx
 
 from passagent.expert.choices import Plan
-from passagent.expert.fusion.fusible_regions import make_region
+from passagent.expert.graph import example, op_name, operators
 from passagent.expert.lower.expressions import Unsupported
 from passagent.expert.lower.region import Region, Types, lower_region
-from passagent.expert.read.graph import example, op_name, operators
+from passagent.expert.read.fusible_regions import make_region
 from passagent.expert.schedule.layouts import stored
 from passagent.expert.write import cpp_text
-from passagent.expert.write.wrapper import Variant
+from passagent.expert.write.routes import Variant
 from passagent.expert.write.writer import Kernel
 
 BEHIND = {"gelu", "relu", "silu", "tanh", "sigmoid", "leaky_relu", "elu", "hardswish", "dropout", "mish"}

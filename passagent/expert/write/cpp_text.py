@@ -8,7 +8,7 @@ from passagent.expert.lower.call import FLOATING, HALVES
 from passagent.expert.lower.expressions import Axis, Expr
 from passagent.expert.schedule.parts import Group, Stage, Store
 from passagent.expert.write import cpp_bands
-from passagent.expert.write.cpp_tables import TableWriter
+from passagent.expert.write.cpp_bands import TableWriter
 from passagent.expert.write.cpp_values import Scope
 from passagent.expert.write.writer import Kernel, bare, cost, parenthesised, wrapped
 

@@ -9,28 +9,26 @@ from typing import Any
 
 from passagent.expert.choices import Plan
 from passagent.expert.write.cuda_grid import helpers
-from passagent.expert.write.cuda_host import (
+from passagent.expert.write.routes import (
+    Route,
+    Variant,
+    ViewRoute,
     accepted,
     alike,
     arguments,
     complaint,
-    guards,
-    kernel_lines,
-    made,
-    output_names,
-    taken,
-    with_made,
-)
-from passagent.expert.write.wrapper import (
-    Route,
-    Variant,
-    ViewRoute,
     distinct,
     dtype_test,
     enclosed,
+    guards,
     joined,
+    kernel_lines,
+    made,
     order_text,
+    output_names,
+    taken,
     view_lines,
+    with_made,
 )
 from passagent.expert.write.writer import TritonKernel
 

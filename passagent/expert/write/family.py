@@ -15,12 +15,12 @@ from torch import fx
 from passagent.evaluator.matching.matcher import first_match
 from passagent.evaluator.matching.pattern import trace_pattern
 from passagent.evaluator.matching.rewrite import PlannedPass, replace_match
-from passagent.expert.fusion import pattern_text
-from passagent.expert.fusion.fusible_regions import does_nothing
-from passagent.expert.fusion.pattern_text import write_pattern
+from passagent.expert.graph import arguments, example, op_name, words
 from passagent.expert.lower.region import Parameter, Region
-from passagent.expert.read.graph import arguments, example, op_name, words
-from passagent.expert.write import wrapper
+from passagent.expert.read import pattern_text
+from passagent.expert.read.fusible_regions import does_nothing
+from passagent.expert.read.pattern_text import write_pattern
+from passagent.expert.write.routes import Route, ViewRoute
 
 
 @dataclass
@@ -42,11 +42,11 @@ def named(region: Region, family: Family) -> dict[str, Any]:
     return args
 
 
-def view_route(family: Family) -> wrapper.ViewRoute:
+def view_route(family: Family) -> ViewRoute:
     """Views need no kernel: the wrapper takes them itself, without the operators that do nothing."""
     region, body = family.regions[0], view_lines(family)
     inputs = [family.names[i] for i in region.inputs]
-    return wrapper.ViewRoute(identifier(region), inputs, used_in(family, body), body)
+    return ViewRoute(identifier(region), inputs, used_in(family, body), body)
 
 
 def used_in(family: Family, lines: list[str]) -> list[str]:
@@ -122,8 +122,8 @@ def title(region: Region) -> str:
     return " + ".join(short if len(short) <= 6 else [*short[:3], "...", *short[-2:]])
 
 
-def kind(route: wrapper.Route | wrapper.ViewRoute) -> str:
-    if not isinstance(route, wrapper.Route):
+def kind(route: Route | ViewRoute) -> str:
+    if not isinstance(route, Route):
         return "as views, without a kernel"
     most = 1 + max(len(v.before) for v in route.variants)
     return "in one kernel" if most == 1 else f"in {most} kernels"

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import fx
 
+from passagent.expert.graph import CALL, FREE_VIEWS, IDENTITIES, PRODUCTS, example, op_name, words
 from passagent.expert.lower.region import Region
-from passagent.expert.read.graph import CALL, FREE_VIEWS, IDENTITIES, PRODUCTS, example, op_name, words
 
 ONE_BLOCK = 128
 """Keys that are read at once, at most. More of them, without a mask, are the library's work."""

@@ -1,15 +1,25 @@
-"""Estimate what a region's kernel saves on eager, and whether it can beat the operators one by one."""
+"""Estimate what a kernel saves on eager: whether it beats operators one by one, and what is best stored."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import fx
 
+from passagent.expert.graph import (
+    CONVOLUTIONS,
+    FREE_VIEWS,
+    IDENTITIES,
+    POOLS,
+    example,
+    is_free,
+    mutates,
+    op_name,
+)
 from passagent.expert.lower.region import Region
 from passagent.expert.lower.windows import is_computed
-from passagent.expert.read.graph import FREE_VIEWS, IDENTITIES, example, is_free, mutates, op_name
 
 
 @dataclass(frozen=True)
@@ -27,6 +37,12 @@ class Costs:
 COSTS = {"cpu": Costs(2.0, 1.0, 1.5, 1e4), "cuda": Costs(7.0, 1.5, 5.1, 4e6)}
 """Operator and launch as `benchmarks/launch_cost.py` measured them on an H200; the rest is estimated."""
 
+MOST_RECOMPUTED = 9
+"""Elements of a window up to which what it reads is computed in the same kernel, once for each."""
+MOST_NESTED = 16
+"""Elements of windows of windows that are computed in one kernel."""
+LARGE_IMAGE = 1 << 22
+"""Elements from which an image that is enlarged is computed before, and not for each neighbour."""
 LARGE_COPY = 1 << 20
 """Bytes from which a copy alone is left to eager."""
 
@@ -69,3 +85,24 @@ def worth(region: Region, target: str) -> bool:
         # Alone, an operator that writes in place needs no memory of its own, and a copy is eager's work.
         return gain(region, target) > 0 and mutates(lone) is None and not copies
     return len(computing) >= 2
+
+
+def reads_often(node: fx.Node, source: fx.Node) -> bool:
+    """Tell whether an operator reads each element of `source` so often that it is best stored before."""
+    if op_name(node) in CONVOLUTIONS:
+        return True
+    if op_name(node) in {"interpolate", "upsample"}:
+        mode = node.args[3] if len(node.args) > 3 else node.kwargs.get("mode")
+        is_one = math.prod(example(source).shape[2:]) == 1
+        return mode == "bilinear" and not is_one and example(node).numel() >= LARGE_IMAGE
+    reads = _window(node)
+    return reads > MOST_RECOMPUTED or (reads > 1 and reads * _window(source) > MOST_NESTED)
+
+
+def _window(node: fx.Node) -> int:
+    """Elements of the windows of a pooling; 1 of any other operator."""
+    if op_name(node) not in POOLS:
+        return 1
+    size = node.args[1] if len(node.args) > 1 else node.kwargs.get("kernel_size")
+    sides = size if isinstance(size, tuple | list) else [size] * int(op_name(node)[-2])
+    return math.prod(n for n in sides if isinstance(n, int))

@@ -9,13 +9,7 @@ import torch
 from torch import fx
 
 from passagent.evaluator.matching.effects import transformed
-from passagent.expert.fusion.attention import attention_nodes, is_attention
-from passagent.expert.fusion.pattern_text import qualified
-from passagent.expert.fusion.saving import gain, worth
-from passagent.expert.lower.expressions import Trace, Unsupported
-from passagent.expert.lower.region import Region, Types, lower_node
-from passagent.expert.lower.windows import bias_of, is_computed
-from passagent.expert.read.graph import (
+from passagent.expert.graph import (
     DROPOUTS,
     FREE_VIEWS,
     IDENTITIES,
@@ -29,7 +23,12 @@ from passagent.expert.read.graph import (
     operators,
     words,
 )
-from passagent.expert.schedule.repeated import reads_often
+from passagent.expert.lower.expressions import Trace, Unsupported
+from passagent.expert.lower.region import Region, Types, lower_node
+from passagent.expert.lower.windows import bias_of, is_computed
+from passagent.expert.read.attention import attention_nodes, is_attention
+from passagent.expert.read.pattern_text import qualified
+from passagent.expert.read.saving import gain, reads_often, worth
 
 SAME_ORDER = IDENTITIES | words("view view_as reshape flatten unflatten unsqueeze squeeze detach")
 """Views that keep elements in their order."""

@@ -14,8 +14,8 @@ import torch
 from torch import fx
 
 from passagent.evaluator.matching.unify import same_literal
+from passagent.expert.graph import ALL_CONVOLUTIONS, arguments, example, op_name, words
 from passagent.expert.lower.region import Parameter, Path, Region
-from passagent.expert.read.graph import ALL_CONVOLUTIONS, arguments, example, op_name, words
 
 _INFIX = {
     operator.add: "+", operator.sub: "-", operator.mul: "*", operator.truediv: "/", operator.pow: "**",

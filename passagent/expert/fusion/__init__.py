@@ -1,1 +1,0 @@
-"""The operators of a graph that one kernel replaces."""
