@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import fx
 
-from passagent.evaluator.result import MANIFEST
 from passagent.expert.choices import Plan
 from passagent.expert.graph import example, is_free, mutates, op_name
 from passagent.expert.lower.attention_lowering import lower_attention
@@ -40,14 +38,12 @@ from passagent.expert.write import (
 )
 from passagent.expert.write.arithmetic import decides_later
 from passagent.expert.write.cuda_grid import Work
-from passagent.expert.write.entry import cpp_kernel_lines, module_lines
+from passagent.expert.write.entry import pass_files
 from passagent.expert.write.family import (
     Family,
     identifier,
-    kind,
     matching,
     named,
-    pass_name,
     title,
     used_in,
     view_lines,
@@ -57,7 +53,6 @@ from passagent.expert.write.routes import (
     Route,
     Variant,
     ViewRoute,
-    accepted,
     distinct,
     limits,
     used_parameters,
@@ -103,7 +98,9 @@ def author(graphs: list[fx.Graph], target: str, plan: Plan) -> Authored:
         fused = dict.fromkeys(op_name(n) for f, _ in routes for n in f.regions[0].nodes if not is_free(n))
         titles = [title(f.regions[0]) for f, _ in routes]
         works = [work for _, route in routes for v in route.variants for work in _works(v)]
-        return Authored(_files(routes, plan, target), titles, list(fused), refused, uncovered, covered, works)
+        return Authored(
+            pass_files(routes, plan, target), titles, list(fused), refused, uncovered, covered, works
+        )
 
 
 def _works(variant: Variant) -> list[Work]:
@@ -339,74 +336,3 @@ def _like(trace: Trace, shape: list[str], order: Order, among: list[int]) -> int
     """The first of inputs of the same type and order that has the same shape, too."""
     lying = [shape[d] for d in order or range(len(shape))]
     return next((k for k in among if [trace.text(s) for s in trace.inputs[k]] == lying), None)
-
-
-def _files(routes: list[tuple[Family, AnyRoute]], plan: Plan, target: str) -> dict[str, str]:
-    _distinct(routes)
-    note = f"{plan.note(target)} [plan: {plan.json()}]"
-    sources = any(route.variants for _, route in routes)
-    entry = routes[0][1].name
-    is_single = len(routes) == 1
-    module = "" if is_single else f"{entry}_kernels"
-    lines_of = None if target == "cuda" else cpp_kernel_lines
-    host = module_lines([route for _, route in routes], plan, entry, lines_of)
-    files: dict[str, str] = {}
-    names: list[str] = []
-    imports = ["import functools", ""] if any("@functools." in line for line in host) else []
-    imports.append("import torch")
-    if target == "cuda" and sources:
-        imports += ["import triton", "import triton.language as tl"]
-    if sources:
-        imports.append(f"from passagent.kernels import {'triton' if target == 'cuda' else 'cpp'}_kernel")
-    if any("libdevice." in line for line in host):
-        imports.append("from triton.language.extra import libdevice")
-    if not is_single:
-        passes = ", ".join(pass_name(route.name) for _, route in routes)
-        doc = f'"""The kernels and the wrapper that the passes {passes} share."""'
-        files[f"{module}.py"] = _text([doc, "", *imports, *host])
-    for family, route in routes:
-        name = pass_name(route.name)
-        names.append(name)
-        doc = f'"""{title(family.regions[0])} {kind(route)}; {note}"""'
-        head = (
-            [doc, "", *imports]
-            if is_single
-            else [doc, "", *_pattern_imports(family), "", f"from {module} import {entry}"]
-        )
-        taken = [*(family.names[i] for i in family.regions[0].inputs), *(p.name for p in family.parameters)]
-        arguments_ = [*route.inputs, *route.parameters]
-        if isinstance(route, Route):
-            arguments_ = accepted(route)
-        forwarded = [*([f'"{route.name}"'] if not is_single else []), *arguments_]
-        args = f"({', '.join(forwarded)}{',' if len(forwarded) == 1 else ''})"
-        lines = [
-            *head,
-            "",
-            "",
-            *pattern_text.write_pattern(family.regions[0], family.parameters, family.names),
-        ]
-        if "operator." in "\n".join(lines) and "import operator" not in lines:
-            lines.insert(lines.index("import torch") if "import torch" in lines else 2, "import operator")
-        lines += ["", "", f"def replacement_args({', '.join(taken)}):", f"    return {args}"]
-        lines += host if is_single else []
-        lines += ["", "", "def replacement_func():", f"    return {entry}"]
-        files[f"{name}.py"] = _text(lines)
-    files[MANIFEST] = json.dumps(names) + "\n"
-    return files
-
-
-def _pattern_imports(family: Family) -> list[str]:
-    text = "\n".join(pattern_text.write_pattern(family.regions[0], family.parameters, family.names))
-    return ["import torch"] if "torch." in text else []
-
-
-def _distinct(routes: list[tuple[Family, AnyRoute]]) -> None:
-    counts: dict[str, int] = {}
-    for _, route in routes:
-        counts[route.name] = counts.get(route.name, 0) + 1
-        if counts[route.name] > 1:
-            route.name = f"{route.name}_{counts[route.name]}"
-
-
-def _text(lines: list[str]) -> str:
-    return "\n".join(lines).strip("\n") + "\n"

@@ -146,21 +146,9 @@ def start(target: str, role: str) -> Plan:
 
 
 def read_plans(text: str) -> list[Plan]:
-    """Every plan written in a text, as JSON (`[plan: {...}]`) or in words."""
-    plans = []
-    for match in re.finditer(r"\[plan: (\{.*?\})\]", text):
-        plan = _from_json(match.group(1))
-        if plan is not None:
-            plans.append(plan)
-    for match in re.finditer(
-        r"\b(?:block|warps|grain|keep) \d+(?:, (?:block|warps|grain|keep) \d+)*(?:, without [\w ]+\w)?", text
-    ):
-        numbers: dict[str, Any] = {
-            n: int(v) for n, v in re.findall(r"(block|warps|grain|keep) (\d+)", match.group())
-        }
-        without = re.search(r"without ([\w ]+)", match.group())
-        plans.append(Plan(**numbers, without=tuple(without.group(1).split()) if without else ()))
-    return plans
+    """Every plan written in a text as `[plan: {...}]`."""
+    plans = map(_from_json, re.findall(r"\[plan: (\{.*?\})\]", text))
+    return [plan for plan in plans if plan is not None]
 
 
 def _from_json(text: str) -> Plan | None:

@@ -115,20 +115,13 @@ def read(messages: list[Message]) -> Episode:
     for message in messages:
         if message["role"] == "assistant":
             for call in message.get("tool_calls", []):
-                in_file = read_plans(_argument(call, "file_text"))
+                in_file = read_plans(json.loads(call["arguments"]).get("file_text", ""))
                 written = in_file[0] if in_file else written
         elif message["role"] == "tool" and message.get("name") == "pass_evaluator" and written is not None:
             evaluation = message["data"].get("evaluation", {"status": "error", "as_score": None})
             episode.outcomes.append((written, _exactness(evaluation), evaluation["as_score"]))
             episode.tried.add(written)
     return episode
-
-
-def _argument(call: dict[str, Any], name: str) -> str:
-    try:
-        return str(json.loads(call["arguments"]).get(name, ""))
-    except (ValueError, AttributeError):
-        return ""
 
 
 def _exactness(evaluation: dict[str, Any]) -> str:

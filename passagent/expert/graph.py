@@ -27,7 +27,7 @@ IDENTITIES = DROPOUTS | words("contiguous to type_as float")
 """Operators that may return their input as it is."""
 
 CONVOLUTIONS = ("conv1d", "conv2d")
-"""Convolutions, of which some are lowered (lower_conv.py)."""
+"""Convolutions, of which some are lowered (lower/windows.py)."""
 
 ALL_CONVOLUTIONS = words("conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d")
 

@@ -113,7 +113,7 @@ class Trace:
         self.dtypes: list[str] = []
         """The inputs' dtypes."""
         self.library: dict[int, Any] = {}
-        """The operators of inputs that the library computes first (lower_conv.py)."""
+        """The operators of inputs that the library computes first (lower/windows.py)."""
         self.cats: list[Cat] = []
         self.outside: dict[Expr, None] = {}  # cpu: 1 where an index is out of range, checked before all else
         self.decisive = False

@@ -87,35 +87,12 @@ def squeeze(c: Call, input: Value, dim: Any = None) -> Value:
     return Value([d for k, d in enumerate(value.dims) if k not in gone], value.expr)
 
 
-@lowers("permute")
-def permute(c: Call, input: Value, *dims: Any) -> Value:
-    order = int_list(*dims)
-    return Value([input.dims[wrap(d, len(order))] for d in order], input.expr)
-
-
-@lowers("movedim", "moveaxis")
-def movedim(c: Call, input: Value, source: Any, destination: Any) -> Value:
-    rank = len(input.dims)
-    moved = [wrap(d, rank) for d in int_list(source)]
-    places = [wrap(d, rank) for d in int_list(destination)]
-    rest = iter(k for k in range(rank) if k not in moved)
-    source_of = dict(zip(places, moved, strict=True))
-    return Value(
-        [input.dims[source_of[k] if k in source_of else next(rest)] for k in range(rank)], input.expr
-    )
-
-
-@lowers("transpose", "swapaxes", "swapdims")
-def transpose(c: Call, input: Value, dim0: int, dim1: int) -> Value:
-    dims = list(input.dims)
-    a, b = wrap(dim0, len(dims)), wrap(dim1, len(dims))
-    dims[a], dims[b] = dims[b], dims[a]
-    return Value(dims, input.expr)
-
-
-@lowers("t")
-def t(c: Call, input: Value) -> Value:
-    return Value(list(reversed(input.dims)), input.expr)
+@lowers("permute", "movedim", "moveaxis", "transpose", "swapaxes", "swapdims", "t")
+def permute(c: Call, input: Value, *args: Any, **named: Any) -> Value:
+    """Dimensions in another order, which torch's own method tells by a tensor of that rank."""
+    lengths = torch.empty(list(range(2, len(input.dims) + 2)), device="meta")
+    order = [n - 2 for n in getattr(lengths, c.op)(*args, **named).shape]
+    return Value([input.dims[d] for d in order], input.expr)
 
 
 @lowers("expand", "broadcast_to", "expand_as")

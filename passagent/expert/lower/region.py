@@ -114,7 +114,7 @@ def _as_in_the_example(trace: Trace, arguments: Any) -> None:
 
 
 def _out_of_place(node: fx.Node) -> str:
-    """`add` for the method `add_`: region.py makes sure that the difference does not matter."""
+    """`add` for the method `add_`: fusible_regions.py makes sure that the difference does not matter."""
     name = op_name(node)
     method = node.op == "call_method" or name.endswith("_")
     return name.removesuffix("_") if method and not name.endswith("__") else name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from passagent.expert.lower.expressions import ONE, Axis, Expr, Size, Trace, Unsupported, Value, fixed
@@ -90,13 +91,8 @@ def regroup(trace: Trace, value: Value, sizes: list[Size]) -> Value:
     """`value.reshape(sizes)`, row-major; every size given (no -1)."""
     value = trace.refresh(value)
     old = [axis for dim in value.dims for axis in dim]
-    total = 1
-    for axis in old:
-        total *= axis.size.hint
-    product = 1
-    for size in sizes:
-        product *= size.hint
-    if total != product:
+    total = math.prod(axis.size.hint for axis in old)
+    if total != math.prod(size.hint for size in sizes):
         raise Unsupported("view", f"{total} elements cannot be viewed as {[s.hint for s in sizes]}")
     dims: list[Dim] = []
     for position, size in enumerate(sizes):
@@ -111,8 +107,7 @@ def _take(trace: Trace, old: list[Axis], size: Size, later: list[int]) -> tuple[
     """Axes from the front of `old` that make up a dimension of `size`, and the axes left."""
     taken: list[Axis] = []
     if size.hint == 1:
-        keep = old and old[0].size.hint == 1 and _ones(old) >= 1
-        if keep:
+        if old and old[0].size.hint == 1:
             trace.equal(old[0].size, size)
             return (old[0],), old[1:]
         trace.equal(size, ONE)
@@ -143,15 +138,6 @@ def _take(trace: Trace, old: list[Axis], size: Size, later: list[int]) -> tuple[
             old = [inner, *rest]
     trace.equal(trace.times(a.size for a in taken), size)
     return tuple(taken), old
-
-
-def _ones(axes: list[Axis]) -> int:
-    count = 0
-    for axis in axes:
-        if axis.size.hint != 1:
-            break
-        count += 1
-    return count
 
 
 def read_at(trace: Trace, value: Value, dim: int, axis: Axis | None, index: Expr) -> Value:

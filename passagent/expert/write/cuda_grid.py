@@ -236,7 +236,7 @@ START = 2.0
 
 @dataclass(frozen=True)
 class Work:
-    """One part of a kernel in one of a task's graphs: its form (see blocks.py) and its sizes."""
+    """One part of a kernel in one of a task's graphs: its form (see block_axes.py) and its sizes."""
 
     function: str
     """The plan's function for such parts: _run, _rows, ..."""

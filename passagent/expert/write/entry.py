@@ -1,14 +1,19 @@
-"""A region's function: the kernels that it calls, one after the other, or those of one of several ways."""
+"""The files of passes: patterns, and each region's function, which calls the kernels of one of its ways."""
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from passagent.evaluator.result import MANIFEST
 from passagent.expert.choices import Plan
+from passagent.expert.read.pattern_text import write_pattern
 from passagent.expert.write.cuda_grid import helpers
+from passagent.expert.write.family import Family, kind, pass_name, title
 from passagent.expert.write.routes import (
     Route,
     Variant,
@@ -27,6 +32,7 @@ from passagent.expert.write.routes import (
     order_text,
     output_names,
     taken,
+    tuple_text,
     view_lines,
     with_made,
 )
@@ -206,3 +212,49 @@ def _plan(route: Route, v: Variant, name: str) -> list[str]:
         used = {name: f"{x}.{what}" for name, x in zip(names, inputs, strict=True) if name in spoken}
         lines += [f"    {', '.join(used)} = {', '.join(used.values())}"] if used else []
     return [*lines, *body]
+
+
+def pass_files(routes: list[tuple[Family, Route | ViewRoute]], plan: Plan, target: str) -> dict[str, str]:
+    """The files of a candidate: a pass for each route, and a module of kernels where there are several."""
+    counts = Counter[str]()
+    for _, route in routes:
+        counts[route.name] += 1
+        if counts[route.name] > 1:
+            route.name = f"{route.name}_{counts[route.name]}"
+    entry, is_single, files = routes[0][1].name, len(routes) == 1, dict[str, str]()
+    lines_of = None if target == "cuda" else cpp_kernel_lines
+    host = module_lines([route for _, route in routes], plan, entry, lines_of)
+    imports = ["import functools", ""] if any("@functools." in line for line in host) else []
+    imports.append("import torch")
+    if any(route.variants for _, route in routes):
+        imports += ["import triton", "import triton.language as tl"] if target == "cuda" else []
+        imports.append(f"from passagent.kernels import {'triton' if target == 'cuda' else 'cpp'}_kernel")
+    if any("libdevice." in line for line in host):
+        imports.append("from triton.language.extra import libdevice")
+    names = [pass_name(route.name) for _, route in routes]
+    if not is_single:
+        doc = f'"""The kernels and the wrapper that the passes {", ".join(names)} share."""'
+        files[f"{entry}_kernels.py"] = _file([doc, "", *imports, *host])
+    for name, (family, route) in zip(names, routes, strict=True):
+        doc = f'"""{title(family.regions[0])} {kind(route)}; {plan.note(target)} [plan: {plan.json()}]"""'
+        pattern = write_pattern(family.regions[0], family.parameters, family.names)
+        text = "\n".join(pattern)
+        own = ["import operator"] if "operator." in text else []
+        if is_single:
+            own = [line for known in imports for line in [*(own if known == "import torch" else []), known]]
+        else:
+            own += ["import torch"] if "torch." in text else []
+            own += ["", f"from {entry}_kernels import {entry}"]
+        taken = [*(family.names[i] for i in family.regions[0].inputs), *(p.name for p in family.parameters)]
+        forwarded = accepted(route) if isinstance(route, Route) else [*route.inputs, *route.parameters]
+        forwarded = forwarded if is_single else [f'"{route.name}"', *forwarded]
+        lines = [doc, "", *own, "", "", *pattern]
+        lines += ["", "", f"def replacement_args({', '.join(taken)}):", f"    return {tuple_text(forwarded)}"]
+        lines += [*(host if is_single else []), "", "", "def replacement_func():", f"    return {entry}"]
+        files[f"{name}.py"] = _file(lines)
+    files[MANIFEST] = json.dumps(names) + "\n"
+    return files
+
+
+def _file(lines: list[str]) -> str:
+    return "\n".join(lines).strip("\n") + "\n"
