@@ -71,6 +71,16 @@ def check(authored: Authored, graph: Captured, inputs: Sequence[Any]) -> Rewritt
     return result
 
 
+def held(
+    function: Callable[..., Any], inputs: Sequence[Any], target: str = "cpu", plan: Plan | None = None
+) -> Authored:
+    """What the expert writes for a function, once it was held against eager on these inputs."""
+    graph = captured(function, inputs)
+    authored = write([graph], target, plan)
+    check(authored, graph, inputs)
+    return authored
+
+
 def check_empty(function: Callable[..., Any], inputs: Sequence[torch.Tensor], target: str = "cpu") -> None:
     """With each of the sizes 0 in turn: eager's outputs, or an error that names the shapes."""
     graph = captured(function, inputs)

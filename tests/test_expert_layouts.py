@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from closeness import assert_as_exact_as_eager
-from expert_cases import LAYOUTS, captured, check, r, rewritten, write
+from expert_cases import LAYOUTS, captured, check, held, r, rewritten, write
 from test_expert_cuda import interpreted, source
 
 from passagent.expert.schedule.layouts import memory_order
@@ -30,10 +30,8 @@ def given(monkeypatch) -> list[tuple[torch.Tensor, ...]]:
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_what_lies_in_another_order_is_read_where_it_lies(name, given):
     function, inputs = LAYOUTS[name]
-    graph = captured(function, inputs)
-    authored = write([graph])
+    authored = held(function, inputs)
     assert "order={" in "".join(authored.files.values())
-    check(authored, graph, inputs)
     assert len(given) == 1
     assert any(not t.is_contiguous() for t in given[0] if isinstance(t, torch.Tensor))
 

@@ -12,7 +12,15 @@ from passagent.expert.graph import example, is_free, mutates, op_name
 from passagent.expert.lower.attention_lowering import lower_attention
 from passagent.expert.lower.call import HALF
 from passagent.expert.lower.expressions import Trace, Unsupported
-from passagent.expert.lower.region import Lowered, Region, Types, has_any, lower_region, named_types
+from passagent.expert.lower.region import (
+    Lowered,
+    Region,
+    Types,
+    decides_later,
+    has_any,
+    lower_region,
+    named_types,
+)
 from passagent.expert.lower.windows import bias_of, is_written_out
 from passagent.expert.read import pattern_text
 from passagent.expert.read.attention import is_attention
@@ -36,7 +44,6 @@ from passagent.expert.write import (
     cuda_grid,
     cuda_text,
 )
-from passagent.expert.write.arithmetic import decides_later
 from passagent.expert.write.cuda_grid import Work
 from passagent.expert.write.entry import pass_files
 from passagent.expert.write.family import (

@@ -356,13 +356,9 @@ class Trace:
         body = self._rewrite(expr.args[0], inside, dict(start))
         return self.make("reduce", (name, tuple(renamed.get(a, a) for a in axes)), (body,), expr.dtype)
 
-    def put(self, expr: Expr, old: Expr, new: Expr, axis: Axis, index: Expr) -> Expr:
-        """`expr` with its part `old` replaced by `new`, and read at `index` of `axis`."""
-        return self._rewrite(self.resolve(expr), {axis: index}, {old: new})
-
-    def replace(self, expr: Expr, new: dict[Expr, Expr]) -> Expr:
-        """`expr` with parts replaced by others."""
-        return self._rewrite(self.resolve(expr), {}, dict(new))
+    def replace(self, expr: Expr, new: dict[Expr, Expr], at: dict[Axis, Expr] | None = None) -> Expr:
+        """`expr` with parts replaced by others, read at other indices of axes."""
+        return self._rewrite(self.resolve(expr), at or {}, dict(new))
 
     def refresh(self, value: Value) -> Value:
         """The value over present axes."""

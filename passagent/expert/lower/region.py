@@ -11,11 +11,16 @@ from torch import fx
 
 from passagent.expert.graph import HEAVY, SLOW_ON, arguments, example, mutates, op_name, rebuild, walk
 from passagent.expert.lower import indexing, movement, pointwise, reductions, windows
-from passagent.expert.lower.call import HALF, OPS, Call, Scalar, check_shape, dtype_name
-from passagent.expert.lower.expressions import Size, Trace, Unsupported, Value, fixed
+from passagent.expert.lower.call import FLOATING, HALF, OPS, Call, Scalar, check_shape, dtype_name
+from passagent.expert.lower.expressions import Expr, Size, Trace, Unsupported, Value, fixed, parts
 from passagent.expert.lower.split import holds_for_one_dtype, lower_split
 
 _REGISTERED = (indexing, movement, pointwise, reductions, windows)
+
+_DECIDING = {"bits", "floor", "ceil", "rint", "eq", "ne", "lt", "le", "gt", "ge"}
+_ROUNDING = {"floor", "ceil", "round", "trunc", "fix", "frac", "remainder", "fmod", "mod", "floordiv"}
+_ROUNDING |= {"sign", "sgn"}
+"""Operations on expressions, and operators, that choose or round by a value's last place."""
 
 Path = tuple[Any, ...]
 
@@ -213,3 +218,31 @@ def named_types(region: Region, half: Region | None) -> list[Types]:
     )
     named = any(_dtype(n) is torch.float32 for n in region.inputs)  # else nothing says which type it is
     return [single if named and not converts else none] * len(nodes)
+
+
+def deciding(exprs: Iterable[Expr]) -> set[Expr]:
+    """Find the parts of comparisons, roundings and integers: their last place can change a whole result.
+
+    There operations on CUDA are eager's own. Elsewhere they are cheap ones that keep t = -5.
+    """
+    deciding_parts: dict[Expr, None] = {}
+    for e in parts(*exprs):
+        to_integer = e.data == "cast" and e.dtype not in FLOATING and e.args[0].dtype in FLOATING
+        if e.kind == "op" and (e.data in _DECIDING or to_integer):
+            deciding_parts |= parts(*e.args)
+    return set(deciding_parts)
+
+
+def decides_later(region: Region) -> bool:
+    """Tell whether something that the graph computes from a region's results rounds or chooses by them."""
+    waiting, visited = [*region.outputs], set[fx.Node](region.outputs)
+    while waiting:
+        for user in waiting.pop().users:
+            if user.op == "output" or user in visited:
+                continue
+            visited.add(user)
+            waiting.append(user)
+            dtype = getattr(example(user), "dtype", None)
+            if op_name(user) in _ROUNDING or (dtype is not None and not dtype.is_floating_point):
+                return True
+    return False

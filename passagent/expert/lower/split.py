@@ -212,26 +212,18 @@ def _rely_on(trace: Trace, parts: Split, values: list[Any]) -> None:
         trace.guard(_written(condition, texts))
 
 
-def _sized(text: str) -> Callable[..., Size]:
-    """A difference or a quotient of sizes."""
-
-    def combine(trace: Trace, a: Any, b: Any) -> Size:
-        x, y = as_size(a), as_size(b)
-        hint = {"-": operator.sub, "//": operator.floordiv}[text](x.hint, y.hint)
-        if x.constant and y.constant:
-            return fixed(hint)
-        if y.text == ("1" if text == "//" else "0"):
-            return x
-        return Size(hint, f"({trace.text(x)} {text} {trace.text(y)})")
-
-    return combine
+def _quotient(trace: Trace, a: Any, b: Any) -> Size:
+    x, y = as_size(a), as_size(b)
+    if x.constant and y.constant:
+        return fixed(x.hint // y.hint)
+    return x if y.text == "1" else Size(x.hint // y.hint, f"({trace.text(x)} // {trace.text(y)})")
 
 
 _ON_SIZES: dict[Any, Callable[..., Size]] = {
     torch.ops.aten.sym_size.int: lambda trace, value, dim: trace.shape(trace.refresh(value))[dim],
     operator.add: lambda trace, a, b: trace.plus(as_size(a), as_size(b)),
-    operator.sub: _sized("-"),
-    operator.floordiv: _sized("//"),
+    operator.sub: lambda trace, a, b: trace.minus(as_size(a), as_size(b)),
+    operator.floordiv: _quotient,
     operator.mul: lambda trace, a, b: trace.times([as_size(a), as_size(b)]),
 }
 

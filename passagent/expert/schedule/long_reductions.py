@@ -14,11 +14,10 @@ from dataclasses import dataclass
 
 from passagent.expert.choices import Plan
 from passagent.expert.lower.expressions import ALONG, Axis, Expr, Size, Trace, Unsupported, Value, parts
-from passagent.expert.lower.region import Lowered
+from passagent.expert.lower.region import Lowered, deciding
 from passagent.expert.schedule.block_axes import LONGEST, Form, block_form
 from passagent.expert.schedule.parts import Store
 from passagent.expert.schedule.schedule import Schedule
-from passagent.expert.write.arithmetic import deciding
 from passagent.expert.write.cuda_grid import Work, launches
 from passagent.expert.write.wording import product
 

@@ -74,7 +74,7 @@ class Schedule:
             stores = []
             for piece_axis, part, start in cat.pieces:
                 at = t.add(t.index(piece_axis), t.integer(start))
-                new = t.put(store.expr, chosen, t.resolve(part), axis.data, at)
+                new = t.replace(store.expr, {chosen: t.resolve(part)}, {axis.data: at})
                 index = [t.substitute(i, {axis.data: at}) for i in store.index]
                 stores += self._split(Store(store.out, index, store.sizes, new))
             return stores

@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from passagent.expert.choices import Plan
 from passagent.expert.lower.call import HALVES
 from passagent.expert.lower.expressions import Axis, Expr, Unsupported, parts
+from passagent.expert.lower.region import deciding
 from passagent.expert.schedule.block_axes import block_form
 from passagent.expert.schedule.parts import Group, Stage, Store
 from passagent.expert.schedule.schedule import Schedule
-from passagent.expert.write.arithmetic import deciding
 from passagent.expert.write.cuda_values import TYPES, TritonValues
 from passagent.expert.write.wording import product
 from passagent.expert.write.writer import Part, TritonKernel, bare, closed

@@ -11,7 +11,6 @@ from passagent.expert.lower.call import FLOATING, HALVES, INTEGERS
 from passagent.expert.lower.expressions import Axis, Expr, Unsupported, parts
 from passagent.expert.schedule.block_axes import Form
 from passagent.expert.schedule.parts import Address, Group, Mono, Stage, Store
-from passagent.expert.write.arithmetic import CHEAP, EXACT, is_mean
 from passagent.expert.write.writer import INFIX, Writer, bare, closed
 
 TYPES = {name: f"tl.{name}" for name in ("float32", "float64", *INTEGERS)} | {"bool": "tl.int1"}
@@ -36,6 +35,14 @@ _FORMS = {
 _LIBDEVICE = ("exp", "log", "log2", "log10", "log1p", "expm1", "rint", "tanh", "tan")
 _FORMS |= {name: f"libdevice.{name}({{0}})" for name in _LIBDEVICE}
 """CUDA's own functions, as exact as eager's, where Triton's are approximations."""
+
+EXACT = {"div": "tl.div_rn({0}, {1})", "exp_added": "libdevice.exp({0})"}
+"""Rounded to nearest (exp: two units), by ten instructions or so."""
+
+CHEAP = {"div": "{0} / {1}", "exp_added": "tl.exp({0})"}
+"""One or two instructions. div.full.f32: two units; exp: a power of two, which is off by 2^-24 of the value
+for each unit of its argument. So it is taken only where it is added to something larger (a sum of powers,
+1 + exp(-x)), which is then as exact as ever. A cheap square root, which makes 0 of small numbers, is not."""
 
 _SMALLEST_NORMAL = 2.0**-126
 """The smallest normal float32: CUDA's functions in Triton take what is smaller for zero, or worse."""
@@ -366,6 +373,14 @@ class TritonValues(Writer):
         for e, mono in address.rest:
             parts.append(self.mono(mono) if e is None else self.scaled(self.emit(e, 0), mono))
         return " + ".join(parts) or "0"
+
+
+def is_mean(e: Expr) -> bool:
+    """Tell whether an expression is a mean: a sum that is divided; equal elements do not differ from it."""
+    above = e.args[0]
+    while above.data in {"cast", "as_half"}:
+        above = above.args[0]
+    return e.data == "div" and above.kind == "reduce"
 
 
 def _is_number(text: str) -> bool:
