@@ -81,6 +81,15 @@ def held(
     return authored
 
 
+def held_in_each(cases: Sequence[tuple[Callable[..., Any], Sequence[Any]]], target: str = "cpu") -> Authored:
+    """What the expert writes for several graphs of a task, once it was held against eager in each."""
+    graphs = [captured(*case) for case in cases]
+    authored = write(graphs, target)
+    for graph, (_, inputs) in zip(graphs, cases, strict=True):
+        check(authored, graph, inputs)
+    return authored
+
+
 def check_empty(function: Callable[..., Any], inputs: Sequence[torch.Tensor], target: str = "cpu") -> None:
     """With each of the sizes 0 in turn: eager's outputs, or an error that names the shapes."""
     graph = captured(function, inputs)

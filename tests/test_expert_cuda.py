@@ -60,18 +60,15 @@ def test_empty_tensors_give_eagers_result_or_an_error_that_names_shapes():
 def test_a_plan_chooses_among_the_variants_of_a_kernel():
     interpreted("""
         import torch.nn.functional as F
-        from expert_cases import captured, check, r, write
+        from expert_cases import captured, check, held_in_each, r
 
         def function(x):
             return F.softmax(x * 2.0, -1).mean(1)
 
         sets = [[r(3, 4, 50)], [r(2, 1, 50)], [r(65, 1, 33000)], [r(3, 4, 50).bfloat16()]]
-        graphs = [captured(function, inputs) for inputs in sets]
-        authored = write(graphs, target="cuda")
+        authored = held_in_each([(function, inputs) for inputs in sets], "cuda")
         text = "".join(authored.files.values())
         assert text.count("@triton_kernel") == 1 and "VARIANT" in text and "lru_cache" not in text
-        for graph, inputs in zip(graphs, sets, strict=True):
-            check(authored, graph, inputs)
         unseen = [r(5, 33, 99)]
         check(authored, captured(function, unseen), unseen)
     """)
@@ -498,7 +495,7 @@ def test_kernel_of_several_graphs_equals_eager_in_each():
     """Their sizes are odd and even; or the numbers that differ among them are the kernel's arguments."""
     interpreted("""
         import torch.nn.functional as F
-        from expert_cases import captured, check, r, write
+        from expert_cases import held_in_each, r
 
         def odd_or_even(x):
             return F.relu(x) + 1.0, x == 0
@@ -508,10 +505,7 @@ def test_kernel_of_several_graphs_equals_eager_in_each():
             [(odd_or_even, [r(37, 99)]), (odd_or_even, [r(37, 104)]), (odd_or_even, [r(3, 3)])],
             [(function, [r(9, 40)]) for function in scaled],
         ):
-            graphs = [captured(*case) for case in cases]
-            authored = write(graphs, "cuda")
-            for graph, (_, inputs) in zip(graphs, cases, strict=True):
-                check(authored, graph, inputs)
+            held_in_each(cases, "cuda")
     """)
 
 

@@ -57,7 +57,7 @@ _FIRST |= {
     "numerics": ("keep", "without"),
     "algorithm": ("keep", "without", "block"),  # what is computed twice, and in how many passes
 }
-_START = {
+_START: dict[str, dict[str, Any]] = {
     "memory": {"block": 1024},
     "launch": {"grain": 65536, "warps": 4},
     "parameters": {"block": 256, "warps": 8},

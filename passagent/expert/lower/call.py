@@ -78,6 +78,12 @@ class Call:
     def fail(self, reason: str) -> Unsupported:
         return Unsupported(self.op, reason)
 
+    def dimension(self, input: Value, dim: int) -> tuple[Value, int, Size]:
+        """The tensor over present axes, a dimension counted from the front, and its size."""
+        value = self.trace.refresh(input)
+        dim = wrap(dim, len(value.dims))
+        return value, dim, self.trace.size_of(value.dims[dim])
+
     def number(self, value: Number, dtype: str) -> Expr:
         """A scalar as an expression of a compute type."""
         if isinstance(value, Size):

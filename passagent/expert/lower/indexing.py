@@ -144,8 +144,7 @@ def repeat(c: Call, input: Value, *counts: Any) -> Value:
 def repeat_interleave(c: Call, input: Value, repeats: Any, dim: int | None = None) -> Value:
     if isinstance(repeats, Value) or dim is None:
         raise c.fail("with a tensor of counts or over the flattened tensor")
-    value = c.trace.refresh(input)
-    dim = wrap(dim, len(value.dims))
+    value, dim, _ = c.dimension(input, dim)
     axis = c.trace.axis(as_size(repeats))
     return Value([(*d, axis) if k == dim else d for k, d in enumerate(value.dims)], value.expr)
 
@@ -250,9 +249,9 @@ def unfold(c: Call, input: Value, *args: Any, **kwargs: Any) -> Value:
 
 def _windows(c: Call, value: Value, dimension: int, size: Any, step: Any, dilation: Any = 1) -> Value:
     """Windows along a dimension, their elements `apart` from each other in a new last one."""
-    dim = wrap(dimension, len(value.dims))
     t = c.trace
-    have, long, by, away = t.size_of(value.dims[dim]), as_size(size), as_size(step), as_size(dilation)
+    value, dim, have = c.dimension(value, dimension)
+    long, by, away = as_size(size), as_size(step), as_size(dilation)
     span = long
     if away.text != "1":
         span = Size(away.hint * (long.hint - 1) + 1, f"({away.text} * ({long.text} - 1) + 1)")

@@ -147,9 +147,8 @@ def getitem(c: Call, input: Any, index: Any) -> Any:
 
 @lowers("select")
 def select(c: Call, input: Value, dim: int, index: Any) -> Value:
-    value = c.trace.refresh(input)
-    dim = wrap(dim, len(value.dims))
-    have, at = c.trace.size_of(value.dims[dim]), as_size(index)
+    value, dim, have = c.dimension(input, dim)
+    at = as_size(index)
     place = c.trace.plus(have, at) if at.hint < 0 else at
     if at.hint < 0:
         c.trace.guard(f"{at.text} < 0")
@@ -161,8 +160,7 @@ def select(c: Call, input: Value, dim: int, index: Any) -> Value:
 
 def narrow(c: Call, value: Value, dim: int, item: slice) -> Value:
     """`value[..., item, ...]` on dimension `dim`."""
-    value = c.trace.refresh(value)
-    have = c.trace.size_of(value.dims[dim])
+    value, dim, have = c.dimension(value, dim)
     start = bound(c, item.start, have, fixed(0))
     stop = bound(c, item.stop, have, have)
     step = as_size(1 if item.step is None else item.step)
@@ -213,30 +211,22 @@ def bound(c: Call, value: Any, size: Size, default: Size) -> Size:
 @lowers("narrow")
 def narrow_method(c: Call, input: Value, dim: int, start: Any, length: Any) -> Value:
     first, count = as_size(start), as_size(length)
-    value = c.trace.refresh(input)
-    return strided(c, value, wrap(dim, len(value.dims)), first, c.trace.plus(first, count), fixed(1))
+    value, dim, _ = c.dimension(input, dim)
+    return strided(c, value, dim, first, c.trace.plus(first, count), fixed(1))
 
 
-@lowers("chunk")
+@lowers("chunk", "tensor_split")
 def chunk(c: Call, input: Value, chunks: int, dim: int = 0) -> tuple[Value, ...]:
-    value = c.trace.refresh(input)
-    dim = wrap(dim, len(value.dims))
-    have = c.trace.size_of(value.dims[dim])
+    value, dim, have = c.dimension(input, dim)
     if not isinstance(chunks, int) or have.hint % chunks:
         raise c.fail("chunks of unequal size")
     return _pieces(c, value, dim, [c.trace.divide(have, fixed(chunks))] * chunks)
 
 
-@lowers("split", "tensor_split")
+@lowers("split")
 def split(c: Call, input: Value, split_size_or_sections: Any, dim: int = 0) -> tuple[Value, ...]:
-    value = c.trace.refresh(input)
-    dim = wrap(dim, len(value.dims))
-    have = c.trace.size_of(value.dims[dim])
+    value, dim, have = c.dimension(input, dim)
     sections = split_size_or_sections
-    if c.op == "tensor_split":
-        if not isinstance(sections, int):
-            raise c.fail("a list of indices")
-        return chunk(c, value, sections, dim)
     if isinstance(sections, list | tuple):
         sizes = [as_size(s) for s in sections]
         c.trace.equal(have, Size(sum(s.hint for s in sizes), f"({' + '.join(s.text for s in sizes)})"))
@@ -251,9 +241,7 @@ def split(c: Call, input: Value, split_size_or_sections: Any, dim: int = 0) -> t
 
 @lowers("unbind")
 def unbind(c: Call, input: Value, dim: int = 0) -> tuple[Value, ...]:
-    value = c.trace.refresh(input)
-    dim = wrap(dim, len(value.dims))
-    have = c.trace.size_of(value.dims[dim])
+    value, dim, have = c.dimension(input, dim)
     c.trace.equal(have, fixed(have.hint))
     return tuple(read_at(c.trace, value, dim, None, c.trace.integer(k)) for k in range(have.hint))
 
