@@ -71,6 +71,25 @@ def check(authored: Authored, graph: Captured, inputs: Sequence[Any]) -> Rewritt
     return result
 
 
+def held(
+    function: Callable[..., Any], inputs: Sequence[Any], target: str = "cpu", plan: Plan | None = None
+) -> Authored:
+    """What the expert writes for a function, once it was held against eager on these inputs."""
+    graph = captured(function, inputs)
+    authored = write([graph], target, plan)
+    check(authored, graph, inputs)
+    return authored
+
+
+def held_in_each(cases: Sequence[tuple[Callable[..., Any], Sequence[Any]]], target: str = "cpu") -> Authored:
+    """What the expert writes for several graphs of a task, once it was held against eager in each."""
+    graphs = [captured(*case) for case in cases]
+    authored = write(graphs, target)
+    for graph, (_, inputs) in zip(graphs, cases, strict=True):
+        check(authored, graph, inputs)
+    return authored
+
+
 def check_empty(function: Callable[..., Any], inputs: Sequence[torch.Tensor], target: str = "cpu") -> None:
     """With each of the sizes 0 in turn: eager's outputs, or an error that names the shapes."""
     graph = captured(function, inputs)

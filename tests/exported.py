@@ -19,7 +19,7 @@ from passagent.evaluator.candidate import Candidate
 from passagent.evaluator.result import Evaluation, GraphResult, Speedup
 from passagent.expert.author import author
 from passagent.expert.choices import default
-from passagent.expert.reading import graphs
+from passagent.expert.read.reading import graphs
 from passagent.tasks import load_task
 from passagent.tasks.examples import examples
 from passagent.tasks.reader import Task

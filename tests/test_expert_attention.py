@@ -19,9 +19,9 @@ from triton.compiler import ASTSource
 
 from passagent import kernels
 from passagent.expert.choices import default
-from passagent.expert.cost import launches
 from passagent.expert.graph import arguments, example
-from passagent.expert.pattern_text import parameters
+from passagent.expert.read.pattern_text import parameters
+from passagent.expert.write.cuda_grid import launches
 from passagent.kernels.layout import Like
 
 LOG2E = "0f3FB8AA3B"

@@ -8,11 +8,16 @@ import re
 import pytest
 import torch
 import torch.nn.functional as F
-from expert_cases import captured, check, r, rewritten, write
+from expert_cases import captured, held, r, rewritten, write
 
 
 def source(authored):
     return "\n".join(authored.files.values())
+
+
+def text_of(function, inputs):
+    """The text of the passes for a function, which were held against eager on these inputs."""
+    return source(held(function, inputs))
 
 
 @pytest.mark.long
@@ -23,10 +28,7 @@ def test_a_norm_of_what_lies_across_is_turned(dtype, rows, length):
         return F.layer_norm(x.flatten(2).transpose(1, 2), (x.shape[1],), w, b, 1e-5)
 
     inputs = [r(2, rows, 1, length, dtype=dtype), r(rows, dtype=dtype, seed=1), r(rows, dtype=dtype, seed=2)]
-    graph = captured(function, inputs)
-    authored = write([graph])
-    check(authored, graph, inputs)
-    assert "turn(x + " in source(authored)
+    assert "turn(x + " in text_of(function, inputs)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -36,10 +38,7 @@ def test_a_norm_that_is_stored_across_is_turned_back(dtype):
 
     inputs = [r(2, 37, 96, dtype=dtype, seed=k) for k in (0, 1)]
     inputs += [r(96, dtype=dtype, seed=k) for k in (2, 3)]
-    graph = captured(function, inputs)
-    authored = write([graph])
-    check(authored, graph, inputs)
-    assert "turn_back(" in source(authored)
+    assert "turn_back(" in text_of(function, inputs)
 
 
 def test_what_was_split_and_is_walked_as_one_has_one_index():
@@ -48,10 +47,7 @@ def test_what_was_split_and_is_walked_as_one_has_one_index():
         return F.softmax(bias + rows.contiguous().unsqueeze(0), -1)
 
     inputs = [r(3, 7, 4), torch.arange(300).reshape(6, 50) % 21, r(2, 4, 6, 50, seed=1)]
-    graph = captured(function, inputs)
-    authored = write([graph])
-    check(authored, graph, inputs)
-    assert " / " not in source(authored).split("float top = ")[1].split("sum")[0]
+    assert " / " not in text_of(function, inputs).split("float top = ")[1].split("sum")[0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -60,22 +56,12 @@ def test_elements_of_16_bits_are_gathered_before_the_loop_that_computes(dtype):
         return F.softmax(torch.sigmoid(table[index].permute(2, 0, 1)) * 16 + bias, -1)
 
     inputs = [r(21, 4, dtype=dtype), torch.arange(300).reshape(6, 50) % 21, r(4, 6, 50, dtype=dtype, seed=1)]
-    graph = captured(function, inputs)
-    authored = write([graph])
-    check(authored, graph, inputs)
-    assert "table" not in source(authored).split("#pragma omp simd")[1].split("}")[0]
+    assert "table" not in text_of(function, inputs).split("#pragma omp simd")[1].split("}")[0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_a_choice_between_what_needs_a_function_has_no_branch(dtype):
-    def function(x):
-        return F.pad(F.gelu(x), (0, 0, 0, 1))
-
-    inputs = [r(3, 40, 48, dtype=dtype)]
-    graph = captured(function, inputs)
-    authored = write([graph])
-    check(authored, graph, inputs)
-    assert "either(" in source(authored)
+    assert "either(" in text_of(lambda x: F.pad(F.gelu(x), (0, 0, 0, 1)), [r(3, 40, 48, dtype=dtype)])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -85,24 +71,15 @@ def test_what_is_the_same_in_every_row_is_computed_before_the_rows(dtype, shape)
         return F.batch_norm(F.relu(x), mean, variance, w, b, False, 0.1, 1e-5)
 
     inputs = [r(*shape, dtype=dtype), *[r(shape[1], dtype=dtype, seed=k).abs() + 0.5 for k in range(1, 5)]]
-    graph = captured(function, inputs)
-    authored = write([graph])
-    check(authored, graph, inputs)
+    text = text_of(function, inputs)
     if min(shape) >= 9 and shape[1] > 64:
-        assert "sqrtf" not in source(authored).split("< rows; ++row")[1]
+        assert "sqrtf" not in text.split("< rows; ++row")[1]
 
 
 def test_weights_of_16_bits_are_converted_once():
-    def function(x, w, b):
-        return F.layer_norm(x + x, (x.shape[-1],), w, b)
-
     inputs = [r(20, 48, dtype=torch.bfloat16), *[r(48, dtype=torch.bfloat16, seed=k) for k in (1, 2)]]
-    graph = captured(function, inputs)
-    authored = write([graph])
-    check(authored, graph, inputs)
-    assert "load_f32(&w_table[0], w, n" in source(authored) or "weight_table[0], weight, n" in source(
-        authored
-    )
+    text = text_of(lambda x, w, b: F.layer_norm(x + x, (x.shape[-1],), w, b), inputs)
+    assert "load_f32(&w_table[0], w, n" in text or "weight_table[0], weight, n" in text
 
 
 def test_a_norm_is_not_computed_again_for_what_is_padded():
@@ -111,10 +88,7 @@ def test_a_norm_is_not_computed_again_for_what_is_padded():
         return norm, F.layer_norm(F.pad(norm.view(1, 6, 5, 24), (0, 0, 0, 2, 0, 1)), (24,), w, b)
 
     inputs = [r(1, 24, 6, 5), r(24, seed=1), r(24, seed=2)]
-    graph = captured(function, inputs)
-    authored = write([graph])
-    check(authored, graph, inputs)
-    assert "reduced again" in authored.refused["pad"]
+    assert "reduced again" in held(function, inputs).refused["pad"]
 
 
 def test_the_same_graph_is_always_written_alike():
@@ -128,11 +102,7 @@ def test_the_same_graph_is_always_written_alike():
 
 
 def test_a_name_that_ends_like_a_helpers_calls_for_no_helper():
-    inputs = [r(4, 33)]
-    graph = captured(lambda x: torch.square(F.relu(x / 11.5)), inputs)
-    authored = write([graph])
-    check(authored, graph, inputs)
-    assert "def _square(" not in source(authored)
+    assert "def _square(" not in text_of(lambda x: torch.square(F.relu(x / 11.5)), [r(4, 33)])
 
 
 def test_threads_are_asked_for_by_all_the_work_where_axes_are_equally_long():

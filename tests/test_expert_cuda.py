@@ -15,9 +15,9 @@ import triton
 import triton.language as tl
 from expert_cases import BLOCKS, CASES, captured, r, write
 
-from passagent.expert import cuda_host
 from passagent.expert.choices import default
-from passagent.expert.cost import Launch, Work, launches
+from passagent.expert.write.cuda_grid import Launch, Work, launches
+from passagent.expert.write.routes import MOST_NAMED
 
 
 def interpreted(program: str) -> None:
@@ -38,13 +38,11 @@ def source(function, *sets) -> str:
 def test_kernels_equal_eager_in_the_interpreter():
     names = ["broadcast", "masked_softmax", "layer_norm", "rms_norm", "norm_pool", "masked_mean", "window"]
     interpreted(f"""
-        from expert_cases import BLOCKS, CASES, captured, check, write
+        from expert_cases import BLOCKS, CASES, held
         for name in {[*names, "cat_norm", "max_along", "min_along", *BLOCKS]!r}:
             function, inputs = (CASES | BLOCKS)[name]
-            graph = captured(function, inputs)
-            authored = write([graph], target="cuda")
+            authored = held(function, inputs, target="cuda")
             assert "@triton.jit" in "".join(authored.files.values()), name
-            check(authored, graph, inputs)
     """)
 
 
@@ -62,18 +60,15 @@ def test_empty_tensors_give_eagers_result_or_an_error_that_names_shapes():
 def test_a_plan_chooses_among_the_variants_of_a_kernel():
     interpreted("""
         import torch.nn.functional as F
-        from expert_cases import captured, check, r, write
+        from expert_cases import captured, check, held_in_each, r
 
         def function(x):
             return F.softmax(x * 2.0, -1).mean(1)
 
         sets = [[r(3, 4, 50)], [r(2, 1, 50)], [r(65, 1, 33000)], [r(3, 4, 50).bfloat16()]]
-        graphs = [captured(function, inputs) for inputs in sets]
-        authored = write(graphs, target="cuda")
+        authored = held_in_each([(function, inputs) for inputs in sets], "cuda")
         text = "".join(authored.files.values())
         assert text.count("@triton_kernel") == 1 and "VARIANT" in text and "lru_cache" not in text
-        for graph, inputs in zip(graphs, sets, strict=True):
-            check(authored, graph, inputs)
         unseen = [r(5, 33, 99)]
         check(authored, captured(function, unseen), unseen)
     """)
@@ -94,7 +89,7 @@ def test_sizes_are_constants_for_the_shapes_that_a_task_names_and_arguments_for_
     authored = write(graphs, "cuda")
     seen = [planned(authored.files, "_fused_rms_norm_kernel", (rows, 768), (768,)) for rows in range(2, 50)]
     constant = [isinstance(sizes["n0"], tl.constexpr) for sizes in seen]
-    assert constant == [True] * cuda_host.MOST_NAMED + [False] * (len(seen) - cuda_host.MOST_NAMED)
+    assert constant == [True] * MOST_NAMED + [False] * (len(seen) - MOST_NAMED)
     assert [getattr(sizes["rows"], "value", sizes["rows"]) for sizes in seen] == list(range(2, 50))
     assert type(seen[0]["BLOCK"]) is int  # those are constants in any case
 
@@ -242,20 +237,18 @@ def test_a_convolution_with_its_bias_added_behind_it_equals_eager():
     interpreted("""
         import torch
         import torch.nn.functional as F
-        from expert_cases import captured, check, r, write
-        def held(function, *inputs):
-            graph = captured(function, list(inputs))
-            authored = write([graph], "cuda")
+        from expert_cases import held, r
+        def biased(function, *inputs):
+            authored = held(function, inputs, "cuda")
             assert "None" in str(authored.files) and not authored.refused, authored.refused
-            check(authored, graph, list(inputs))
         x, w, b = r(2, 4, 7, 8), r(6, 4, 3, 3), r(6)
-        held(lambda x, w, b: F.conv2d(x, w, b, 2, 1).relu() * 2, x, w, b)
-        held(lambda x, w, b: F.conv2d(x, w, b).min(1, keepdim=True)[0].tanh(), x, w, b)
-        held(lambda x, w, b: (y := F.conv2d(x, w, bias=b), torch.softmax(y, 1)), x, w, b)
-        held(lambda x, w, b, y: F.conv2d(x, w, b, groups=2) + y, x, r(6, 2, 3, 3), b, r(2, 6, 5, 6))
-        held(lambda x, w, b: F.conv_transpose2d(x, w, b, 2, 1, 1).sigmoid(), x, r(4, 6, 3, 3), b)
-        held(lambda x, w, b: F.conv1d(x, w, b).exp(), x[0], r(6, 7, 3), b)
-        held(lambda x, w, b: F.conv3d(x, w, b).abs().mean((2, 3, 4)), r(2, 4, 3, 5, 5), r(6, 4, 3, 3, 3), b)
+        biased(lambda x, w, b: F.conv2d(x, w, b, 2, 1).relu() * 2, x, w, b)
+        biased(lambda x, w, b: F.conv2d(x, w, b).min(1, keepdim=True)[0].tanh(), x, w, b)
+        biased(lambda x, w, b: (y := F.conv2d(x, w, bias=b), torch.softmax(y, 1)), x, w, b)
+        biased(lambda x, w, b, y: F.conv2d(x, w, b, groups=2) + y, x, r(6, 2, 3, 3), b, r(2, 6, 5, 6))
+        biased(lambda x, w, b: F.conv_transpose2d(x, w, b, 2, 1, 1).sigmoid(), x, r(4, 6, 3, 3), b)
+        biased(lambda x, w, b: F.conv1d(x, w, b).exp(), x[0], r(6, 7, 3), b)
+        biased(lambda x, w, b: F.conv3d(x, w, b).abs().mean((2, 3, 4)), r(2, 4, 3, 5, 5), r(6, 4, 3, 3, 3), b)
     """)
 
 
@@ -370,26 +363,13 @@ def test_what_other_programs_read_is_not_written_in_place():
 def test_an_average_pools_windows_of_one_size():
     interpreted("""
         import torch.nn.functional as F
-        from expert_cases import captured, check, r, write
-        x = r(2, 4, 6, 8)
+        from expert_cases import held, r
         for size in [2, (3, None), (1, 4)]:
-            graph = captured(lambda x: F.adaptive_avg_pool2d(x * 2.0, size), [x])
-            assert check(write([graph], "cuda"), graph, [x]).applied
+            held(lambda x: F.adaptive_avg_pool2d(x * 2.0, size), [r(2, 4, 6, 8)], "cuda")
     """)
     uneven = captured(lambda x: F.adaptive_avg_pool2d(x * 2.0, 3), [r(2, 4, 8, 8)])
     refused = write([uneven], "cuda").refused
     assert refused == {"adaptive_avg_pool2d": "to windows of several sizes is left to the library"}
-
-
-@pytest.mark.long
-def test_numbers_that_differ_among_graphs_are_arguments():
-    interpreted("""
-        from expert_cases import captured, check, r, write
-        x = r(9, 40)
-        graphs = [captured(lambda x: (x * scale).sum(-1) * scale, [x]) for scale in (0.5, 0.25)]
-        for graph in graphs:
-            assert check(write(graphs, "cuda"), graph, [x]).applied
-    """)
 
 
 @pytest.mark.long
@@ -442,14 +422,11 @@ def test_reductions_of_two_inputs_of_one_length_share_a_row():
     assert "s0[1] == s1[1]" in text or "s1[1] == s0[1]" in text
     interpreted("""
         import torch
-        from expert_cases import captured, check, write
+        from expert_cases import held
         def ratio(ids, mask):
             return 1.0 - (ids == 2).sum(-1).float() / mask.sum(-1)
         inputs = [torch.randint(0, 4, (3, 5000)), torch.ones(3, 5000, dtype=torch.int64)]
-        graph = captured(ratio, inputs)
-        result = check(write([graph], "cuda"), graph, inputs)
-        assert len(result.applied) == 1
-        assert not any("truediv" in str(n.target) for n in result.graph_module.graph.nodes)
+        assert "truediv" in held(ratio, inputs, "cuda").operators
     """)
 
 
@@ -514,19 +491,21 @@ def test_only_the_last_program_of_an_odd_size_has_a_mask():
 
 
 @pytest.mark.long
-def test_odd_and_even_sizes_equal_eager_in_the_interpreter():
+def test_kernel_of_several_graphs_equals_eager_in_each():
+    """Their sizes are odd and even; or the numbers that differ among them are the kernel's arguments."""
     interpreted("""
         import torch.nn.functional as F
-        from expert_cases import captured, check, r, write
+        from expert_cases import held_in_each, r
 
-        def function(x):
+        def odd_or_even(x):
             return F.relu(x) + 1.0, x == 0
 
-        sets = [[r(37, 99)], [r(37, 104)], [r(3, 3)]]
-        graphs = [captured(function, inputs) for inputs in sets]
-        authored = write(graphs, "cuda")
-        for graph, inputs in zip(graphs, sets, strict=True):
-            check(authored, graph, inputs)
+        scaled = [lambda x, scale=scale: (x * scale).sum(-1) * scale for scale in (0.5, 0.25)]
+        for cases in (
+            [(odd_or_even, [r(37, 99)]), (odd_or_even, [r(37, 104)]), (odd_or_even, [r(3, 3)])],
+            [(function, [r(9, 40)]) for function in scaled],
+        ):
+            held_in_each(cases, "cuda")
     """)
 
 

@@ -9,7 +9,7 @@ from expert_cases import captured, write
 from test_expert_cuda import interpreted
 
 from passagent.expert.choices import default
-from passagent.expert.cost import Work, launches
+from passagent.expert.write.cuda_grid import Work, launches
 
 LARGE = torch.zeros(3000, 2000)
 
@@ -57,7 +57,7 @@ def test_what_programs_share_equals_eager_in_the_interpreter():
     interpreted("""
         import torch
         import torch.nn.functional as F
-        from expert_cases import captured, check, r, write
+        from expert_cases import held, r
 
         one = r(300, 131).half()
         one[200, 7] = float("inf")
@@ -75,28 +75,23 @@ def test_what_programs_share_equals_eager_in_the_interpreter():
             (lambda x: x.half().argmax(-1), [r(3, 40000)]),
         ]
         for function, inputs in cases:
-            graph = captured(function, inputs)
-            authored = write([graph], "cuda")
+            authored = held(function, inputs, "cuda")
             assert "partial1" in "".join(authored.files.values())
-            check(authored, graph, inputs)
     """)
 
 
 @pytest.mark.long
 def test_sizes_choose_between_one_kernel_and_two():
     interpreted("""
-        from expert_cases import captured, check, r, write
+        from expert_cases import captured, check, held_in_each, r
 
         def function(x):
             return (x * 2.0).abs().sum()
 
         sets = [[r(300, 131)], [r(9, 11)], [r(300, 131).half()]]
-        graphs = [captured(function, inputs) for inputs in sets]
-        authored = write(graphs, "cuda")
+        authored = held_in_each([(function, inputs) for inputs in sets], "cuda")
         text = "".join(authored.files.values())
         assert text.count("@triton_kernel") == 3 and "> 32768" in text
-        for graph, inputs in zip(graphs, sets, strict=True):
-            check(authored, graph, inputs)
         unseen = [r(100, 1009)]
         check(authored, captured(function, unseen), unseen)
     """)

@@ -11,7 +11,7 @@ from passagent.deploy.loading import load_package
 from passagent.deploy.package_writing import pack
 from passagent.expert.author import author
 from passagent.expert.choices import Plan
-from passagent.expert.reading import graphs
+from passagent.expert.read.reading import graphs
 from passagent.tasks.extract.factories import Model
 from passagent.tasks.extract.model_capture import capture_model
 

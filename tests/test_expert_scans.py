@@ -14,7 +14,7 @@ from test_expert_cuda import interpreted, source
 from passagent.evaluator.result import Candidate
 from passagent.expert.author import author
 from passagent.expert.choices import default
-from passagent.expert.reading import graphs
+from passagent.expert.read.reading import graphs
 from passagent.plan import compile as compiling
 from passagent.plan import record as recording
 from passagent.plan.facts import H100
@@ -75,21 +75,15 @@ SCANS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
 @pytest.mark.long
 def test_kernels_equal_eager_in_the_interpreter():
     interpreted("""
-        from expert_cases import captured, check, check_empty, write
+        from expert_cases import check_empty, held, held_in_each
         from test_expert_scans import SCANS
         for name, (function, inputs) in SCANS.items():
-            graph = captured(function, inputs)
-            authored = write([graph], "cuda")
-            assert not authored.refused, (name, authored.refused)
-            result = check(authored, graph, inputs)
-            assert len(result.applied) == 1, name
+            authored = held(function, inputs, "cuda")
+            assert not authored.refused and len(authored.fused) == 1, (name, authored.refused)
         check_empty(*SCANS["masked"], target="cuda")
         function, sets = SCANS["sum"][0], [SCANS[name][1] for name in ("sum", "long", "masked")]
         sets = [*(inputs[:1] for inputs in sets), [sets[0][0].half()]]
-        graphs = [captured(function, inputs) for inputs in sets]
-        authored = write(graphs, "cuda")
-        for graph, inputs in zip(graphs, sets, strict=True):
-            check(authored, graph, inputs)
+        held_in_each([(function, inputs) for inputs in sets], "cuda")
     """)
 
 

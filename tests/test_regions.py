@@ -13,7 +13,7 @@ from torch import fx, nn
 import passagent as pa
 from passagent.errors import PassagentError
 from passagent.evaluator.matching.effects import is_pure
-from passagent.expert.region import attentions
+from passagent.expert.read.fusible_regions import attentions
 from passagent.tasks import load_task
 from passagent.tasks.constraints import check_task
 from passagent.tasks.extract.factories import Model

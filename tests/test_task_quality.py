@@ -8,8 +8,8 @@ from test_tasks_capture import write
 
 from passagent.errors import TaskError
 from passagent.evaluator.judging.library_operators import taken_from_the_library
-from passagent.expert.cpp_product import product_region
-from passagent.expert.reading import graphs
+from passagent.expert.read.reading import graphs
+from passagent.expert.write.cpp_product import product_region
 from passagent.plan.arguments import TupleArg
 from passagent.plan.model import Call, Pass, PatternNode, Plan, Recording, SubgraphCalls
 from passagent.tasks import load_task

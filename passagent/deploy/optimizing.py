@@ -30,7 +30,7 @@ from passagent.deploy.package_writing import check_name, drop, pack, read_source
 from passagent.deploy.region_searches import RegionSearches, runs_of
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.hardware.machine import Machine, measure_machine
-from passagent.expert.region import attentions
+from passagent.expert.read.fusible_regions import attentions
 from passagent.kernels.toolchain import compiler
 from passagent.options import OptimizeOptions, settings_of
 from passagent.sandbox.environment import device_name

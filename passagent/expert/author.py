@@ -2,55 +2,73 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import fx
 
-from passagent.evaluator.result import MANIFEST
-from passagent.expert import (
+from passagent.expert.choices import Plan
+from passagent.expert.graph import example, is_free, mutates, op_name
+from passagent.expert.lower.attention_lowering import lower_attention
+from passagent.expert.lower.call import HALF
+from passagent.expert.lower.expressions import Trace, Unsupported
+from passagent.expert.lower.region import (
+    Lowered,
+    Region,
+    Types,
+    decides_later,
+    has_any,
+    lower_region,
+    named_types,
+)
+from passagent.expert.lower.windows import bias_of, is_written_out
+from passagent.expert.read import pattern_text
+from passagent.expert.read.attention import is_attention
+from passagent.expert.read.fusible_regions import Found, does_nothing, find_regions, is_view, moves_only
+from passagent.expert.schedule.layouts import (
+    MOVES,
+    input_orders,
+    join_reductions,
+    of_library,
+    output_orders,
+    reduces_again,
+    stored,
+    windows_again,
+)
+from passagent.expert.schedule.long_reductions import steps
+from passagent.expert.schedule.schedule import Schedule
+from passagent.expert.write import (
     attention_text,
     cpp_product,
     cpp_text,
     cuda_grid,
-    cuda_host,
     cuda_text,
-    pattern_text,
-    wrapper,
 )
-from passagent.expert.arithmetic import decides_later
-from passagent.expert.attention import is_attention
-from passagent.expert.choices import Plan
-from passagent.expert.cost import Work
-from passagent.expert.entry_text import cpp_kernel_lines, module_lines
-from passagent.expert.expressions import Trace, Unsupported
-from passagent.expert.family import (
+from passagent.expert.write.cuda_grid import Work
+from passagent.expert.write.entry import pass_files
+from passagent.expert.write.family import (
     Family,
     identifier,
-    kind,
     matching,
     named,
-    pass_name,
     title,
     used_in,
     view_lines,
     view_route,
 )
-from passagent.expert.graph import example, is_free, mutates, op_name
-from passagent.expert.layouts import input_orders, of_library, output_orders, stored
-from passagent.expert.long_reductions import steps
-from passagent.expert.lower import Lowered, Region, Types, has_any, lower_region, named_types
-from passagent.expert.lower_conv import bias_of, is_written_out
-from passagent.expert.lowering import HALF
-from passagent.expert.region import Found, does_nothing, find_regions, is_view, moves_only
-from passagent.expert.repeated import MOVES, join_reductions, reduces_again, windows_again
-from passagent.expert.schedule import Schedule
-from passagent.expert.text_parts import Kernel, Knobs, TritonKernel
-from passagent.expert.wording import conditions, simplified
+from passagent.expert.write.routes import (
+    Route,
+    Variant,
+    ViewRoute,
+    distinct,
+    limits,
+    used_parameters,
+)
+from passagent.expert.write.wording import conditions, simplified
+from passagent.expert.write.writer import Kernel, TritonKernel
 from passagent.kernels.layout import Order
 
-AnyRoute = wrapper.Route | wrapper.ViewRoute
+AnyRoute = Route | ViewRoute
 
 
 @dataclass
@@ -87,10 +105,12 @@ def author(graphs: list[fx.Graph], target: str, plan: Plan) -> Authored:
         fused = dict.fromkeys(op_name(n) for f, _ in routes for n in f.regions[0].nodes if not is_free(n))
         titles = [title(f.regions[0]) for f, _ in routes]
         works = [work for _, route in routes for v in route.variants for work in _works(v)]
-        return Authored(_files(routes, plan, target), titles, list(fused), refused, uncovered, covered, works)
+        return Authored(
+            pass_files(routes, plan, target), titles, list(fused), refused, uncovered, covered, works
+        )
 
 
-def _works(variant: wrapper.Variant) -> list[Work]:
+def _works(variant: Variant) -> list[Work]:
     kernels = [v.kernel for v in [*variant.before, variant] if isinstance(v.kernel, TritonKernel)]
     return [
         Work(cuda_grid.function_of(p), cuda_grid.options_of(p), *p.hints) for k in kernels for p in k.parts
@@ -134,7 +154,7 @@ def _route(regions: list[Region], target: str, plan: Plan) -> tuple[Family, AnyR
         return family, view_route(family)
     inputs = [family.names[i] for i in regions[0].inputs]
     orders, results = input_orders(regions), output_orders(regions)
-    route = wrapper.Route(identifier(regions[0]), inputs, [p.name for p in taken], [], orders)
+    route = Route(identifier(regions[0]), inputs, [p.name for p in taken], [], orders)
     if moves_only(regions[0]) and of_library(regions[0]) and not orders[0]:
         route.moves = view_lines(family)
     half = next((r for r in regions if has_any(r, HALF)), None)
@@ -146,11 +166,9 @@ def _route(regions: list[Region], target: str, plan: Plan) -> tuple[Family, AnyR
         shapes = {name: shape for b in v.before for name, shape in b.buffers.items()} | v.library
         route.named.append(named(region, family) | shapes)
     # Those that take any size come last.
-    route.variants = sorted(
-        wrapper.distinct(variants), key=lambda v: (not v.limit, -len(cuda_host.limits(v)))
-    )
+    route.variants = sorted(distinct(variants), key=lambda v: (not v.limit, -len(limits(v))))
     used = {p for v in route.variants for w in [*v.before, v] for p in w.kernel.params}
-    used |= {*wrapper.used_parameters(route), *used_in(family, route.moves)}
+    used |= {*used_parameters(route), *used_in(family, route.moves)}
     route.parameters = [p for p in route.parameters if p in used]
     return family, route
 
@@ -188,13 +206,12 @@ class Results:
     dtypes: list[str]
     orders: list[Order]
     returned: list[str]
-    """The returned inputs, as in wrapper.Variant."""
+    """The returned inputs, as in Variant."""
 
 
-def _variant(region: Region, half: Region | None, family: Family, target: Target) -> wrapper.Variant:
+def _variant(region: Region, half: Region | None, family: Family, target: Target) -> Variant:
     if cpp_product.is_product(region):
-        knobs = Knobs(target.plan.block, target.plan.grain, target.plan.keep)
-        return cpp_product.product_variant(region, identifier(region), len(family.parameters), knobs)
+        return cpp_product.product_variant(region, identifier(region), len(family.parameters), target.plan)
     types = named_types(region, half)
     try:
         return _lowered(region, types, family, target)
@@ -204,11 +221,15 @@ def _variant(region: Region, half: Region | None, family: Family, target: Target
         return _lowered(region, [Types(frozenset())] * len(types), family, target)
 
 
-def _lowered(region: Region, types: list[Types], family: Family, goal: Target) -> wrapper.Variant:
+def _lowered(region: Region, types: list[Types], family: Family, goal: Target) -> Variant:
     if is_attention(region):
         names = [family.names[i] for i in family.regions[0].inputs]
-        layout = attention_text.Layout(goal.inputs, goal.outputs[0])
-        return attention_text.attention_variant(region, names, family, types, layout, goal.plan)
+        low = lower_attention(region, family.parameters, types, goal.inputs)
+        parameters, order = [p.name for p in family.parameters], goal.outputs[0]
+        name, stages = identifier(family.regions[0]), goal.plan.stages
+        kernel, shape = attention_text.attention_kernel(low, name, names, parameters, order, stages)
+        results = Results(["out"], [shape], [low.output.dtype], [order], [""])
+        return _variant_of(kernel, low.trace, results, region, goal.inputs)
     low = lower_region(region, family.parameters, goal.name, types, goal.inputs)
     low.trace.decisive = decides_later(region)
     first = family.regions[0]
@@ -217,7 +238,7 @@ def _lowered(region: Region, types: list[Types], family: Family, goal: Target) -
         for node in low.trace.library.values()
     }
     names = [*(family.names[i] for i in first.inputs), *library]
-    before, limits = list[wrapper.Variant](), dict[str, None]()
+    before, limits = list[Variant](), dict[str, None]()
     for step in steps(low, goal.plan, names) if goal.name == "cuda" else ():
         results = Results(
             step.buffers, [step.shape] * len(step.buffers), step.dtypes, [()] * len(step.buffers), []
@@ -240,9 +261,7 @@ def _lowered(region: Region, types: list[Types], family: Family, goal: Target) -
     return variant
 
 
-def _scheduled(
-    low: Lowered, names: list[str], region: Region, family: Family, goal: Target
-) -> wrapper.Variant:
+def _scheduled(low: Lowered, names: list[str], region: Region, family: Family, goal: Target) -> Variant:
     target, trace = goal.name, low.trace
     written = low.written if target == "cuda" else {}
     sources = [_source(o) for o in region.outputs]
@@ -269,29 +288,36 @@ def _scheduled(
 
 def _kernel(
     schedule: Schedule, names: list[str], results: Results, region: Region, family: Family, goal: Target
-) -> wrapper.Variant:
+) -> Variant:
     """The kernel of a schedule, and what its plan says; `names` are its inputs'."""
     trace, plan, name = schedule.trace, goal.plan, identifier(family.regions[0])
     parameters = [p.name for p in family.parameters]
-    outputs, shapes, dtypes, orders = results.outputs, results.shapes, results.dtypes, results.orders
+    outputs, shapes = results.outputs, results.shapes
     kernel: Kernel
     if goal.name == "cuda":
         kernel = cuda_text.generate(schedule, name, names, outputs, shapes, parameters)
     else:
-        knobs = Knobs(plan.block, plan.grain, plan.keep)
-        kernel = cpp_text.CppWriter(schedule, name, names, outputs, knobs).kernel(shapes, parameters)
-    input_dtypes = tuple(trace.dtypes)
+        kernel = cpp_text.CppWriter(schedule, name, names, outputs, plan).kernel(shapes, parameters)
+    return _variant_of(
+        kernel, trace, results, region, [*goal.inputs, *[()] * (len(names) - len(goal.inputs))]
+    )
+
+
+def _variant_of(
+    kernel: Kernel, trace: Trace, results: Results, region: Region, orders: list[Order]
+) -> Variant:
+    """What the plan says of a kernel; `orders` are its inputs'. Raises Unsupported."""
+    input_dtypes, shapes, dtypes = tuple(trace.dtypes[: len(orders)]), results.shapes, results.dtypes
     generic = next((k for k in kernel.inputs if input_dtypes[k] == "half"), None)
     if generic is None and ("half" in dtypes or "<T>" in kernel.source or "T*" in kernel.source):
         raise Unsupported("dtype", "no input tells the 16-bit type of the result")
-    lying = [*goal.inputs, *[()] * (len(names) - len(goal.inputs))]
-    kinds = list(zip(input_dtypes, lying, strict=True))
+    kinds = list(zip(input_dtypes, orders, strict=True))
     like = [
         _like(trace, shape, order, [k for k in kernel.inputs if kinds[k] == (dtype, order)])
-        for shape, dtype, order in zip(shapes, dtypes, orders, strict=True)
+        for shape, dtype, order in zip(shapes, dtypes, results.orders, strict=True)
     ]
     kernel.sizes = [simplified(size) for size in kernel.sizes]
-    return wrapper.Variant(
+    return Variant(
         kernel,
         conditions(trace.guards),
         [[simplified(size) for size in shape] for shape in shapes],
@@ -300,8 +326,8 @@ def _kernel(
         generic,
         input_dtypes,
         (str(example(region.inputs[generic]).dtype).removeprefix("torch."),) if generic is not None else (),
-        tuple(len(s) for s in trace.inputs),
-        orders,
+        tuple(len(sizes) for sizes in trace.inputs[: len(orders)]),
+        results.orders,
         results.returned,
     )
 
@@ -317,74 +343,3 @@ def _like(trace: Trace, shape: list[str], order: Order, among: list[int]) -> int
     """The first of inputs of the same type and order that has the same shape, too."""
     lying = [shape[d] for d in order or range(len(shape))]
     return next((k for k in among if [trace.text(s) for s in trace.inputs[k]] == lying), None)
-
-
-def _files(routes: list[tuple[Family, AnyRoute]], plan: Plan, target: str) -> dict[str, str]:
-    _distinct(routes)
-    note = f"{plan.note(target)} [plan: {plan.json()}]"
-    sources = any(route.variants for _, route in routes)
-    entry = routes[0][1].name
-    is_single = len(routes) == 1
-    module = "" if is_single else f"{entry}_kernels"
-    lines_of = None if target == "cuda" else cpp_kernel_lines
-    host = module_lines([route for _, route in routes], plan, entry, lines_of)
-    files: dict[str, str] = {}
-    names: list[str] = []
-    imports = ["import functools", ""] if any("@functools." in line for line in host) else []
-    imports.append("import torch")
-    if target == "cuda" and sources:
-        imports += ["import triton", "import triton.language as tl"]
-    if sources:
-        imports.append(f"from passagent.kernels import {'triton' if target == 'cuda' else 'cpp'}_kernel")
-    if any("libdevice." in line for line in host):
-        imports.append("from triton.language.extra import libdevice")
-    if not is_single:
-        passes = ", ".join(pass_name(route.name) for _, route in routes)
-        doc = f'"""The kernels and the wrapper that the passes {passes} share."""'
-        files[f"{module}.py"] = _text([doc, "", *imports, *host])
-    for family, route in routes:
-        name = pass_name(route.name)
-        names.append(name)
-        doc = f'"""{title(family.regions[0])} {kind(route)}; {note}"""'
-        head = (
-            [doc, "", *imports]
-            if is_single
-            else [doc, "", *_pattern_imports(family), "", f"from {module} import {entry}"]
-        )
-        taken = [*(family.names[i] for i in family.regions[0].inputs), *(p.name for p in family.parameters)]
-        arguments_ = [*route.inputs, *route.parameters]
-        if isinstance(route, wrapper.Route):
-            arguments_ = cuda_host.accepted(route)
-        forwarded = [*([f'"{route.name}"'] if not is_single else []), *arguments_]
-        args = f"({', '.join(forwarded)}{',' if len(forwarded) == 1 else ''})"
-        lines = [
-            *head,
-            "",
-            "",
-            *pattern_text.write_pattern(family.regions[0], family.parameters, family.names),
-        ]
-        if "operator." in "\n".join(lines) and "import operator" not in lines:
-            lines.insert(lines.index("import torch") if "import torch" in lines else 2, "import operator")
-        lines += ["", "", f"def replacement_args({', '.join(taken)}):", f"    return {args}"]
-        lines += host if is_single else []
-        lines += ["", "", "def replacement_func():", f"    return {entry}"]
-        files[f"{name}.py"] = _text(lines)
-    files[MANIFEST] = json.dumps(names) + "\n"
-    return files
-
-
-def _pattern_imports(family: Family) -> list[str]:
-    text = "\n".join(pattern_text.write_pattern(family.regions[0], family.parameters, family.names))
-    return ["import torch"] if "torch." in text else []
-
-
-def _distinct(routes: list[tuple[Family, AnyRoute]]) -> None:
-    counts: dict[str, int] = {}
-    for _, route in routes:
-        counts[route.name] = counts.get(route.name, 0) + 1
-        if counts[route.name] > 1:
-            route.name = f"{route.name}_{counts[route.name]}"
-
-
-def _text(lines: list[str]) -> str:
-    return "\n".join(lines).strip("\n") + "\n"

@@ -37,7 +37,7 @@ class Plan:
         return json.dumps(asdict(self))
 
 
-CHOICES: dict[str, dict[str, tuple[int, ...]]] = {
+CHOICES: dict[str, dict[str, tuple[Any, ...]]] = {
     "cpu": {
         "block": (512, 1024, 256, 2048),
         "grain": (16384, 65536, 4096, 262144, 2048),
@@ -57,7 +57,7 @@ _FIRST |= {
     "numerics": ("keep", "without"),
     "algorithm": ("keep", "without", "block"),  # what is computed twice, and in how many passes
 }
-_START = {
+_START: dict[str, dict[str, Any]] = {
     "memory": {"block": 1024},
     "launch": {"grain": 65536, "warps": 4},
     "parameters": {"block": 256, "warps": 8},
@@ -67,7 +67,7 @@ _START = {
 """The first changes of a role, and the differences of its first draft from the default."""
 
 
-INEXACT: tuple[str, ...] = (
+INEXACT = [
     "layer_norm",
     "group_norm",
     "rms_norm",
@@ -77,8 +77,6 @@ INEXACT: tuple[str, ...] = (
     "norm",
     "gelu",
     "silu",
-)
-INEXACT += (
     "sigmoid",
     "tanh",
     "exp",
@@ -90,7 +88,7 @@ INEXACT += (
     "div",
     "truediv",
     "add",
-)
+]
 """Operators that differ from eager in the last place, which a cancellation turns into a wrong result."""
 
 
@@ -103,7 +101,7 @@ def safer(plan: Plan, operators: Iterable[str]) -> Iterator[Plan]:
 
 
 def default(target: str) -> Plan:
-    return replace(Plan(), **_numbers({name: values[0] for name, values in CHOICES[target].items()}))
+    return replace(Plan(), **{name: values[0] for name, values in CHOICES[target].items()})
 
 
 def neighbours(
@@ -133,7 +131,7 @@ def _changes(plan: Plan, target: str, operators: list[str]) -> Iterator[tuple[st
     for name, values in CHOICES[target].items():
         for value in values:
             if value != getattr(plan, name):
-                yield name, replace(plan, **_numbers({name: value}))
+                yield name, replace(plan, **{name: value})
     for op in operators:
         if op in plan.without:
             yield "without", replace(plan, without=tuple(o for o in plan.without if o != op))
@@ -141,32 +139,16 @@ def _changes(plan: Plan, target: str, operators: list[str]) -> Iterator[tuple[st
             yield "without", replace(plan, without=tuple(sorted((*plan.without, op))))
 
 
-def _numbers(values: dict[str, int]) -> dict[str, Any]:
-    return dict(values)
-
-
 def start(target: str, role: str) -> Plan:
     """The first draft of a role: islands begin at different points."""
     names = CHOICES[target]
-    return replace(default(target), **_numbers({k: v for k, v in _START.get(role, {}).items() if k in names}))
+    return replace(default(target), **{k: v for k, v in _START.get(role, {}).items() if k in names})
 
 
 def read_plans(text: str) -> list[Plan]:
-    """Every plan written in a text, as JSON (`[plan: {...}]`) or in words."""
-    plans = []
-    for match in re.finditer(r"\[plan: (\{.*?\})\]", text):
-        plan = _from_json(match.group(1))
-        if plan is not None:
-            plans.append(plan)
-    for match in re.finditer(
-        r"\b(?:block|warps|grain|keep) \d+(?:, (?:block|warps|grain|keep) \d+)*(?:, without [\w ]+\w)?", text
-    ):
-        numbers: dict[str, Any] = {
-            n: int(v) for n, v in re.findall(r"(block|warps|grain|keep) (\d+)", match.group())
-        }
-        without = re.search(r"without ([\w ]+)", match.group())
-        plans.append(Plan(**numbers, without=tuple(without.group(1).split()) if without else ()))
-    return plans
+    """Every plan written in a text as `[plan: {...}]`."""
+    plans = map(_from_json, re.findall(r"\[plan: (\{.*?\})\]", text))
+    return [plan for plan in plans if plan is not None]
 
 
 def _from_json(text: str) -> Plan | None:

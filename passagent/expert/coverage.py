@@ -12,8 +12,8 @@ from passagent.errors import PassagentError, UsageError
 from passagent.expert.author import author
 from passagent.expert.choices import CHOICES, default
 from passagent.expert.graph import is_free, op_name, operators
-from passagent.expert.reading import graphs
-from passagent.expert.region import is_view
+from passagent.expert.read.fusible_regions import is_view
+from passagent.expert.read.reading import graphs
 
 ALONE = "alone: a kernel would not pay"
 VIEW = "a view, which costs nothing"

@@ -18,7 +18,6 @@ from typing import Any
 from passagent.config import ModelConfig
 from passagent.errors import PassagentError
 from passagent.expert.choices import Plan, neighbours, read_plans, safer, start
-from passagent.expert.cost import launches, microseconds
 from passagent.models.types import END, TOOLS, Message, Reply, ToolSpec, Usage, assistant
 
 _parsing = threading.Lock()
@@ -116,20 +115,13 @@ def read(messages: list[Message]) -> Episode:
     for message in messages:
         if message["role"] == "assistant":
             for call in message.get("tool_calls", []):
-                in_file = read_plans(_argument(call, "file_text"))
+                in_file = read_plans(json.loads(call["arguments"]).get("file_text", ""))
                 written = in_file[0] if in_file else written
         elif message["role"] == "tool" and message.get("name") == "pass_evaluator" and written is not None:
             evaluation = message["data"].get("evaluation", {"status": "error", "as_score": None})
             episode.outcomes.append((written, _exactness(evaluation), evaluation["as_score"]))
             episode.tried.add(written)
     return episode
-
-
-def _argument(call: dict[str, Any], name: str) -> str:
-    try:
-        return str(json.loads(call["arguments"]).get(name, ""))
-    except (ValueError, AttributeError):
-        return ""
 
 
 def _exactness(evaluation: dict[str, Any]) -> str:
@@ -172,6 +164,8 @@ def choose(episode: Episode) -> Plan | None:
 
 def estimate(task: str, target: str, plan: Plan) -> float:
     """Microseconds on the device for a plan, as far as its numbers decide; operators count alike."""
+    from passagent.expert.write.cuda_grid import microseconds
+
     if target != "cuda" or plan.without:
         return 0.0
     return microseconds(candidate(task, target, replace(plan, block=1024, warps=0))[1].works, plan)
@@ -182,6 +176,8 @@ def _launches(episode: Episode, plan: Plan) -> Any:
     if episode.target != "cuda":
         files, _ = candidate(episode.task, episode.target, plan)
         return {name: text.partition("\n")[2] for name, text in files.items()}  # the first line is the plan
+    from passagent.expert.write.cuda_grid import launches
+
     works = candidate(episode.task, episode.target, replace(plan, block=1024, warps=0))[1].works
     return plan.without, launches(works, plan)
 
@@ -190,7 +186,7 @@ def _launches(episode: Episode, plan: Plan) -> Any:
 def candidate(task: str, target: str, plan: Plan) -> tuple[dict[str, str], Any]:
     """The files of a plan (empty: it leaves nothing to fuse), and what the author says of them."""
     from passagent.expert.author import author
-    from passagent.expert.reading import graphs
+    from passagent.expert.read.reading import graphs
 
     authored = author(list(graphs(task)), target, plan)
     return authored.files, authored

@@ -9,56 +9,35 @@ from typing import Any
 import torch
 from torch import fx
 
-FREE_VIEWS = {
-    "view",
-    "unsqueeze",
-    "squeeze",
-    "permute",
-    "transpose",
-    "t",
-    "expand",
-    "expand_as",
-    "getitem",
-    "chunk",
-}
-FREE_VIEWS |= {
-    "split",
-    "tensor_split",
-    "unbind",
-    "select",
-    "narrow",
-    "detach",
-    "flatten",
-    "reshape",
-    "view_as",
-}
-FREE_VIEWS |= {"unflatten", "swapaxes", "swapdims", "movedim", "moveaxis", "reshape_as", "broadcast_to"}
+
+def words(text: str) -> frozenset[str]:
+    """A set of names that are written side by side."""
+    return frozenset(text.split())
+
+
+FREE_VIEWS = words("""
+    view view_as reshape reshape_as flatten unflatten unsqueeze squeeze expand expand_as broadcast_to detach
+    permute transpose t swapaxes swapdims movedim moveaxis
+    getitem chunk split tensor_split unbind select narrow
+""")
 """Operators that (mostly) only make another view: eager moves no data for them."""
 
-IDENTITIES = {"dropout", "dropout1d", "dropout2d", "dropout3d", "contiguous", "to", "type_as", "float"}
+DROPOUTS = words("dropout dropout1d dropout2d dropout3d")
+IDENTITIES = DROPOUTS | words("contiguous to type_as float")
 """Operators that may return their input as it is."""
 
 CONVOLUTIONS = ("conv1d", "conv2d")
-"""Convolutions, of which some are lowered (lower_conv.py)."""
+"""Convolutions, of which some are lowered (lower/windows.py)."""
 
-ALL_CONVOLUTIONS = {*CONVOLUTIONS, "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
+ALL_CONVOLUTIONS = words("conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d")
 
 POOLS = {f"{kind}_pool{rank}d" for kind in ("avg", "max") for rank in (1, 2, 3)}
 
-HEAVY = {
-    *ALL_CONVOLUTIONS,
-    "linear",
-    "matmul",
-    "bmm",
-    "addmm",
-    "baddbmm",
-    "mm",
-    "einsum",
-    "scaled_dot_product_attention",
-    "multi_head_attention_forward",
-}
-HEAVY |= {"fold", "__matmul__", "adaptive_max_pool2d", "sort", "topk"}
-HEAVY |= {"max_pool2d_with_indices"}
+CALL = "scaled_dot_product_attention"
+PRODUCTS = words("matmul bmm __matmul__")
+HEAVY = ALL_CONVOLUTIONS | PRODUCTS | {CALL}
+HEAVY |= words("linear addmm baddbmm mm einsum multi_head_attention_forward fold")
+HEAVY |= words("adaptive_max_pool2d max_pool2d_with_indices sort topk")
 """Operators that a vendor library does better."""
 
 SLOW_ON = {
@@ -134,18 +113,10 @@ def mutates(node: fx.Node) -> fx.Node | None:
 
 
 def _positional_inplace(name: str, node: fx.Node) -> bool:
-    position = {
-        "relu": 1,
-        "silu": 1,
-        "dropout": 3,
-        "dropout2d": 3,
-        "hardtanh": 3,
-        "hardswish": 1,
-        "hardsigmoid": 1,
-    }
-    position |= {"leaky_relu": 2, "elu": 2, "relu6": 1, "mish": 1, "selu": 1, "celu": 2}
+    position = dict.fromkeys(("relu", "silu", "hardswish", "hardsigmoid", "relu6", "mish", "selu"), 1)
+    position |= {"leaky_relu": 2, "elu": 2, "celu": 2, "dropout2d": 3, "hardtanh": 3}
     at = position.get(name)
-    return at is not None and len(node.args) > at and node.args[at] is True and name != "dropout"
+    return at is not None and len(node.args) > at and node.args[at] is True
 
 
 @dataclass(frozen=True)

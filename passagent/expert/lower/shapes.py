@@ -1,0 +1,184 @@
+"""Dimensions of values: broadcasting, regrouping for view/reshape, and reading at other indices."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from passagent.expert.lower.expressions import ONE, Axis, Expr, Size, Trace, Unsupported, Value, fixed
+
+Dim = tuple[Axis, ...]
+
+
+def broadcast(trace: Trace, values: list[Value]) -> tuple[list[Dim], list[Expr]]:
+    """Common dimensions of `values` under PyTorch's broadcasting, and each one's expression over them."""
+    values = [trace.refresh(v) for v in values]
+    total = values[0]
+    parts = [total.expr]
+    for number in range(1, len(values)):
+        other = trace.refresh(values[number])
+        total = trace.refresh(total)
+        if _misplaced(total, other):
+            other = renamed(trace, other)
+        dims, replaced = fit(trace, total.dims, other.dims)
+        other = Value(other.dims, trace.substitute(other.expr, replaced))
+        total = trace.refresh(Value(dims, total.expr))
+        parts = [trace.resolve(p) for p in parts] + [trace.resolve(other.expr)]
+    return [tuple(trace.axes_of(d)) for d in total.dims], [trace.resolve(p) for p in parts]
+
+
+def _misplaced(a: Value, b: Value) -> bool:
+    """Tell whether an axis sits in different dimensions (counted from the last) of the two."""
+    where = {axis: k for k, dim in enumerate(reversed(a.dims)) for axis in dim}
+    return any(where.get(axis, k) != k for k, dim in enumerate(reversed(b.dims)) for axis in dim)
+
+
+def renamed(trace: Trace, value: Value) -> Value:
+    """The value over axes of its own."""
+    new = {axis: trace.axis(axis.size) for dim in value.dims for axis in dim}
+    dims = [tuple(new[a] for a in dim) for dim in value.dims]
+    return Value(dims, trace.substitute(value.expr, {a: trace.index(b) for a, b in new.items()}))
+
+
+def fit(trace: Trace, left: list[Dim], right: list[Dim]) -> tuple[list[Dim], dict[Axis, Expr]]:
+    """Dimensions that both broadcast to, and what to put for axes of `right` that could not be joined."""
+    replaced: dict[Axis, Expr] = {}
+    result: list[Dim] = []
+    depth = max(len(left), len(right))
+    left, right = [()] * (depth - len(left)) + left, [()] * (depth - len(right)) + right
+    for first, second in zip(left, right, strict=True):
+        a, b = tuple(trace.axes_of(first)), tuple(trace.axes_of(second))
+        x, y = trace.size_of(a).hint, trace.size_of(b).hint
+        if x == y:
+            result.append(_same(trace, list(a), list(b), replaced) if a and b else a or b)
+        elif x == 1 or y == 1:
+            for axis in a if x == 1 else b:
+                trace.drop(axis)
+            result.append(b if x == 1 else a)
+        else:
+            raise Unsupported("broadcast", f"sizes {x} and {y} do not fit")
+    return result, replaced
+
+
+def _same(trace: Trace, a: list[Axis], b: list[Axis], replaced: dict[Axis, Expr]) -> Dim:
+    """Make two lists of axes of the same total size run together."""
+    done: list[Axis] = []
+    while a or b:
+        if not a or not b:
+            for axis in a or b:
+                trace.drop(axis)
+            break
+        x, y = a[0], b[0]
+        if x is y or x.size.hint == y.size.hint:
+            if not trace.join(x, y):
+                trace.equal(x.size, y.size)
+                replaced[y] = trace.index(x)
+            done.append(x)
+            a, b = a[1:], b[1:]
+        elif y.size.hint == 1 or x.size.hint == 1:
+            trace.drop(y if y.size.hint == 1 else x)
+            a, b = (a, b[1:]) if y.size.hint == 1 else (a[1:], b)
+        elif x.size.hint > y.size.hint and x.size.hint % y.size.hint == 0:
+            a = [*trace.split(x, trace.divide(x.size, y.size)), *a[1:]]
+        elif y.size.hint % x.size.hint == 0:
+            b = [*trace.split(y, trace.divide(y.size, x.size)), *b[1:]]
+        else:
+            raise Unsupported("view", f"sizes {x.size.hint} and {y.size.hint} share no factor to loop over")
+    return tuple(done)
+
+
+def regroup(trace: Trace, value: Value, sizes: list[Size]) -> Value:
+    """`value.reshape(sizes)`, row-major; every size given (no -1)."""
+    value = trace.refresh(value)
+    old = [axis for dim in value.dims for axis in dim]
+    total = math.prod(axis.size.hint for axis in old)
+    if total != math.prod(size.hint for size in sizes):
+        raise Unsupported("view", f"{total} elements cannot be viewed as {[s.hint for s in sizes]}")
+    dims: list[Dim] = []
+    for position, size in enumerate(sizes):
+        taken, old = _take(trace, old, size, [s.hint for s in sizes[position + 1 :]])
+        dims.append(taken)
+    for axis in old:
+        trace.drop(axis)
+    return trace.refresh(Value(dims, value.expr))
+
+
+def _take(trace: Trace, old: list[Axis], size: Size, later: list[int]) -> tuple[Dim, list[Axis]]:
+    """Axes from the front of `old` that make up a dimension of `size`, and the axes left."""
+    taken: list[Axis] = []
+    if size.hint == 1:
+        if old and old[0].size.hint == 1:
+            trace.equal(old[0].size, size)
+            return (old[0],), old[1:]
+        trace.equal(size, ONE)
+        return (), old
+    reached = 1
+    while reached < size.hint:
+        axis, rest = old[0], old[1:]
+        need = size.hint // reached
+        hint = axis.size.hint
+        if hint == 1:
+            trace.drop(axis)
+            old = rest
+        elif hint <= need:
+            if need % hint:
+                raise Unsupported("view", f"a size of {hint} does not divide {need}")
+            taken.append(axis)
+            reached *= hint
+            old = rest
+        else:
+            if hint % need:
+                raise Unsupported("view", f"a size of {need} does not divide {hint}")
+            first = trace.times(a.size for a in taken)
+            part = size if not taken else trace.divide(size, first)
+            outer, inner = trace.split(axis, trace.divide(axis.size, part))
+            trace.equal(outer.size, part)
+            taken.append(outer)
+            reached *= need
+            old = [inner, *rest]
+    trace.equal(trace.times(a.size for a in taken), size)
+    return tuple(taken), old
+
+
+def read_at(trace: Trace, value: Value, dim: int, axis: Axis | None, index: Expr) -> Value:
+    """The value whose dimension `dim` runs over `axis` (None: is dropped) and is read at `index`."""
+    value = trace.refresh(value)
+    new: dict[Axis, Expr] = {}
+    inner: list[Size] = []
+    old = value.dims[dim]
+    for position in reversed(range(len(old))):
+        part = index
+        if inner:
+            part = trace.op("index_div", [index, trace.integer(trace.times(inner))], "int64")
+        if position:
+            part = trace.op("index_mod", [part, trace.integer(old[position].size)], "int64")
+        new[old[position]] = part
+        inner.insert(0, old[position].size)
+    dims = list(value.dims)
+    dims[dim : dim + 1] = [(axis,)] if axis is not None else []
+    return Value(dims, trace.substitute(value.expr, new))
+
+
+def position(trace: Trace, dim: Dim) -> Expr:
+    """The index in a dimension, row-major over its axes."""
+    result = trace.integer(0)
+    for axis in trace.axes_of(dim):
+        result = trace.add(trace.mul(result, trace.integer(axis.size)), trace.index(axis))
+    return result
+
+
+def whole(trace: Trace, value: Value, dim: int) -> tuple[Value, Axis | None]:
+    """The value with dimension `dim` over one axis of its own (None if its size is one, literally)."""
+    value = trace.refresh(value)
+    if len(value.dims[dim]) <= 1:
+        return value, (value.dims[dim][0] if value.dims[dim] else None)
+    axis = trace.axis(trace.size_of(value.dims[dim]))
+    return read_at(trace, value, dim, axis, trace.index(axis)), axis
+
+
+def as_size(value: Any) -> Size:
+    if isinstance(value, Size):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return fixed(value)
+    raise Unsupported("size", f"{value!r} is not known before the call")

@@ -1,0 +1,1 @@
+"""From a task to graphs whose nodes have shapes, dtypes and strides."""

@@ -1,0 +1,378 @@
+"""Choose the operators of a captured graph to fuse: convex regions without vendor-library operators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from passagent.evaluator.matching.effects import transformed
+from passagent.expert.graph import (
+    DROPOUTS,
+    FREE_VIEWS,
+    IDENTITIES,
+    Memory,
+    example,
+    is_free,
+    is_tensor,
+    memory,
+    mutates,
+    op_name,
+    operators,
+    words,
+)
+from passagent.expert.lower.expressions import Trace, Unsupported
+from passagent.expert.lower.region import Region, Types, lower_node
+from passagent.expert.lower.windows import bias_of, is_computed
+from passagent.expert.read.attention import attention_nodes, is_attention
+from passagent.expert.read.pattern_text import qualified
+from passagent.expert.read.saving import gain, reads_often, worth
+
+SAME_ORDER = IDENTITIES | words("view view_as reshape flatten unflatten unsqueeze squeeze detach")
+"""Views that keep elements in their order."""
+
+VIEWS = FREE_VIEWS | DROPOUTS | {"contiguous"}
+"""Operators that the wrapper may call where nothing is to be computed."""
+
+
+@dataclass
+class Found:
+    """Regions of one graph, and the operators that stay outside with the reason."""
+
+    regions: list[Region]
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+def find_regions(graph: fx.Graph, target: str, without: frozenset[str] = frozenset()) -> Found:
+    """All regions worth a kernel, the largest first; operators named in `without` stay outside."""
+    result = Found([])
+    inside = _lowerable(graph, target, without, result.refused)
+    if target == "cuda":
+        for node, why in left_outside(graph, inside).items():
+            inside.discard(node)
+            result.refused[op_name(node)] = why
+    storage = memory(graph)
+    _refuse_shared_writes(graph, inside, storage, result.refused)
+    if target == "cuda":
+        result.regions += _attentions(graph, inside, without)
+        taken = {node for region in result.regions for node in region.nodes}
+        outside = {op_name(node) for node in operators(graph) if node not in taken}
+        result.refused = {name: why for name, why in result.refused.items() if name in outside}
+    depth = _depths(graph, inside)
+    for nodes in _components(graph, inside, depth):
+        for trimmed in _trimmed(graph, nodes, storage):
+            region = make_region(graph, trimmed)
+            if region is not None and worth(region, target):
+                result.regions.append(region)
+    result.regions.sort(key=lambda r: -gain(r, target))
+    result.regions = [r for r in result.regions if gain(r, target) > 0] or result.regions[:1]
+    if not result.regions:
+        result.regions = _second_best(graph, target, inside, storage, depth)
+    return result
+
+
+def _attentions(graph: fx.Graph, inside: set[fx.Node], without: frozenset[str]) -> list[Region]:
+    """Regions of attention; their operators are no other region's."""
+    candidates = [make_region(graph, nodes) for nodes in attention_nodes(graph, inside, without)]
+    regions = [region for region in candidates if region is not None and len(region.outputs) == 1]
+    inside.difference_update(*(region.nodes for region in regions))
+    return regions
+
+
+def _second_best(
+    graph: fx.Graph, target: str, inside: set[fx.Node], storage: Memory, depth: dict[fx.Node, int]
+) -> list[Region]:
+    """Where no kernel is sure to pay: views, the more of them do nothing the better, else a lone operator.
+
+    A call in place of views costs about as much as they do, so it is to be short.
+    """
+    lone = [
+        region
+        for nodes in _components(graph, inside, depth)
+        for trimmed in _trimmed(graph, nodes, storage)
+        if (region := make_region(graph, trimmed)) is not None
+        and any(is_computed(n) and not is_free(n) for n in trimmed)
+    ]
+    chains = [
+        region
+        for nodes in _components(graph, {n for n in inside if is_view(n)}, depth)
+        if (region := make_region(graph, nodes)) is not None
+    ]
+    if chains:
+        return [max(chains, key=lambda r: (sum(does_nothing(n) for n in r.nodes), len(r.nodes)))]
+    return [max(lone, key=lambda r: gain(r, target))] if lone else []
+
+
+def does_nothing(node: fx.Node) -> bool:
+    """Tell whether eager calls an operator that returns its input."""
+    return op_name(node) in DROPOUTS | {"detach"}
+
+
+def moves_only(region: Region) -> bool:
+    """Tell whether the region computes nothing and casts nothing: eager's views and copies can do it."""
+    return all(op_name(n) in VIEWS and mutates(n) is None for n in region.nodes)
+
+
+def is_view(node: fx.Node) -> bool:
+    """Tell whether the wrapper can do the operator on the host: a view, or nothing at all."""
+    return is_free(node) and op_name(node) in VIEWS
+
+
+def _lowerable(
+    graph: fx.Graph, target: str, without: frozenset[str], refused: dict[str, str]
+) -> set[fx.Node]:
+    """Operators that can be lowered, each on its own."""
+    inside: set[fx.Node] = set()
+    wrapped = transformed(graph)
+    for node in operators(graph):
+        name = op_name(node)
+        if name in without:
+            refused[name] = "left outside by the plan"
+            continue
+        try:
+            if node.op not in {"call_function", "call_method"} or qualified(node) is None:
+                raise Unsupported(name, "cannot be written in a pattern")
+            if node in wrapped:
+                raise Unsupported(name, "runs under vmap or grad of torch.func")
+            trace = Trace()
+            env: dict[fx.Node, Any] = {}
+            if not has_known_size(node):
+                raise Unsupported(name, "has a size that depends on data")
+            for source in node.all_input_nodes:
+                env[source] = _input(trace, source)
+            lower_node(trace, node, env, target, Types(), lambda path, value: value)
+            inside.add(node)
+        except Unsupported as error:
+            refused[name] = error.reason
+    return _with_consumers(graph, inside, refused)
+
+
+def has_known_size(node: fx.Node) -> bool:
+    """Tell whether every size of what an operator gives is a number in the example."""
+    value = example(node)
+    tensors = value if isinstance(value, tuple | list) else [value]
+    return all(type(n) is int for t in tensors if isinstance(t, torch.Tensor) for n in t.shape)
+
+
+def _input(trace: Trace, node: fx.Node) -> Any:
+    value = example(node)
+    if not has_known_size(node):
+        raise Unsupported(op_name(node), "reads a tensor whose size depends on data")
+    tensors = value if isinstance(value, tuple | list) else (value,)
+    if not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
+        raise Unsupported(op_name(node), f"reads {node.name}, which is no tensor")
+    if any(0 in tensor.shape for tensor in tensors):
+        raise Unsupported(op_name(node), "reads an empty tensor")
+    read = tuple(trace.input(tensor.shape, Types().name(tensor.dtype)) for tensor in tensors)
+    return read[0] if isinstance(value, torch.Tensor) else read
+
+
+def _with_consumers(graph: fx.Graph, inside: set[fx.Node], refused: dict[str, str]) -> set[fx.Node]:
+    """Several results (chunk, split) stay inside only if all that unpacks them does, and the reverse."""
+    changed = True
+    while changed:
+        changed = False
+        for node in list(inside):
+            several = isinstance(example(node), tuple | list)
+            unpacks = any(
+                isinstance(example(a), tuple | list) and a not in inside for a in node.all_input_nodes
+            )
+            if unpacks or (several and any(user not in inside for user in node.users)):
+                inside.discard(node)
+                changed = True
+    return inside
+
+
+def _refuse_shared_writes(
+    graph: fx.Graph, inside: set[fx.Node], storage: Memory, refused: dict[str, str]
+) -> None:
+    """An operator that writes in place is lowered out of place: nobody else may see the tensor later."""
+    order = {node: k for k, node in enumerate(graph.nodes)}
+    for node in list(inside):
+        written = mutates(node)
+        if written is None:
+            continue
+        if not node.users and storage.roots[written].op == "placeholder":
+            inside.discard(node)
+            refused[op_name(node)] = "is there for what it leaves in an input"
+            continue
+        for other in graph.nodes:
+            if other is node or not storage.shares(other, written):
+                continue
+            later = [u for u in other.users if order[u] > order[node]]
+            if other is written or mutates(other) is not None:
+                # Readers of the tensor itself see the new value if they are lowered with it.
+                later = (
+                    [u for u in later if u not in inside or u.op == "output"]
+                    if order[other] <= order[node]
+                    else []
+                )
+            elif order[other] > order[node]:
+                continue
+            if later:
+                inside.discard(node)
+                refused[op_name(node)] = f"writes in place into a tensor that {later[0].name} reads later"
+                break
+
+
+def _depths(graph: fx.Graph, inside: set[fx.Node]) -> dict[fx.Node, int]:
+    """Outside operators on the longest way to each node, also by memory: regions of one depth are convex."""
+    depth: dict[fx.Node, int] = {}
+    storage, writers = memory(graph), list[fx.Node]()
+    for node in graph.nodes:
+        before = [
+            depth[a]
+            + (_begins_anew(node, a, inside) if a in inside else a.op not in {"placeholder", "get_attr"})
+            for a in node.all_input_nodes
+        ]
+        before += [depth[w] + 1 for w in writers if _shares_with(node, w, storage)]
+        depth[node] = max(before, default=0)
+        if node not in inside and mutates(node) is not None:
+            writers.append(node)
+    # As late as its readers allow: what only feeds a later region belongs to it.
+    for node in reversed(list(graph.nodes)):
+        movable = node in inside and mutates(node) is None
+        movable = movable and not any(_shares_with(node, w, storage) for w in writers)
+        if movable and node.users and all(u in inside for u in node.users):
+            depth[node] = max(depth[node], min(depth[u] - _begins_anew(u, node, inside) for u in node.users))
+    return depth
+
+
+def _begins_anew(node: fx.Node, source: fx.Node, inside: set[fx.Node]) -> bool:
+    """Tell whether a kernel begins at an operator: it reads computed elements often."""
+    if node in inside and not is_computed(node):
+        return True  # what the library reads is made before it is called
+    computed = source
+    while computed in inside and is_free(computed):
+        computed = computed.all_input_nodes[0]
+    return computed in inside and reads_often(node, source)
+
+
+def _shares_with(node: fx.Node, writer: fx.Node, storage: Memory) -> bool:
+    """Tell whether a node is of, or reads, the memory that another writes."""
+    return any(storage.shares(a, writer) for a in [node, *node.all_input_nodes])
+
+
+def _components(graph: fx.Graph, inside: set[fx.Node], depth: dict[fx.Node, int]) -> list[list[fx.Node]]:
+    """Connected parts: by values, or by an input that both read."""
+    parent: dict[fx.Node, fx.Node] = {n: n for n in inside}
+
+    def root(n: fx.Node) -> fx.Node:
+        while parent[n] is not n:
+            n = parent[n]
+        return n
+
+    readers: dict[tuple[fx.Node, int], fx.Node] = {}
+    for node in graph.nodes:
+        if node not in inside:
+            continue
+        for a in node.all_input_nodes:
+            if a in inside and depth[a] == depth[node]:
+                parent[root(node)] = root(a)
+            elif a not in inside and _is_read(a, node):
+                first = readers.setdefault((a, depth[node]), node)
+                parent[root(node)] = root(first)
+    groups: dict[fx.Node, list[fx.Node]] = {}
+    for node in graph.nodes:
+        if node in inside:
+            groups.setdefault(root(node), []).append(node)
+    return list(groups.values())
+
+
+def _is_read(source: fx.Node, node: fx.Node) -> bool:
+    """Tell whether a region's kernel reads an operator's input: of a convolution only its bias."""
+    return is_computed(node) or bias_of(node) is source
+
+
+def _trimmed(graph: fx.Graph, nodes: list[fx.Node], storage: Memory) -> list[list[fx.Node]]:
+    """The parts left when views at the end, and views of inputs that others use too, are taken off."""
+    trimmed = dict.fromkeys(nodes)
+    changed = True
+    while changed:
+        changed = False
+        for node in list(reversed(trimmed)):
+            outside = [u for u in node.users if u not in trimmed]
+            if (outside or not node.users) and is_free(node) and not _costs_nothing(node, trimmed):
+                del trimmed[node]
+                changed = True
+        if _drop_lone_unpacking(trimmed):
+            changed = True
+    return [c for c in _components(graph, set(trimmed), _depths(graph, set(trimmed))) if c]
+
+
+def _costs_nothing(node: fx.Node, trimmed: dict[fx.Node, None]) -> bool:
+    """One of several results of an operator here, or a value of here, read once, its dimensions renamed."""
+    source = (node.all_input_nodes or [node])[0]
+    if source in trimmed and isinstance(example(source), tuple | list):
+        return not is_free(source)
+    if op_name(node) not in SAME_ORDER:
+        return False
+    if source not in trimmed or len(source.users) > 1:
+        return False
+    return not is_free(source) or _costs_nothing(source, trimmed)
+
+
+def _drop_lone_unpacking(trimmed: dict[fx.Node, None]) -> bool:
+    """Remove nodes of several results that are unpacked outside, and nodes that unpack outside results."""
+    gone = [
+        n
+        for n in trimmed
+        if (isinstance(example(n), tuple | list) and any(u not in trimmed for u in n.users))
+        or any(isinstance(example(a), tuple | list) and a not in trimmed for a in n.all_input_nodes)
+    ]
+    for n in gone:
+        del trimmed[n]
+    return bool(gone)
+
+
+def make_region(graph: fx.Graph, nodes: list[fx.Node]) -> Region | None:
+    """Inputs and outputs of a set of nodes; None if an input is no tensor."""
+    inside = set(nodes)
+    inputs: dict[fx.Node, None] = {}
+    for node in nodes:
+        for a in node.all_input_nodes:
+            if a not in inside:
+                inputs[a] = None
+    outputs = [
+        n for n in nodes if any(u not in inside for u in n.users) or (not n.users and mutates(n) is not None)
+    ]
+    if not outputs or not inputs or not all(map(is_tensor, [*inputs, *outputs])):
+        return None
+    return Region(nodes, list(inputs), outputs)
+
+
+def attentions(graph: fx.Graph) -> list[list[fx.Node]]:
+    """The operators of each attention that is one kernel on a GPU."""
+    return [region.nodes for region in find_regions(graph, "cuda").regions if is_attention(region)]
+
+
+_MAKING = words("arange zeros ones full empty eye linspace tensor as_tensor")
+
+
+def on_host(graph: fx.Graph) -> set[fx.Node]:
+    """Nodes made without a device, and those computed only from them, until they are moved to one."""
+    host_nodes: set[fx.Node] = set()
+    for node in operators(graph):
+        moved = "device" in node.kwargs or any(isinstance(a, torch.device) for a in node.args)
+        sources = [a for a in node.all_input_nodes if isinstance(example(a), torch.Tensor)]
+        is_made = op_name(node) in _MAKING and not sources
+        if not moved and (is_made or (sources and all(a in host_nodes for a in sources))):
+            host_nodes.add(node)
+    return host_nodes
+
+
+def left_outside(graph: fx.Graph, inside: set[fx.Node]) -> dict[fx.Node, str]:
+    """The nodes of `inside` that no kernel takes: results on the CPU, and readers of such tensors."""
+    host, gone = on_host(graph), dict[fx.Node, str]()
+    changed = bool(host)
+    while changed:
+        changed = False
+        for node in inside - set(gone):
+            if node in host and any(u not in inside or u in gone for u in node.users):
+                gone[node] = "makes a tensor on the CPU"
+            elif any(a in host and (a not in inside or a in gone) for a in node.all_input_nodes):
+                gone[node] = "reads a tensor on the CPU"
+            changed = changed or node in gone
+    return gone

@@ -1,0 +1,1 @@
+"""From tensor expressions to loops over rows, in stages."""

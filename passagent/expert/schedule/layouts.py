@@ -1,0 +1,150 @@
+"""How a region's tensors lie in memory in the example, and how its results are best stored.
+
+A kernel reads an input that is a permutation of a contiguous tensor where it lies: its elements are loaded by
+indices in memory's order. The launcher checks at every call that it lies so, and copies it if it does not.
+
+Where a kernel would do work twice, two kernels are better, or one loop for several reductions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+from torch import fx
+
+from passagent.expert.graph import CONVOLUTIONS, HEAVY, example, op_name
+from passagent.expert.lower.expressions import Axis, Trace, Value, parts
+from passagent.expert.lower.region import Region
+from passagent.expert.schedule.parts import Address, Group, Store
+from passagent.expert.schedule.schedule import Schedule
+from passagent.kernels.layout import LONGEST, Order
+
+DEVICE_DECIDES = {"group_norm", "instance_norm", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle"}
+"""Operators whose results lie otherwise on CUDA than on the CPU if their input is not row-major."""
+
+
+def input_orders(regions: Sequence[Region]) -> list[Order]:
+    """For each input of equal regions the order of its dimensions in memory."""
+    return [memory_order([example(r.inputs[k]) for r in regions]) for k in range(len(regions[0].inputs))]
+
+
+def output_orders(regions: Sequence[Region]) -> list[Order]:
+    """For each output the order in which eager's lies, on every device."""
+    if any(_device_decides(node) for node in regions[0].nodes):
+        return [()] * len(regions[0].outputs)
+    return [memory_order([example(r.outputs[k]) for r in regions]) for k in range(len(regions[0].outputs))]
+
+
+def _device_decides(node: fx.Node) -> bool:
+    if op_name(node) in CONVOLUTIONS:
+        return not all(example(a).is_contiguous() for a in node.all_input_nodes)
+    return op_name(node) in DEVICE_DECIDES
+
+
+def memory_order(tensors: Sequence[torch.Tensor]) -> Order:
+    """The order, outermost dimension first, in which all are contiguous; empty: row-major, or none."""
+    if all(t.is_contiguous() for t in tensors):
+        return ()
+    order = _order(next(t for t in tensors if not t.is_contiguous()))
+    fits = all(t.dim() == len(order) and t.permute(order).is_contiguous() for t in tensors)
+    return order if fits and len(order) <= LONGEST else ()
+
+
+def _order(tensor: torch.Tensor) -> Order:
+    """By strides; a dimension of one element, whose stride says nothing, keeps its place."""
+    steps, sizes = tensor.stride(), tensor.shape
+    walked = iter(sorted((d for d, n in enumerate(sizes) if n != 1), key=lambda d: -steps[d]))
+    return tuple(d if n == 1 else next(walked) for d, n in enumerate(sizes))
+
+
+def stored(
+    trace: Trace, outputs: list[Value], orders: list[Order], target: str
+) -> tuple[Schedule, list[Order]]:
+    """The schedule that stores the outputs row-major, or in eager's `orders` where fewer reads cross it."""
+    schedule = Schedule(trace, outputs, target)
+    if all(orders):
+        turned = [
+            Value([value.dims[d] for d in order], value.expr)
+            for value, order in zip(outputs, orders, strict=True)
+        ]
+        other = Schedule(trace, turned, target)
+        if _crossing(other) < _crossing(schedule):
+            return other, orders
+    return schedule, [()] * len(outputs)
+
+
+def _crossing(schedule: Schedule) -> int:
+    """Elements that are read along another axis than any result is stored along."""
+    stores = {id(store) for store in schedule.stores}
+    along = {_run(address) for key, address in schedule.addresses.items() if key in stores}
+    reads = [address for key, address in schedule.addresses.items() if key not in stores]
+    return sum(schedule.volume(a.terms) for a in reads if a.terms and _run(a) not in along)
+
+
+def _run(address: Address) -> object:
+    """The axis along which an access goes through memory element by element."""
+    return next((axis for axis, step in address.terms.items() if step == (1, ())), None)
+
+
+def of_library(region: Region) -> bool:
+    """Tell whether the region's one input comes from a library: on another device it may lie otherwise."""
+    node = region.inputs[0]
+    return len(region.inputs) == 1 and node.op == "call_function" and op_name(node) in HEAVY
+
+
+MOVES = frozenset({"pad", "roll", "flip", "repeat", "tile", "index_select", "gather", "unfold"})
+"""Operators that only move elements: what is reduced before them is best stored before them, too."""
+FREQUENT = 8
+"""Reads of an element by one group from which it is of windows that are written out."""
+MOST_HELD = 8192
+"""Elements of a row, each of a window, that a program holds to reduce them."""
+
+
+def reduces_again(schedule: Schedule) -> bool:
+    """Tell whether a group reduces, by computed indices, what another group reduces as it lies in memory."""
+
+    def reduced(group: Group, computed: bool) -> set[int]:
+        """Inputs under the reductions of a group that are read by computed indices, or those that are not."""
+        items = [item for stage in group.stages for item in stage.items if not isinstance(item, Store)]
+        loads = {e for e in parts(*items) if e.kind == "load"}
+        rests = {load: [e for e, _ in schedule.addresses[load].rest if e is not None] for load in loads}
+        return {load.data for load, rest in rests.items() if bool(rest) == computed}
+
+    groups = schedule.groups
+    return any(reduced(a, True) & reduced(b, False) for a in groups for b in groups if a is not b)
+
+
+def windows_again(schedule: Schedule) -> bool:
+    """Tell whether a group reduces another's windows, too, or more of them than registers hold."""
+    holding = []
+    for group in schedule.groups:
+        items = [item for stage in group.stages for item in stage.items]
+        exprs = [
+            e for item in items for e in ([item.expr, *item.index] if isinstance(item, Store) else [item])
+        ]
+        reads = Counter(e.data for e in parts(*exprs) if e.kind == "load" and schedule.addresses[e].rest)
+        if any(times >= FREQUENT for times in reads.values()):
+            reduces = any(not isinstance(item, Store) for item in items)
+            holding.append(max(schedule.volume(stage.loops) for stage in group.stages) if reduces else 0)
+    return max(holding, default=0) > (0 if len(holding) > 1 else MOST_HELD)
+
+
+def join_reductions(trace: Trace, outputs: list[Value]) -> bool:
+    """Let reductions over different axes of one length run along one axis; whether any do now.
+
+    That their lengths are equal becomes a guard.
+    """
+    bound = [
+        axes[0]
+        for expr in parts(*(trace.resolve(output.expr) for output in outputs))
+        if expr.kind == "reduce" and len(axes := trace.axes_of(expr.data[1])) == 1
+    ]
+    of_length: dict[int, Axis] = {}
+    any_joined = False
+    for axis in dict.fromkeys(bound):
+        first = of_length.setdefault(axis.size.hint, axis)
+        if first is not axis and trace.join(first, axis):
+            any_joined = True
+    return any_joined

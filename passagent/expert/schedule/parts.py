@@ -1,0 +1,164 @@
+"""The parts of a schedule: addresses, stores, stages of loops, groups of stages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from passagent.expert.lower.expressions import ALONG, Axis, Expr, Size, Trace, Unsupported, fixed, parts
+
+HELD = 16384
+"""cuda: elements of a block that is reduced along its height, at most."""
+NARROW = 8
+"""cuda: rows that such a block holds at least: of 16-bit elements half a sector of memory."""
+
+Mono = tuple[int, tuple[str, ...]]
+"""A product of an integer and size texts."""
+
+
+@dataclass
+class Address:
+    """sum(axis * coefficient) + sum(expression * coefficient), in elements."""
+
+    terms: dict[Axis, Mono] = field(default_factory=dict)
+    rest: list[tuple[Expr | None, Mono]] = field(default_factory=list)
+
+
+@dataclass
+class Store:
+    """Element `index` (one expression a dimension of `sizes`) of output `out` is `expr`."""
+
+    out: int
+    index: list[Expr]
+    sizes: list[Size]
+    expr: Expr
+    partial: tuple[str, tuple[Axis, ...]] | None = None
+    """Set if the store is a reduction of `expr` over these axes, as far as a program's block holds them: one
+    element a program (long_reductions.py)."""
+
+    @property
+    def axes(self) -> frozenset[Axis]:
+        return self.expr.axes.union(*[i.axes for i in self.index])
+
+
+Item = Store | Expr
+"""An item of a stage: a store, or a reduction."""
+
+
+@dataclass
+class Stage:
+    loops: list[Axis]
+    """Outer to inner."""
+    items: list[Item]
+
+
+@dataclass
+class Group:
+    rows: list[Axis]
+    tile: Axis | None
+    """The innermost axis where it is split over rows in tiles, so that rows hold a run of it."""
+    stages: list[Stage]
+
+
+def without_units(trace: Trace, store: Store) -> Store:
+    """The store without axes of one index, along which no block or loop should run."""
+    zeros = {a: trace.integer(0) for a in store.axes if trace.text(a.size) == "1"}
+    if not zeros:
+        return store
+    index = [trace.substitute(i, zeros) for i in store.index]
+    return replace(store, index=index, expr=trace.substitute(store.expr, zeros))
+
+
+def holds(expr: Expr, target: Expr, axis: Axis) -> bool:
+    """Tell whether `target` is a part of `expr` at which `axis` is free."""
+    if expr is target:
+        return True
+    if expr.kind == "reduce" and axis in expr.data[1]:
+        return False
+    return any(axis in a.axes and holds(a, target, axis) for a in expr.args)
+
+
+def contains(expr: Expr, target: Expr) -> bool:
+    """Tell whether `target` is a part of `expr`."""
+    return expr is target or any(contains(a, target) for a in expr.args)
+
+
+def reduced(expr: Expr, target: Expr) -> bool:
+    """Tell whether a reduction in `expr` reads `target`, or a scan with it needs whole rows."""
+    if expr is target:
+        return False
+    if expr.kind == "reduce":
+        return contains(expr, target)
+    if expr.kind == "scan":
+        return True
+    return any(reduced(a, target) for a in expr.args)
+
+
+def lying_across(rows: Iterable[Axis], bound: frozenset[Axis], reads: list[dict[Axis, int]]) -> Axis | None:
+    """The row axis along which a large input lies whose rows are reduced whole, if a block holds several.
+
+    `reads`: how far a step along each axis goes in memory. One row alone reads each of its elements from a
+    sector of its own. The order of the axes tells, unless as much lies along the rows: what is added to a
+    convolution's patches, say.
+    """
+    if len(bound) != 1 or _volume(bound) > HELD // NARROW:
+        return None
+    most = max(map(_volume, reads), default=0)
+    large = [steps for steps in reads if 2 * _volume(steps) >= most and bound <= set(steps)]
+    across = (a for a in rows if a.size.hint >= 2 * NARROW and any(steps.get(a) == 1 for steps in large))
+    return next(across, None)
+
+
+def _volume(axes: Iterable[Axis]) -> int:
+    return math.prod(axis.size.hint for axis in axes)
+
+
+def bound_along(exprs: Iterable[Expr]) -> list[Axis]:
+    """Axes along which something is reduced or scanned."""
+    return [axis for e in parts(*exprs) if e.kind in ALONG for axis in e.data[1]]
+
+
+def settled(trace: Trace, store: Store) -> Store:
+    """The store without axes of one index, and its scans along the axes that they are read at.
+
+    Raises Unsupported where there is no such axis.
+    """
+    store = without_units(trace, store)
+    return replace(store, index=[_placed(trace, i) for i in store.index], expr=_placed(trace, store.expr))
+
+
+def _placed(trace: Trace, expr: Expr) -> Expr:
+    while True:
+        scan = next((e for e in parts(expr) if e.kind == "scan" and e.args[1] is not _own(trace, e)), None)
+        if scan is None:
+            return expr
+        expr = trace.replace(expr, {scan: _along(trace, scan)})
+
+
+def _own(trace: Trace, scan: Expr) -> Expr:
+    (axis,) = scan.data[1]
+    return trace.index(axis)
+
+
+def _along(trace: Trace, scan: Expr) -> Expr:
+    (name, (axis,)), (body, index) = scan.data, scan.args
+    if trace.text(axis.size) == "1":
+        return trace.substitute(body, {axis: trace.integer(0)})
+    free = next((a for a in index.axes if trace.text(a.size) == trace.text(axis.size)), axis)
+    here, back = trace.index(free), _from_the_end(trace, free, trace.index(free))
+    if index is here:
+        along = trace.substitute(body, {axis: here})
+    elif index is back:
+        name = f"{name}_back"
+        along = trace.substitute(body, {axis: back})
+        along = trace.replace(along, {_from_the_end(trace, free, back): here})
+    else:
+        raise Unsupported(name, "is read elsewhere than it is computed")
+    return trace.make("scan", (name, (free,)), (along, here), scan.dtype)
+
+
+def _from_the_end(trace: Trace, axis: Axis, index: Expr) -> Expr:
+    """n - 1 - index, as `flip` writes it."""
+    last = trace.integer(trace.plus(axis.size, fixed(-1)))
+    return trace.add(last, trace.mul(trace.integer(-1), index))

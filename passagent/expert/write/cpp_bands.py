@@ -1,0 +1,238 @@
+"""Rows of C++ kernels: transposes a band of rows at a time, and tables of what is the same in every row.
+
+Where a kernel goes along one axis and a tensor lies along the last of the rows, each of its elements would
+come from another cache line. A band of rows is brought into a buffer that has the loop's order.
+"""
+
+from __future__ import annotations
+
+from passagent.expert.lower.call import HALVES
+from passagent.expert.lower.expressions import Axis, Expr, parts
+from passagent.expert.schedule.parts import Address, Group, Stage, Store
+from passagent.expert.write.cpp_values import Scope, ValueWriter
+from passagent.expert.write.writer import cost
+
+BAND = 16
+"""Rows turned at a time: what they share are whole cache lines of float32."""
+
+HELPERS = f"""\
+// {BAND} rows of a tensor that lies across them: n elements of each, `step` apart, to rows of floats or back.
+template <class T>
+static void turn(const T* from, int64_t step, int64_t n, int64_t rows, float* to, int64_t width) {{
+  float square[{BAND}][{BAND}];
+  for (int64_t start = 0; start < n; start += {BAND}) {{
+    const int64_t count = std::min<int64_t>({BAND}, n - start);
+    for (int64_t i = 0; i < count; ++i) load_f32(square[i], from + (start + i) * step, rows);
+    for (int64_t k = 0; k < rows; ++k)
+      for (int64_t i = 0; i < count; ++i) to[k * width + start + i] = square[i][k];
+  }}
+}}
+template <class T>
+static void turn_back(const float* from, int64_t width, int64_t n, int64_t rows, T* to, int64_t step) {{
+  for (int64_t i = 0; i < n; ++i) {{
+    float line[{BAND}];
+    for (int64_t k = 0; k < rows; ++k) line[k] = from[k * width + i];
+    store_f32(to + i * step, line, rows);
+  }}
+}}
+"""
+
+
+class BandWriter(ValueWriter):
+    """Finds what is to be turned in a group, and writes how."""
+
+    band: Axis | None
+    """The row axis that goes through memory one by one where the loops do not."""
+    turned: dict[Expr | int, str]
+    """Buffers of loads, and of stores (by id)."""
+
+    def find_band(self, group: Group) -> None:
+        """Choose the loads and stores of a group that are turned."""
+        self.band, self.turned = None, {}
+        if not group.rows:
+            return
+        row, addresses, other = group.rows[-1], dict[Expr | int, None](), set[Expr | int]()
+        for stage in group.stages:
+            accesses: list[tuple[Expr | int, str]] = [
+                (e, e.dtype) for e in self.values(stage, set()) if e.kind == "load"
+            ]
+            accesses += [(id(s), s.expr.dtype) for s in stage.items if isinstance(s, Store)]
+            for key, dtype in accesses:
+                if self._across(self.s.addresses[key], dtype, row, stage, group):
+                    addresses[key] = None
+                else:
+                    other.add(key)
+        keys = [key for key in addresses if key not in other]
+        if keys:
+            self.band = row
+            size = f"{BAND} * {self._width(group)}"
+            for key in sorted(keys, key=self._rank):
+                self.turned[key] = self.fresh("turned")
+                self.buffers.append((self.turned[key], "float", size))
+
+    def _rank(self, key: Expr | int) -> tuple[int, int]:
+        """Loads by the number of their input, then stores."""
+        return (1, 0) if isinstance(key, int) else (0, key.data)
+
+    def _vector(self, group: Group) -> Axis:
+        return next(stage.loops[-1] for stage in group.stages if stage.loops)
+
+    def _across(self, address: Address, dtype: str, row: Axis, stage: Stage, group: Group) -> bool:
+        loops = stage.loops if group.tile is None else [*stage.loops[:-1], group.tile]
+        if dtype not in {*HALVES, "float32"} or stage.loops != loops or len(loops) != 1:
+            return False
+        vector = loops[0]
+        if self.is_short(vector) or vector is not self._vector(group):
+            return False
+        steps, axes = address.terms, {*group.rows, vector}
+        plain = set(steps) <= axes and all(e is None for e, _ in address.rest)
+        return plain and steps.get(row) == (1, ()) and vector in steps and steps[vector] != (1, ())
+
+    def turned_element(self, key: Expr | int) -> str:
+        """The element of a turned tensor in the current loop."""
+        assert self.band is not None
+        vector = self.scope.axes[-1]
+        at = self.index_text(vector, relative=True)
+        return f"{self.turned[key]}[({self.axis_name(self.band)} - first) * {self._width(self.g)} + {at}]"
+
+    def _width(self, group: Group) -> str:
+        """Floats from row to row of a buffer: no power of two, or all rows would share a few cache sets."""
+        return f"({self.extent(self._vector(group))} + {BAND})"
+
+    def banded(self, group: Group, inner: list[str]) -> list[str]:
+        """The rows of a band around `inner`, between what is turned before and after them."""
+        assert self.band is not None
+        name, size, vector = self.axis_name(self.band), self.axis_size(self.band), self._vector(group)
+        before = [
+            f"const int64_t first = band * {BAND};",
+            f"const int64_t high = std::min<int64_t>({BAND}, {size} - first);",
+        ]
+        after = []
+        width = self._width(group).strip("()")
+        count = "count" if vector is group.tile else self.extent(vector)
+        for key, buffer in self.turned.items():
+            address = self.s.addresses[key]
+            step = self.mono(address.terms[vector])
+            if isinstance(key, int):
+                stored = [item for stage in group.stages for item in stage.items if isinstance(item, Store)]
+                number = next(store.out for store in stored if id(store) == key)
+                place = self._place(self.outputs[number], address, group, vector)
+                after.append(f"turn_back({buffer}.data(), {width}, {count}, high, {place}, {step});")
+            else:
+                self.inputs[key.data] = key.dtype
+                place = self._place(self.names[key.data], address, group, vector)
+                before.append(f"turn({place}, {step}, {count}, high, {buffer}.data(), {width});")
+        loop = f"for (int64_t {name} = first; {name} < first + high; ++{name}) {{"
+        return [*before, loop, *[f"  {line}" for line in inner], "}", *after]
+
+    def _place(self, name: str, address: Address, group: Group, vector: Axis) -> str:
+        """Where a band begins in a tensor."""
+        parts = [name]
+        for axis in group.rows:
+            if axis in address.terms:
+                index = "first" if axis is self.band else self.axis_name(axis)
+                parts.append(self.scaled(index, address.terms[axis]))
+        if vector is group.tile:
+            parts.append(self.scaled("start", address.terms[vector]))
+        parts += [self.mono(mono) for _, mono in address.rest]
+        return " + ".join(parts)
+
+
+FEWEST_ROWS = 8
+"""Rows from which a table pays."""
+LONGEST = 16384
+"""Elements of a table, at most."""
+COSTLY = 4
+"""Operations of a value of float32 that is worth a table; one of 16 bits is worth it for its conversion."""
+
+
+class TableWriter(BandWriter):
+    """Finds the values of a group that depend on the innermost axis alone, and writes their tables."""
+
+    def find_tables(self, group: Group) -> list[str]:
+        """Choose the tables of a group; the lines that fill them."""
+        self.tables = {}
+        rows = [*group.rows, *([group.tile] if group.tile else [])]
+        chosen: dict[Expr, Axis] = {}
+        for stage in group.stages:
+            if len(stage.loops) == 1 and self.s.volume(rows) >= FEWEST_ROWS * self._tile_size(group):
+                self._choose(stage, chosen)
+        loads = {e: _converted(e) for e in chosen}
+        stems = {e: f"{self.names[load.data]}_table" if load else "table" for e, load in loads.items()}
+        names = {e: self.fresh(stem) for e, stem in stems.items()}
+        lines = [line for e, axis in chosen.items() for line in self._filled(e, axis, names[e])]
+        self.tables = names
+        return lines
+
+    def _tile_size(self, group: Group) -> int:
+        return group.tile.size.hint if group.tile else 1
+
+    def _choose(self, stage: Stage, chosen: dict[Expr, Axis]) -> None:
+        axis = stage.loops[0]
+        visited: set[Expr] = set()
+
+        def walk(e: Expr) -> None:
+            if e in visited or e.kind == "reduce":
+                return
+            visited.add(e)
+            if self.s.axes(e.every) == {axis} and e.dtype in {*HALVES, "float32"} and self._pays(e):
+                chosen[e] = axis
+                return
+            for a in e.args:
+                walk(a)
+
+        if not self.is_short(axis) and axis.size.hint <= LONGEST:
+            for item in stage.items:
+                walk(item.expr if isinstance(item, Store) else item.args[0])
+
+    def _pays(self, e: Expr) -> bool:
+        return cost(e, set()) >= COSTLY or _holds_halves(e)
+
+    def _filled(self, e: Expr, axis: Axis, name: str) -> list[str]:
+        """The loop that fills a table."""
+        group, self.g = self.g, Group([], None, [])
+        stage = Stage([axis], [])
+        self.begin(stage)
+        self.uses = dict.fromkeys(parts(e), 2)
+        size = self.axis_size(axis)
+        self.buffers.append((name, "float", size))
+        load = _converted(e)
+        if load is not None and self.walks(self.s.addresses[load]):
+            self.inputs[load.data] = load.dtype
+            row, _ = self.pointer(self.names[load.data], load.dtype, self.s.addresses[load], const=True)
+            lines = [*self.scope.lines[0], f"load_f32(&{name}[0], {row}, {size});"]
+        else:
+            value = self.emit(e, 1)
+            self.scope.lines[1].append(f"{name}[start + j] = {value};")
+            lines = self.nest(stage)
+        self.g = group
+        return lines
+
+    def begin(self, stage: Stage) -> None:
+        """Make ready to write a stage."""
+        depth = len(stage.loops)
+        self.scope = Scope(
+            stage.loops,
+            [[] for _ in range(depth + 1)],
+            [[] for _ in range(depth + 1)],
+            [{} for _ in range(depth + 1)],
+        )
+        self.clauses: dict[str, list[str]] = {}
+        self.before_block: list[str] = []
+        self.after_block: list[str] = []
+        self.values_of, self.pointers, self.new_kept = {}, {}, {}
+
+    def nest(self, stage: Stage) -> list[str]:
+        """Write the loops of a stage, as CppWriter.nest does."""
+        raise NotImplementedError
+
+
+def _holds_halves(e: Expr) -> bool:
+    return any(part.kind == "load" and part.dtype in HALVES for part in parts(e))
+
+
+def _converted(e: Expr) -> Expr | None:
+    """The load of 16 bits that `e` is as a float, and no more than that."""
+    if e.kind == "op" and e.data == "cast" and e.dtype == "float32":
+        e = e.args[0]
+    return e if e.kind == "load" and e.dtype in HALVES else None

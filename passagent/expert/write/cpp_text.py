@@ -1,0 +1,386 @@
+"""C++ kernels for the CPU target: a schedule as text, with OpenMP over rows and vectorised inner loops."""
+
+from __future__ import annotations
+
+import re
+
+from passagent.expert.lower.call import FLOATING, HALVES
+from passagent.expert.lower.expressions import Axis, Expr
+from passagent.expert.schedule.parts import Group, Stage, Store
+from passagent.expert.write import cpp_bands
+from passagent.expert.write.cpp_bands import TableWriter
+from passagent.expert.write.cpp_values import Scope
+from passagent.expert.write.writer import Kernel, bare, cost, parenthesised, wrapped
+
+HELPERS = """\
+// Rows of T as float: float32 in place, 16-bit types through a buffer.
+template <class T> static const float* as_float(const T* row, float* buffer, int64_t n) {
+  load_f32(buffer, row, n);
+  return buffer;
+}
+static const float* as_float(const float* row, float*, int64_t) { return row; }
+template <class T> static float* room(T*, float* buffer) { return buffer; }
+static float* room(float* row, float*) { return row; }
+template <class T> static void put(T* row, const float* values, int64_t n) { store_f32(row, values, n); }
+static void put(float*, const float*, int64_t) {}
+"""
+
+CHOICE = """\
+// test ? a : b where both are at hand: a branch around a call of expf and the like is not vectorised.
+static inline float either(bool test, float a, float b) {
+  const uint32_t mask = -static_cast<uint32_t>(test);
+  const uint32_t bits = (__builtin_bit_cast(uint32_t, a) & mask) | (__builtin_bit_cast(uint32_t, b) & ~mask);
+  return __builtin_bit_cast(float, bits);
+}
+"""
+
+
+class CppWriter(TableWriter):
+    """One C++ function for all groups of a schedule; `names` are of the inputs."""
+
+    def kernel(self, shapes: list[list[str]], parameters: list[str]) -> Kernel:
+        """The C++ kernel.
+
+        `shapes` are host expressions of the outputs' sizes: of the inputs and the pattern's `parameters`
+        those that they or the guards name are arguments, too.
+        """
+        alone = len(self.s.groups) == 1
+        bodies = [*map(self.check, self.s.outside), *(self.group(g, alone) for g in self.s.groups)]
+        texts = " ".join([*(t for s in shapes for t in s), *self.s.trace.guards, *self.sizes])
+        for k in range(len(self.names)):
+            if k not in self.inputs and re.search(rf"\bs{k}\b", texts):
+                self.inputs[k] = self.s.trace.dtypes[k]
+        self.params.update((p, None) for p in parameters if re.search(rf"\b{p}\b", texts))
+        types = {store.out: store.expr.dtype for store in self.s.stores}
+        arguments = [f"const {self.ctype(d)}* {n}" for n, d in self.input_types()]
+        arguments += [f"{'int64_t' if n.startswith('size') else 'double'} {n}" for n in self.params]
+        arguments += [f"{self.ctype(types[k])}* {n}" for k, n in enumerate(self.outputs)]
+        arguments += [f"int64_t {n}" for n in self.sizes.values()]
+        template = "template <class T>\n" if any("T*" in a for a in arguments) else ""
+        returns = "int" if self.s.outside else "void"
+        signature = f"{template}{returns} {self.name}({wrapped(arguments, len(self.name) + 8)}) {{"
+        end = ["  return 0;"] if self.s.outside else []
+        text = "\n".join([signature, *[line for body in bodies for line in body], *end, "}"])
+        helpers = "#include <vector>\n\n" if self.heap else ""
+        helpers += HELPERS + "\n" if self.blocked else ""
+        helpers += cpp_bands.HELPERS + "\n" if self.turns else ""
+        helpers += CHOICE + "\n" if self.chooses else ""
+        return Kernel(
+            (helpers + text + "\n"),
+            self.name,
+            sorted(self.inputs),
+            list(range(len(self.outputs))),
+            list(self.sizes),
+            list(self.params),
+        )
+
+    def input_types(self) -> list[tuple[str, str]]:
+        return [(self.names[k], self.inputs[k]) for k in sorted(self.inputs)]
+
+    def check(self, outside: Expr) -> list[str]:
+        """Return 1, before anything is written, where an index is out of range."""
+        maximum = self.s.trace.make("reduce", ("max", tuple(outside.axes)), (outside,), "int64")
+        stage = Stage(self.s.sorted(self.s.axes(outside.axes)), [maximum])
+        lines = self.group(Group([], None, [stage]), alone=True)
+        lines = ["  // out of range: an IndexError", *lines, f"  if ({self.results[maximum]} > 0) return 1;"]
+        return ["  {", *_indent(lines), "  }"]
+
+    def group(self, group: Group, alone: bool) -> list[str]:
+        self.g = group
+        self.buffers: list[tuple[str, str, str]] = []
+        self.results: dict[Expr, str] = {}
+        self.row = Scope([], [[]], [[]], [{}])
+        self.buffered: dict[Expr, str] = {}
+        self.row_pointers: dict[str, str] = {}
+        self.find_band(group)
+        parts = len(group.rows) + (group.tile is not None)
+        self.lone_row = group.rows[0] if parts == 1 and group.rows and self.band is None else None
+        self.turns = self.turns or self.band is not None
+        self.keeping, self.number = [set()], 0
+        tables = self.find_tables(group)
+        self.keeping = [self.to_keep(group, k) for k in range(len(group.stages))]
+        stages = [self.stage(s, k) for k, s in enumerate(group.stages)]
+        rows = [self.axis_size(a) for a in group.rows if a is not self.band]
+        head: list[str] = []
+        if self.band is not None:
+            n = self.axis_size(self.band)
+            head.append(f"const int64_t bands = ({n} + {cpp_bands.BAND - 1}) / {cpp_bands.BAND};")
+            rows = [*rows, "bands"]
+        if group.tile is not None:
+            n = self.axis_size(group.tile)
+            head.append(f"const int64_t tiles = ({n} + {self.plan.block - 1}) / {self.plan.block};")
+            rows = [*rows, "tiles"]
+        total = " * ".join(rows) or "1"
+        work = " * ".join(self.axis_size(a) for a in self._all(group)) or "1"
+        inner = list(self.row.lines[0])
+        for lines in stages:
+            inner += lines
+        if self.band is not None:
+            inner = self.banded(group, inner)
+        if group.rows or group.tile is not None:
+            inner = [*self.decode(group), *inner]
+        parallel = bool(rows)
+        if not parallel:
+            body = [*self.declared(), *tables, *inner]
+            return [
+                *_indent(head),
+                *_indent(body if alone else ["{", *_indent(body), "}"]),
+            ]
+        loop = ["for (int64_t row = 0; row < rows; ++row) {", *_indent(inner), "}"]
+        head.append(f"const int64_t rows = {total};")
+        condition = f"if ({work} > {self.plan.grain})"
+        if self.buffers:
+            declarations = self.declared()
+            body = [
+                f"#pragma omp parallel {condition}",
+                "{",
+                *_indent([*declarations, *tables, "#pragma omp for", *loop]),
+                "}",
+            ]
+        else:
+            body = [f"#pragma omp parallel for {condition}", *loop]
+        lines = [*head, *body]
+        return _indent(lines if alone else ["{", *_indent(lines), "}"])
+
+    def declared(self) -> list[str]:
+        """Buffers: of a known size on the stack, else on the heap, one for each thread."""
+        self.heap = self.heap or any(not c.isdigit() for _, _, c in self.buffers)
+        return [
+            f"{t} {n}[{c}];" if c.isdigit() else f"std::vector<{t}> {n}({c});" for n, t, c in self.buffers
+        ]
+
+    def _all(self, group: Group) -> list[Axis]:
+        best: list[Axis] = []
+        for stage in group.stages:
+            axes = [*group.rows, *stage.loops]
+            if self.s.volume(axes) >= self.s.volume(best):
+                best = axes
+        return best
+
+    def decode(self, group: Group) -> list[str]:
+        """The indices of a row from its number."""
+        lines, rest = [], "row"
+        parts = [(self.axis_name(a), self.axis_size(a)) for a in group.rows if a is not self.band]
+        if self.band is not None:
+            parts.append(("band", "bands"))
+        if group.tile is not None:
+            parts.append(("tile", "tiles"))
+        for position, (name, size) in enumerate(reversed(parts)):
+            if name == "row":
+                continue
+            last = position == len(parts) - 1
+            value = rest if last else f"{rest} % {parenthesised(size)}"
+            lines.append(f"const int64_t {name} = {value};")
+            rest = f"{rest} / {parenthesised(size)}"
+        if group.tile is not None:
+            n = self.axis_size(group.tile)
+            lines.append(f"const int64_t start = tile * {self.plan.block};")
+            lines.append(f"const int64_t count = std::min<int64_t>({self.plan.block}, {n} - start);")
+        return lines
+
+    def to_keep(self, group: Group, number: int) -> set[Expr]:
+        """Costly values of stage `number` that a later stage over the same loops needs again."""
+        stage = group.stages[number]
+        if not self.plan.keep or not stage.loops or self.s.volume(stage.loops) > 65536:
+            return set()
+        here = self.values(stage, set())
+        chosen: set[Expr] = set()
+        for later in group.stages[number + 1 :]:
+            if later.loops == stage.loops:
+                chosen |= self.highest(later, here, stage.loops[-1])
+        return chosen
+
+    def highest(self, stage: Stage, among: set[Expr], vector: Axis) -> set[Expr]:
+        """The largest expressions of a stage that are `among` others, vary along `vector`, and are costly."""
+        chosen: set[Expr] = set()
+        visited: set[Expr] = set()
+
+        def walk(e: Expr) -> None:
+            if e in visited or e.kind == "reduce":
+                return
+            visited.add(e)
+            if e in among and vector in self.s.axes(e.axes) and e.dtype in {*HALVES, "float32"}:
+                if cost(e, set()) >= self.plan.keep:
+                    chosen.add(e)
+                return
+            for a in e.args:
+                walk(a)
+
+        for item in stage.items:
+            walk(item.expr if isinstance(item, Store) else item.args[0])
+        return chosen
+
+    def stage(self, stage: Stage, number: int) -> list[str]:
+        self.count_uses(stage)
+        self.number = number
+        self.begin(stage)
+        for item in stage.items:
+            if isinstance(item, Store):
+                self.store(item)
+            else:
+                self.reduction(item)
+        self.buffered.update(self.new_kept)
+        return self.nest(stage)
+
+    def nest(self, stage: Stage) -> list[str]:
+        """The loops of a stage around what was written for them."""
+        scope, depth = self.scope, len(stage.loops)
+        if depth == 0:
+            return [*scope.lines[0], *scope.tails[0]]
+        vector = stage.loops[-1]
+        body = scope.lines[depth]
+        clause = "".join(f" reduction({op}:{', '.join(v)})" for op, v in self.clauses.items())
+        if self.is_short(vector):
+            inner = [f"for (int64_t j = 0; j < {self.axis_size(vector)}; ++j) {{", *_indent(body), "}"]
+            return self.around(stage, [*self.before_block, *inner, *self.after_block])
+        inner = [f"#pragma omp simd{clause}", "for (int64_t j = 0; j < count; ++j) {", *_indent(body), "}"]
+        inner = inner if body else []
+        inner = [*self.before_block, *inner, *self.after_block]
+        if vector is not self.g.tile:
+            n = self.axis_size(vector)
+            block = self.plan.block
+            inner = [
+                f"for (int64_t start = 0; start < {n}; start += {block}) {{",
+                f"  const int64_t count = std::min<int64_t>({block}, {n} - start);",
+                *_indent(inner),
+                "}",
+            ]
+        elif self.before_block or self.after_block:
+            inner = ["{", *_indent(inner), "}"]
+        return self.around(stage, inner)
+
+    def around(self, stage: Stage, inner: list[str]) -> list[str]:
+        """The outer loops of a stage."""
+        scope, depth = self.scope, len(stage.loops)
+        lines = [*scope.lines[depth - 1], *inner, *scope.tails[depth - 1]]
+        for level in range(depth - 2, -1, -1):
+            axis = stage.loops[level]
+            name = self.axis_name(axis)
+            loop = [
+                f"for (int64_t {name} = 0; {name} < {self.axis_size(axis)}; ++{name}) {{",
+                *_indent(lines),
+                "}",
+            ]
+            lines = [*scope.lines[level], *loop, *scope.tails[level]]
+        return lines
+
+    def store(self, store: Store) -> None:
+        depth = len(self.scope.axes)
+        address = self.s.addresses[id(store)]
+        if self.copied(store):
+            return
+        if id(store) in self.turned:
+            value = self.emit(self.unrounded(store), depth)
+            self.scope.lines[depth].append(f"{self.turned_element(id(store))} = {bare(value)};")
+            return
+        value = self.emit(self.unrounded(store), depth)
+        name, dtype = self.outputs[store.out], store.expr.dtype
+        if self.apart(dtype) and not self.walks(address):
+            buffer = self.fresh(f"{name}_values")
+            lines, (element, _) = self.aside(lambda: self.pointer(name, dtype, address, const=False))
+            self.before_block.append(f"{self.vtype(dtype)} {buffer}[{self.plan.block}];")
+            self.scope.lines[depth].append(f"{buffer}[j] = {bare(value)};")
+            self.after_block += self.element_loop([*lines, f"{element} = {buffer}[j];"])
+            return
+        pointer, unit = self.pointer(name, dtype, address, const=False)
+        if dtype in HALVES and unit:
+            self.blocked = True
+            buffer, row = self.fresh(f"{name}_buffer"), self.fresh(f"{name}_values")
+            self.before_block += [
+                f"float {buffer}[{self.plan.block}];",
+                f"float* {row} = room({pointer} + start, {buffer});",
+            ]
+            self.after_block.append(f"put({pointer} + start, {row}, count);")
+            self.scope.lines[depth].append(f"{row}[j] = {bare(value)};")
+        else:
+            self.scope.lines[depth].append(f"{pointer} = {bare(value)};")
+
+    def copied(self, store: Store) -> bool:
+        """Elements that are only moved, in runs, are copied as they are."""
+        e, to = store.expr, self.s.addresses[id(store)]
+        if e.kind != "load" or self.uses.get(e, 0) > 1:
+            return False
+        if not (self.walks(to) and self.walks(self.s.addresses[e])):
+            return False
+        self.inputs[e.data] = e.dtype
+        source = self.pointer(self.names[e.data], e.dtype, self.s.addresses[e], const=True)[0]
+        target = self.pointer(self.outputs[store.out], e.dtype, to, const=False)[0]
+        ends = [text.removesuffix("[start + j]") for text in (source, target)]
+        self.after_block.append(f"std::copy_n({ends[0]} + start, count, {ends[1]} + start);")
+        return True
+
+    def reduction(self, r: Expr) -> None:
+        name, bound = r.data
+        loops = self.scope.axes
+        body = self.emit(r.args[0], len(loops))
+        kind, vtype = ("max" if name in {"max", "softmax_max"} else name), self.vtype(r.dtype)
+        stays = self.sees_nan(r)
+        start = {
+            "sum": "0",
+            "max": f"-std::numeric_limits<{vtype}>::infinity()",
+            "min": f"std::numeric_limits<{vtype}>::infinity()",
+        }[kind]
+        if vtype == "int64_t" and kind != "sum":
+            start = f"std::numeric_limits<int64_t>::{'lowest' if kind == 'max' else 'max'}()"
+        stem = {"softmax_max": "top"}.get(name, name)
+        target = self.results[r] = self.fresh(stem)
+        bound_axes = self.s.axes(bound)
+        free = [a for a in loops if a not in bound_axes]
+        inner_free = [a for k, a in enumerate(loops) if a in free and any(b in bound_axes for b in loops[:k])]
+        if not loops:
+            self.scope.lines[0].append(f"const {vtype} {target} = {bare(body)};")
+            return
+        # a float that adds up many values in turn loses digits
+        wide = kind == "sum" and vtype == "float"
+        held, total = ("double", self.fresh("running_sum")) if wide else (vtype, target)
+        if not inner_free:
+            level = len(free)
+            part = self.fresh(f"{stem}_part")
+            self.scope.lines[level].append(f"{held} {total} = {start};")
+            self.before_block.append(f"{vtype} {part} = {start};")
+            op = {"sum": "+"}.get(kind, kind)
+            self.clauses.setdefault(op, []).append(part)
+            flag = self.fresh("has_nan") if stays else ""
+            if flag:  # lanes are combined by a plain maximum, which loses NaN
+                self.before_block.append(f"{'int64_t' if vtype == 'double' else 'int32_t'} {flag} = 0;")
+                self.clauses.setdefault("|", []).append(flag)
+            self.scope.lines[len(loops)].append(self.update(kind, part, body, False, flag))
+            whole = f"{flag} ? std::numeric_limits<{vtype}>::quiet_NaN() : {part}" if flag else part
+            self.after_block.append(self.update(kind, total, whole, stays))
+            value = f"static_cast<{vtype}>({total})" if wide else total
+            if free:
+                self.results[r] = self.buffer(free, vtype, f"{stem}s")
+                self.scope.tails[level].append(f"{self.results[r]}[{self.offset(free, free)}] = {value};")
+            elif wide:
+                self.scope.tails[0].append(f"const {vtype} {target} = {value};")
+            return
+        buffer = self.buffer(free, held, "running_sums" if wide else f"{stem}s")
+        size = " * ".join(self.extent(a) for a in free)
+        self.scope.lines[0].append(f"std::fill_n(&{buffer}[0], {size}, {held}({start}));")
+        self.scope.lines[len(loops)].append(
+            self.update(kind, f"{buffer}[{self.offset(free, loops)}]", body, stays)
+        )
+        self.results[r] = buffer
+        if wide:
+            self.results[r] = self.buffer(free, vtype, f"{stem}s")
+            self.scope.tails[0].append(f"std::copy_n(&{buffer}[0], {size}, &{self.results[r]}[0]);")
+
+    def sees_nan(self, r: Expr) -> bool:
+        """Tell whether a reduction keeps a NaN that may be among what it is made of."""
+        e = r.args[0].args[0] if r.args[0].data == "cast" else r.args[0]
+        return self.keeps_nan(r.data[0], r.dtype) and e.dtype in FLOATING
+
+    def update(self, kind: str, target: str, body: str, stays: bool, flag: str = "") -> str:
+        """Take another value into a reduction, in which NaN `stays`, or is noted in `flag`."""
+        if kind == "sum":
+            return f"{target} += {bare(body)};"
+        value = self.fresh("value")
+        test = f"{value} {'>' if kind == 'max' else '<'} {target}"
+        noted = f" {flag} |= {value} != {value};" if flag else ""
+        if stays:
+            test = f"({test}) | ({value} != {value})"
+        return f"{{ const auto {value} = {bare(body)}; {target} = ({test}) ? {value} : {target};{noted} }}"
+
+
+def _indent(lines: list[str]) -> list[str]:
+    return [f"  {line}" for line in lines]

@@ -1,0 +1,338 @@
+"""Values and memory accesses of C++ kernels: expressions as text, named where they are used again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from passagent.expert.lower.call import FLOATING, HALVES
+from passagent.expert.lower.expressions import Axis, Expr, Unsupported
+from passagent.expert.schedule.parts import Address, Group
+from passagent.expert.write.writer import INFIX, Writer, bare, closed, parenthesised
+
+_PRELUDE = {"exp", "exp_added", "exp_below", "log10"}  # whose float32 form the prelude defines
+FUNCTIONS = {**dict.fromkeys(("exp", "exp_added", "exp_below"), "exp"), "abs": "fabs"}
+FUNCTIONS |= {
+    name: name
+    for name in [
+        "log",
+        "log2",
+        "log10",
+        "sqrt",
+        "sin",
+        "cos",
+        "tanh",
+        "erf",
+        "log1p",
+        "expm1",
+        "floor",
+        "ceil",
+        "rint",
+        "pow",
+        "fma",
+        "copysign",
+    ]
+}
+_FORMS = {"neg": "-{0}", "not": "!{0}", "bits": "int64_t(__builtin_bit_cast(int32_t, {0}))"}
+_CALLED = frozenset(FUNCTIONS) - {"sqrt", "floor", "ceil", "rint", "abs", "fma", "copysign"}
+
+_Written = TypeVar("_Written")
+
+
+@dataclass
+class Scope:
+    """A nest of loops being written."""
+
+    axes: list[Axis]
+    lines: list[list[str]]
+    """Statements before each loop, and in the innermost one."""
+    tails: list[list[str]]
+    """Statements after each loop."""
+    names: list[dict[Expr, str]]
+
+
+class ValueWriter(Writer):
+    """Writes expressions into the loops of the current stage."""
+
+    g: Group
+    scope: Scope
+    row: Scope
+    results: dict[Expr, str]
+    buffered: dict[Expr, str]
+    new_kept: dict[Expr, str]
+    keeping: list[set[Expr]]
+    buffers: list[tuple[str, str, str]]
+    number: int
+    blocked: bool
+    chooses: bool
+    before_block: list[str]
+    values_of: dict[str, str]
+    pointers: dict[str, str]
+    row_pointers: dict[str, str]
+    turned: dict[Expr | int, str]
+    tables: dict[Expr, str]
+
+    def turned_element(self, key: Expr | int) -> str:
+        """The element of a turned value, by BandWriter."""
+        raise NotImplementedError
+
+    def depth(self, e: Expr) -> int:
+        """Loops of the stage that an expression needs; 0 outside all of them."""
+        axes = self.s.axes(e.axes)
+        return max((k + 1 for k, a in enumerate(self.scope.axes) if a in axes), default=0)
+
+    def emit(self, e: Expr, depth: int) -> str:
+        """Text of `e` for use at `depth`; shared and loop-invariant parts become named values."""
+        own_depth = self.depth(e)
+        names = self.scope.names[own_depth] if own_depth else self.row.names[0]
+        if e in names:
+            return names[e]
+        if e.kind == "const":
+            return self.literal(e.data, e.dtype)
+        if e.kind == "size":
+            return parenthesised(self.mono(self.s.atoms(e.data)))
+        if e.kind == "param":
+            self.params[e.data] = None
+            return e.data
+        if e.kind == "axis":
+            return f"({self.index_text(next(iter(self.s.axes([e.data]))))})"
+        if e.kind == "reduce":
+            return self.result(e)
+        if e in self.tables:
+            return f"{self.tables[e]}[{self.index_text(self.scope.axes[-1])}]"
+        if e in self.buffered:
+            return f"{self.buffered[e]}[{self.offset(self.scope.axes, self.scope.axes)}]"
+        text = self.load(e, own_depth) if e.kind == "load" else self.operation(e, own_depth)
+        keep = e in self.keeping[self.number]
+        if not keep:
+            if text.isidentifier() or (e.kind == "load" and self.uses.get(e, 2) == 1):
+                return text
+            if self.uses.get(e, 2) == 1 and own_depth == depth and len(text) < 70 and e.data != "where":
+                return text if closed(text) else f"({text})"
+        name = text if text.isidentifier() else self.fresh(self.stem(e))
+        if name != text:
+            self.scope.lines[own_depth].append(f"const {self.vtype(e.dtype)} {name} = {bare(text)};")
+        names[e] = name
+        if keep:
+            buffer = self.buffer(self.scope.axes, "float", "kept")
+            self.scope.lines[own_depth].append(
+                f"{buffer}[{self.offset(self.scope.axes, self.scope.axes)}] = {name};"
+            )
+            self.new_kept[e] = buffer
+        return name
+
+    def named(self, e: Expr, text: str, depth: int) -> str:
+        """A name for an operand that is written more than once."""
+        if closed(text) and not text.endswith(")"):
+            return text
+        name = self.fresh(self.stem(e))
+        self.scope.lines[self.depth(e)].append(f"const {self.vtype(e.dtype)} {name} = {bare(text)};")
+        return name
+
+    def result(self, r: Expr) -> str:
+        target = self.results[r]
+        loops = [
+            a for a in self.s.sorted(self.s.axes(r.axes)) if a in self.scope.axes or a not in self.g.rows
+        ]
+        return f"{target}[{self.offset(loops, self.scope.axes)}]" if loops else target
+
+    def operation(self, e: Expr, depth: int) -> str:
+        if e.data == "where":
+            test, a, b = [self.emit(x, depth) for x in e.args]
+            if e.dtype in {*HALVES, "float32"} and any(self.calls(x) for x in e.args[1:]):
+                self.chooses = True
+                return f"either({', '.join(map(bare, (test, a, b)))})"
+            return f"{test} ? {a} : {b}"
+        args = [self.emit(a, depth) for a in e.args]
+        if e.data in {"relu", "maximum", "minimum"}:
+            args[0] = self.named(e.args[0], args[0], depth)
+        if e.data == "cast":
+            return self.convert(args[0], e.args[0].dtype, e.dtype)
+        if e.data == "as_half":
+            return args[0]
+        if e.data in INFIX:
+            return f"{args[0]} {INFIX[e.data]} {args[1]}"
+        if e.data in _FORMS:
+            return _FORMS[e.data].format(*args)
+        if e.data == "relu":
+            return f"{args[0]} < 0 ? 0 : {args[0]}"
+        if e.data in {"maximum", "minimum"}:
+            return self.extreme(e, *args)
+        if e.data == "index_clamp":
+            return f"std::min<int64_t>(std::max<int64_t>({args[0]}, 0), {args[1]})"
+        if e.data in FUNCTIONS:
+            name = f"{FUNCTIONS[e.data]}{'f' if e.dtype == 'float32' else ''}"
+            name = f"{e.data}_f32" if e.data in _PRELUDE and e.dtype == "float32" else name
+            return f"{name}({', '.join(map(bare, args))})"
+        raise Unsupported(e.data, "has no C++ form")
+
+    def extreme(self, e: Expr, a: str, b: str) -> str:
+        """maximum or minimum. NaN stays. Of two zeros eager has the second one, beside a number the first."""
+        above, below = (">", "<") if e.data == "maximum" else ("<", ">")
+        bound = e.args[1]
+        while bound.data in {"cast", "as_half"}:
+            bound = bound.args[0]
+        if e.dtype not in FLOATING or (bound.kind == "const" and not math.isnan(bound.data)):
+            return f"{a} {below} {b} ? {b} : {a}"
+        return f"(({a} {above} {b}) | ({a} != {a})) ? {a} : {b}"
+
+    def calls(self, e: Expr) -> bool:
+        """Tell whether a value is made, where it stands, with a function of the math library."""
+        if e in self.buffered or e in self.tables or e.kind == "reduce":
+            return False
+        return e.data in _CALLED or any(self.calls(a) for a in e.args)
+
+    def convert(self, text: str, source: str, target: str) -> str:
+        if target in HALVES:
+            text = text if self.vtype(source) == "float" else f"static_cast<float>({bare(text)})"
+            return f"round_to<{self.ctype(target)}>({bare(text)})"
+        if target == "bool":
+            return f"({text} != 0)"
+        if self.vtype(source) == self.vtype(target) and source != target and self.vtype(target) != "int64_t":
+            return text
+        ctype = self.ctype(target)
+        if self.vtype(target) == "int64_t" and ctype != "int64_t":
+            return f"static_cast<int64_t>(static_cast<{ctype}>({text}))"
+        return text if self.vtype(source) == self.vtype(target) else f"static_cast<{ctype}>({text})"
+
+    def literal(self, value: float | int | bool, dtype: str) -> str:
+        if dtype == "bool":
+            return "true" if value else "false"
+        if dtype not in FLOATING:
+            return str(int(value))
+        ctype = "double" if dtype == "float64" else "float"
+        if math.isinf(value):
+            return f"{'-' if value < 0 else ''}std::numeric_limits<{ctype}>::infinity()"
+        if math.isnan(value):
+            return f"std::numeric_limits<{ctype}>::quiet_NaN()"
+        text = repr(float(value))
+        if dtype != "float64" and abs(value) > 3.4028234663852886e38:
+            return f"{'-' if value < 0 else ''}std::numeric_limits<float>::infinity()"
+        text = text if dtype == "float64" else f"{text}f"
+        return f"({text})" if value < 0 else text
+
+    def load(self, e: Expr, depth: int) -> str:
+        name, address = self.names[e.data], self.s.addresses[e]
+        self.inputs[e.data] = e.dtype
+        if e in self.turned:
+            return self.turned_element(e)
+        if not self.walks(address) and depth == len(self.scope.axes) and self.apart(e.dtype):
+            return self.gathered(e, name)
+        pointer, unit = self.pointer(name, e.dtype, address, const=True)
+        if e.dtype in HALVES and unit:
+            self.blocked = True
+            if pointer in self.values_of:
+                return f"{self.values_of[pointer]}[j]"
+            buffer, row = self.fresh(f"{name}_buffer"), self.fresh(f"{name}_values")
+            self.values_of[pointer] = row
+            self.before_block += [
+                f"float {buffer}[{self.plan.block}];",
+                f"const float* {row} = as_float({pointer} + start, {buffer}, count);",
+            ]
+            return f"{row}[j]"
+        return f"static_cast<float>({pointer})" if e.dtype in HALVES else pointer
+
+    def apart(self, dtype: str) -> bool:
+        """Tell whether elements that do not lie side by side are moved in a loop of their own.
+
+        There is no vector instruction for those of 8 and 16 bits: what computes would be scalar, too.
+        """
+        looped = bool(self.scope.axes) and not self.is_short(self.scope.axes[-1])
+        return looped and dtype in {*HALVES, "bool", "int8", "uint8", "int16"}
+
+    def gathered(self, e: Expr, name: str) -> str:
+        """An element of a block that is gathered before the loop."""
+        buffer = self.fresh(f"{name}_values")
+        address = self.s.addresses[e]
+        lines, (element, _) = self.aside(lambda: self.pointer(name, e.dtype, address, const=True))
+        vtype = self.vtype(e.dtype)
+        self.before_block += [
+            f"{vtype} {buffer}[{self.plan.block}];",
+            *self.element_loop([*lines, f"{buffer}[j] = static_cast<{vtype}>({element});"]),
+        ]
+        return f"{buffer}[j]"
+
+    def element_loop(self, lines: list[str]) -> list[str]:
+        """A loop over the elements of a block."""
+        return ["for (int64_t j = 0; j < count; ++j) {", *[f"  {line}" for line in lines], "}"]
+
+    def aside(self, write: Callable[[], _Written]) -> tuple[list[str], _Written]:
+        """Call `write`. Return its statements of the innermost loop, taken out of there, and its result."""
+        depth = len(self.scope.axes)
+        lines, names = self.scope.lines[depth], self.scope.names[depth]
+        self.scope.lines[depth], self.scope.names[depth] = [], {}
+        written = write()
+        statements = self.scope.lines[depth]
+        self.scope.lines[depth], self.scope.names[depth] = lines, names
+        return statements, written
+
+    def walks(self, address: Address) -> bool:
+        """Tell whether the innermost loop goes through memory element by element."""
+        vector = self.scope.axes[-1] if self.scope.axes else None
+        if vector is None or self.is_short(vector) or address.terms.get(vector) != (1, ()):
+            return False
+        return not any(e is not None and vector in self.s.axes(e.axes) for e, _ in address.rest)
+
+    def pointer(self, name: str, dtype: str, address: Address, const: bool) -> tuple[str, bool]:
+        """(row pointer, True) where the innermost loop walks memory one by one, else (element, False)."""
+        vector = self.scope.axes[-1] if self.scope.axes else None
+        unit = self.walks(address)
+        level = len(self.scope.axes) - 1 if unit else len(self.scope.axes)
+        parts = []
+        for axis, mono in sorted(address.terms.items(), key=lambda kv: self.s.order.index(kv[0])):
+            if unit and axis is vector:
+                continue
+            parts.append(self.scaled(self.index_text(axis), mono))
+        for e, mono in address.rest:
+            if e is None:
+                parts.append(self.mono(mono))
+            else:
+                parts.append(self.scaled(self.emit(e, self.depth(e)), mono))
+        where = " + ".join(parts) or "0"
+        if not unit:
+            return f"{name}[{where}]", False
+        level_key = f"{name} + {where}"
+        if where == "0":
+            row = name
+        elif level == 0 and level_key in self.row_pointers:
+            row = self.row_pointers[level_key]
+        elif level_key in self.pointers:
+            row = self.pointers[level_key]
+        else:
+            row = self.fresh(f"{name}_row")
+            (self.row_pointers if level == 0 else self.pointers)[level_key] = row
+            qualifier = "const " if const else ""
+            self.scope.lines[level].append(f"{qualifier}{self.ctype(dtype)}* {row} = {name} + {where};")
+        if dtype in HALVES:
+            return row, True
+        return f"{row}[start + j]", True
+
+    def index_text(self, axis: Axis, relative: bool = False) -> str:
+        """The index of an axis where the current statement stands."""
+        if self.scope.axes and axis is self.scope.axes[-1]:
+            alone = (relative and axis is self.g.tile) or self.is_short(axis)
+            return "j" if alone else "start + j"
+        return self.axis_name(axis)
+
+    def offset(self, axes: list[Axis], loops: list[Axis]) -> str:
+        """Position in a buffer over `axes`."""
+        text = ""
+        for axis in axes:
+            here = self.index_text(axis, relative=True)
+            text = here if not text else f"({text}) * {self.extent(axis)} + {here}"
+        return text
+
+    def extent(self, axis: Axis) -> str:
+        return str(self.plan.block) if axis is self.g.tile else parenthesised(self.axis_size(axis))
+
+    def is_short(self, axis: Axis) -> bool:
+        """An innermost axis of a few elements whatever the shapes: a plain loop, which is unrolled."""
+        text = self.s.trace.text(axis.size)
+        return axis is not self.g.tile and text.isdigit() and int(text) <= 8
+
+    def buffer(self, axes: list[Axis], vtype: str, stem: str) -> str:
+        name = self.fresh(stem)
+        self.buffers.append((name, vtype, " * ".join(self.extent(a) for a in axes)))
+        return name

@@ -1,0 +1,307 @@
+"""How programs share out a kernel's elements: the functions that plans call, and what launches cost.
+
+The cost is rough: how much memory a kernel's programs keep under way, and what is idle. It orders plans
+before any is measured, and tells which of them come to the same launch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from passagent.expert.choices import Plan
+from passagent.expert.schedule.parts import HELD
+from passagent.expert.write.wording import product
+from passagent.expert.write.writer import Part
+
+MOST_LOADS = 16
+"""The number of an element's inputs from which a thread handles two elements at a time and not eight."""
+
+SMS = 132
+"""Programs that a GPU runs side by side, at least."""
+
+ROOM = 4096
+"""Elements for which it has as many threads as two of them need, of each of those programs."""
+
+
+FUNCTIONS = {
+    "_run": """
+def _run(n{ends}{option}):
+    \"""Lanes of a program and its warps, for one run of n elements.
+
+    A thread loads at once as many as divide n: among others a mask may end{but}.
+    \"""
+    if n >= 2**31:
+        raise RuntimeError("more than 2**31 elements do not fit 32-bit indices")
+    block, each = {block[1]}, {each}
+    if {odd}:
+        each = min(each, 32 * (n & -n))
+        block = min(block, 8 * each)
+    while block > 128 and n < {SMS} * block:
+        block //= 2
+    return block, max(1, min(8, block // each))
+""",
+    "_rows": """
+def _rows(rows, lanes, tiled=False{option}):
+    \"""(rows, lanes and rows of a program, warps) for `rows` rows of `lanes` elements.
+
+    A row is one program's, or split into tiles, which then count as rows. A short row of
+    which a thread loads one element at a time has one warp.
+    \"""
+    if rows * lanes >= 2**31:
+        raise RuntimeError("more than 2**31 elements do not fit 32-bit indices")
+    block = triton.next_power_of_2(lanes)
+    alike = 0 if tiled else 32 * (lanes & -lanes)
+    if tiled:
+        block = min(block, {block[1]})
+        rows *= triton.cdiv(lanes, block)
+    short = {block[1]} if tiled else {block[2]}
+    together = max(1, (short if block <= 64 else {block[1]}) // block)
+    while together > 1 and rows < {SMS} * together:
+        together //= 2
+    each = {each}
+    if {not_window}0 < alike < block <= 64:
+        each, together = 512, min(together, 512 // block)
+    return rows, block, together, max(1, min(16, block * together // each))
+""",
+    "_sweep": """
+def _sweep(rows, lanes):
+    \"""(rows, lanes and rows of a program, warps) where a program sweeps one long row.\"""
+    if rows * lanes >= 2**31:
+        raise RuntimeError("more than 2**31 elements do not fit 32-bit indices")
+    block = min(triton.next_power_of_2(lanes), {block[4]})
+    return rows, block, 1, max(1, min(8, block // 256))
+""",
+    "_square": """
+def _square(rows, lanes, height):
+    \"""(programs, lanes and height of a tile, warps); both its sides are runs of memory.\"""
+    if rows * lanes * height >= 2**31:
+        raise RuntimeError("more than 2**31 elements do not fit 32-bit indices")
+    block, together = (min(triton.next_power_of_2(n), 64) for n in (lanes, height))
+    while block * together > {block[1]} or (
+        block * together > 256 and rows * lanes * height < {SMS} * block * together
+    ):
+        if block > together:
+            block //= 2
+        else:
+            together //= 2
+    programs = rows * triton.cdiv(lanes, block) * triton.cdiv(height, together)
+    return programs, block, together, max(1, min(8, block * together // 256))
+""",
+    "_column": """
+def _column(rows, lanes, height, tiled=False, swept=False):
+    \"""(programs, lanes and height of a block, warps): a program reduces along the height.
+
+    16 lanes fill a sector of memory; fewer are read where most processors would be idle.
+    \"""
+    if rows * lanes * height >= 2**31:
+        raise RuntimeError("more than 2**31 elements do not fit 32-bit indices")
+    block, together = triton.next_power_of_2(lanes), triton.next_power_of_2(height)
+    if swept:
+        together = min(together, max(1, {block[8]} // min(block, 32)))
+    each = 256
+    if tiled:
+        block = min(block, 64, max({block[8]} // together, min(16, {HELD} // together)))
+        while block > (16 if swept else 1) and rows * lanes < {SMS} * block:
+            block //= 2
+        rows *= triton.cdiv(lanes, block)
+        if block < 16 and rows * block * together < {THREADED}:
+            each = 64
+    return rows, block, together, max(1, min(16, block * together // each))
+""",
+    "_split": """
+def _split(rows, lanes, height=0):
+    \"""(programs, lanes and height of a block, warps): programs share what is reduced.
+
+    It lies along the height, or along the lanes where there is none.
+    \"""
+    if rows * lanes * max(1, height) >= 2**31:
+        raise RuntimeError("more than 2**31 elements do not fit 32-bit indices")
+    most = {block[16]} if height else {block[8]}
+    while most > 256 and rows * lanes * max(1, height) < {TWICE} * most:
+        most //= 2
+    block = min(triton.next_power_of_2(lanes), 64) if height else most
+    together = most // block
+    programs = rows * triton.cdiv(lanes, block) * triton.cdiv(max(1, height), together)
+    return programs, block, together, max(1, min(16, most // 512))
+""",
+    "_attention": """
+def _attention(heads, keys, queries, depth=64, each=2):
+    \"""(programs, keys and queries of a program's block, warps).\"""
+    if heads * max(keys, queries) * depth >= 2**31:
+        raise RuntimeError("more than 2**31 elements do not fit 32-bit indices")
+    block = max(16, triton.next_power_of_2(keys))
+    scores = {block[8]} // max(1, depth * each // 256)
+    if block > 128 or block * 16 > scores:
+        block = max(16, min(64 if depth * each <= 256 else 32, scores // 16))
+    together = max(16, min(128, scores // block, triton.next_power_of_2(queries)))
+    while together > 16 and heads * triton.cdiv(queries, together) < {SMS}:
+        together //= 2
+    warps = {warps}
+    return heads * triton.cdiv(queries, together), block, together, warps
+""",
+}
+"""Functions that plans call to lay out a part; `{block[k]}` is k times a plan's block."""
+
+
+def helpers(texts: str, block: int, warps: int) -> list[str]:
+    """The functions that plans share, as far as `texts` call them."""
+    called = set(re.findall(r"(?<!\w)(_\w+)\(", texts))  # and no function whose name ends so
+    windows, ends = "window=True" in texts, "ends=True" in texts
+    values = {
+        "block": {k: k * block for k in (1, 2, 4, 8, 16)},
+        "warps": warps or "8 if together >= 128 else 4",
+        "each": "64 if window else 256" if windows else "256",
+        "option": ", window=False" * windows,
+        "not_window": "not window and " * windows,
+        "ends": ", ends=False" * ends,
+        "odd": "n % 8 and not ends" if ends else "n % 8",
+        "but": "; not where the last one has its own" * ends,
+        "SMS": SMS,
+        "HELD": HELD,
+        "THREADED": SMS * ROOM,
+        "TWICE": 2 * SMS,
+    }
+    lines = []
+    for name, function in (("_larger", "maximum"), ("_smaller", "minimum")):
+        if f", {name}," in texts:
+            arguments = "a, b, propagate_nan=tl.PropagateNan.ALL"
+            lines += ["", "", "@triton.jit", f"def {name}(a, b):", f"    return tl.{function}({arguments})"]
+    for name, template in FUNCTIONS.items():
+        if name in called:
+            text = template.format(**values)
+            if warps:
+                text = re.sub(r"max\(1, min\(\d+, [\w* ]+ // \w+\)\)", str(warps), text)
+            lines += ["", *text.rstrip().splitlines()]
+    return lines
+
+
+def grid(part: Part, suffix: str) -> str:
+    """How many programs a part has."""
+    if part.kind == "flat":
+        return f"triton.cdiv({part.lanes}, block{suffix})"
+    if part.kind == "rows":
+        return f"triton.cdiv(rows{suffix}, together{suffix})"
+    return f"rows{suffix}"
+
+
+def function_of(part: Part) -> str:
+    """The one of FUNCTIONS that lays out a part."""
+    functions = {"flat": "_run", "rows": "_rows", "long": "_sweep", "square": "_square"}
+    functions |= {"attention": "_attention", "split": "_split", "levels": "_split"}
+    return functions.get(part.kind, "_column")
+
+
+def options_of(part: Part) -> tuple[str, ...]:
+    """The function's further arguments for the part."""
+    tiled = part.tiled and part.kind in {"rows", "column", "tall"}
+    window = part.loads > MOST_LOADS and part.kind in {"flat", "rows"}  # fewer elements a thread
+    ends = part.kind == "flat" and bool(part.limit)  # where what is odd ends, a program has its own mask
+    chosen = {"tiled": tiled, "swept": part.kind == "tall", "ends": ends, "window": window}
+    return tuple(name for name, holds in chosen.items() if holds)
+
+
+def part_lines(part: Part, suffix: str) -> list[str]:
+    if part.kind == "flat":
+        arguments = [part.lanes, *(f"{name}=True" for name in options_of(part))]
+        return [f"    block{suffix}, warps{suffix} = _run({', '.join(arguments)})"]
+    arguments = [product(part.rows), part.lanes, *([part.height] if part.height else [])]
+    arguments += [f"{name}=True" for name in options_of(part)]
+    arguments += [f"depth={part.padded['DEPTH']}", f"each={part.each}"] if part.padded else []
+    results = ", ".join(f"{name}{suffix}" for name in ("rows", "block", "together", "warps"))
+    return [f"    {results} = {function_of(part)}({', '.join(arguments)})"]
+
+
+def part_numbers(part: Part, suffix: str) -> dict[str, str]:
+    values = {"rows": "rows", "BLOCK": "block", "ROWS": "together"}
+    names = (n.partition(":")[0] for n in part.numbers(""))
+    padded = {f"{name}{suffix}": f"max(16, triton.next_power_of_2({n}))" for name, n in part.padded.items()}
+    return {f"{name}{suffix}": f"{values[name]}{suffix}" for name in names if name in values} | padded
+
+
+BANDWIDTH = 4e6
+"""Bytes a microsecond of an H200's memory, as large kernels reach it."""
+LATENCY = 0.7
+"""Microseconds from a load to its value under load."""
+UNDER_WAY = BANDWIDTH * LATENCY
+"""Bytes that must be under way to use the bandwidth (Little's law)."""
+PROCESSORS, THREADS, PROGRAMS, REGISTERS = 132, 2048, 32, 65536
+"""The processors of an H200, and what each holds."""
+START = 2.0
+"""Microseconds of the device for an empty kernel."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """One part of a kernel in one of a task's graphs: its form (see block_axes.py) and its sizes."""
+
+    function: str
+    """The plan's function for such parts: _run, _rows, ..."""
+    options: tuple[str, ...]
+    rows: int
+    lanes: int
+    height: int
+    moved: int
+    """Bytes."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The launch that a plan makes of a part."""
+
+    programs: int
+    block: int
+    together: int
+    warps: int
+    stages: int = 0
+    """The stages of an attention's loop over its keys."""
+
+
+def launches(works: Iterable[Work], plan: Plan) -> tuple[Launch, ...]:
+    """The launches of a plan, by the very functions that its pass will hold."""
+    arithmetic = SimpleNamespace(cdiv=_cdiv, next_power_of_2=lambda n: 1 << max(n - 1, 0).bit_length())
+    functions: dict[str, Any] = {"triton": arithmetic}
+    texts = "".join(f"{name}(" for name in FUNCTIONS) + "window=True ends=True"
+    exec("\n".join(helpers(texts, plan.block, plan.warps)), functions)
+    return tuple(_launch(work, functions[work.function], plan.stages) for work in works)
+
+
+def _launch(work: Work, function: Any, stages: int) -> Launch:
+    options = dict.fromkeys(work.options, True)
+    if work.function == "_run":
+        block, warps = function(work.lanes, **options)
+        return Launch(_cdiv(work.lanes, block), block, 1, warps)
+    sizes = [work.rows, work.lanes, *([work.height] if work.height else [])]
+    rows, block, together, warps = function(*sizes, **options)
+    if work.function == "_attention":
+        return Launch(rows, block, together, warps, stages if work.lanes > block else 0)
+    return Launch(_cdiv(rows, together) if work.function == "_rows" else rows, block, together, warps)
+
+
+def microseconds(works: Iterable[Work], plan: Plan) -> float:
+    """The parts' time on the device, one after the other."""
+    works = list(works)
+    return sum(_time(w, launch) for w, launch in zip(works, launches(works, plan), strict=True))
+
+
+def _time(work: Work, launch: Launch) -> float:
+    """Bytes over the bandwidth that the bytes under way allow; idle lanes cost a little."""
+    elements = max(1, work.rows) * work.lanes * max(1, work.height)
+    held = launch.block * launch.together
+    threads = 32 * launch.warps
+    registers = max(32, 2 * held // threads) * threads
+    resident = min(PROGRAMS, THREADS // threads, max(1, REGISTERS // registers)) * PROCESSORS
+    # A thread keeps a handful of 16-byte loads under way, not more.
+    each = min(work.moved / launch.programs, threads * 64)
+    under_way = min(launch.programs, resident) * each
+    turns = _cdiv(launch.programs, resident)
+    idle = held * launch.programs / max(elements, 1)
+    slowed = max(1.0, UNDER_WAY / under_way, 0.5 * idle)
+    return START + LATENCY + 0.1 * turns + work.moved / BANDWIDTH * slowed
+
+
+def _cdiv(a: int, b: int) -> int:
+    return -(-a // b)

@@ -1,0 +1,398 @@
+"""Triton kernels for the CUDA target: a group of a schedule is one kernel.
+
+A program handles a block of (ROWS, BLOCK) elements; `block_axes.py` says which axes these are. Values that
+vary along the lanes only are (1, BLOCK), values of a row (ROWS, 1).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from passagent.expert.choices import Plan
+from passagent.expert.lower.call import HALVES
+from passagent.expert.lower.expressions import Axis, Expr, Unsupported, parts
+from passagent.expert.lower.region import deciding
+from passagent.expert.schedule.block_axes import block_form
+from passagent.expert.schedule.parts import Group, Stage, Store
+from passagent.expert.schedule.schedule import Schedule
+from passagent.expert.write.cuda_values import TYPES, TritonValues
+from passagent.expert.write.wording import product
+from passagent.expert.write.writer import Part, TritonKernel, bare, closed
+
+IN_PLACE = "what writes in place"
+BYTES = {**dict.fromkeys(HALVES, 2), "float64": 8, "int64": 8, "int16": 2, "bool": 1, "int8": 1, "uint8": 1}
+"""The bytes of an element, where they are not 4."""
+AHEAD = 4096
+"""Lanes up to which all that a program reads is loaded before its first reduction: 8 elements a thread."""
+
+
+def generate(
+    schedule: Schedule,
+    name: str,
+    names: list[str],
+    outputs: list[str],
+    shapes: list[list[str]],
+    parameters: list[str],
+) -> TritonKernel:
+    """One Triton kernel for all groups of a schedule: where there are several, programs share out among them.
+
+    `shapes` are host expressions of the outputs' sizes: of the inputs and the pattern's `parameters` those
+    that they or the guards name are arguments, too.
+    """
+    parts, sizes, params = [], dict[str, str](), dict[str, None]()
+    inputs: dict[int, str] = {}
+    decisive = _decisive(schedule)
+    for number, group in enumerate(schedule.groups):
+        own_name = name if len(schedule.groups) == 1 else f"{name}_part{number + 1}"
+        writer = TritonWriter(schedule, own_name, names, outputs, Plan())
+        writer.sizes, writer.params, writer.inputs, writer.decisive = sizes, params, inputs, decisive
+        parts.append(writer.part(group, alone=len(schedule.groups) == 1))
+    texts = [*(t for s in shapes for t in s), *schedule.trace.guards, *sizes]
+    words = " ".join([*texts, *(t for p in parts for t in [*p.rows, p.lanes, p.height, p.limit])])
+    used = [
+        k for k in range(len(names)) if k in inputs or names[k] in outputs or re.search(rf"\bs{k}\b", words)
+    ]
+    params.update((p, None) for p in parameters if re.search(rf"\b{p}\b", words))
+    new_outputs = [name for name in outputs if name not in names]
+    arguments = [*[names[k] for k in used], *params, *new_outputs, *sizes.values()]
+    return TritonKernel(
+        _source(name, parts, arguments),
+        name,
+        used,
+        list(range(len(outputs))),
+        list(sizes),
+        list(params),
+        parts,
+    )
+
+
+def _decisive(schedule: Schedule) -> set[Expr]:
+    exprs = [e for store in schedule.stores for e in (store.expr, *store.index)]
+    return set(parts(*exprs)) if schedule.trace.decisive else deciding(exprs)
+
+
+def _source(name: str, parts: list[Part], arguments: list[str]) -> str:
+    if len(parts) == 1:
+        return parts[0].text("triton.jit", [*arguments, *parts[0].numbers("")])
+    texts, numbers = [], list[str]()
+    lines, rest = ["    program = tl.program_id(0)"], "program"
+    for k, part in enumerate(parts):
+        own_numbers = part.numbers(str(k + 1))
+        numbers += [f"programs{k + 1}", *own_numbers] if k < len(parts) - 1 else own_numbers
+        used = part.used(arguments)
+        texts.append(part.text("triton.jit", ["program", *used, *part.numbers("")]))
+        pairs = zip(part.numbers(""), own_numbers, strict=True)
+        named = [f"{theirs.partition(':')[0]}={ours.partition(':')[0]}" for theirs, ours in pairs]
+        passed = [rest, *used, *named]
+        test = "else:" if k == len(parts) - 1 else f"{'if' if k == 0 else 'elif'} {rest} < programs{k + 1}:"
+        lines += [f"    {test}", f"        {part.name}({', '.join(passed)})"]
+        rest = f"{rest} - programs{k + 1}"
+    parameters = [*arguments, *sorted(numbers, key=lambda n: ":" in n)]
+    head = ["@triton.jit", f"def {name}({', '.join(parameters)}):"]
+    return "\n\n\n".join([*texts, "\n".join([*head, *lines])])
+
+
+def within(index: str, size: str, step: str) -> str:
+    """Tell whether an index is below a size: always, if blocks fill it, as Triton knows of `x * 0 == 0`."""
+    return f"{index} < {size} if {size} % {step} else {index} * 0 == 0"
+
+
+def neutral(name: str, kind: str) -> str:
+    """The value that changes nothing in a reduction."""
+    if name == "sum":
+        return "0"
+    if kind == "int64_t":
+        return str((1 << 63) - 1 if name == "min" else -1 << 63)
+    return 'float("inf")' if name == "min" else 'float("-inf")'
+
+
+class TritonWriter(TritonValues):
+    def part(self, group: Group, alone: bool) -> Part:
+        """The code of a group: the kernel itself where it is `alone`, else a function of its program."""
+        self.g = group
+        self.lines: list[str] = []
+        self.indent = 1
+        self.scopes: list[dict[Expr, str]] = [{}]
+        self.results: dict[Expr, str] = {}
+        self.form = form = block_form(self.s, group)
+        self.vector, self.cross, self.joined = form.vector, form.cross, form.joined
+        self.unit = "(1,)" if form.kind == "flat" else "(1, 1)"
+        halves = [k for k, dtype in enumerate(self.s.trace.dtypes) if dtype == "half"]
+        loaded = [e.data for e in self._loads(group) if e.dtype == "half"]
+        self.generic = next((self.names[k] for k in [*loaded, *halves]), None)
+        self._check_in_place(group)
+        self.prologue("tl.program_id(0)" if alone else "program")
+        start = len(self.lines)
+        self._load_ahead(group)
+        for stage in group.stages:
+            self.stage_lines(stage)
+        if form.kind == "flat" and form.limit:
+            self.lines[start - 1 :] = self._last_apart(self.lines[start - 1], self.lines[start:])
+        rows = [self._host(a) for a in form.rows]
+        along = self.joined or ([self.vector] if self.vector is not None else [])
+        lanes = product(self._host(a) for a in along)
+        height = product([self._host(self.cross)]) if self.cross is not None else ""
+        hints = (
+            self.s.volume(form.rows),
+            self.s.volume(along),
+            self.cross.size.hint if self.cross is not None else 0,
+            self._moved(group),
+        )
+        tiled = group.tile is not None
+        loads = len(self._loads(group))
+        return Part(self.name, self.lines, rows, lanes, tiled, form.kind, height, form.limit, hints, loads)
+
+    def _load_ahead(self, group: Group) -> None:
+        """Load before the first reduction, behind which a load waits for the memory once more.
+
+        Indices come before what is read at them.
+        """
+        form, block = self.form, {self.vector, self.cross, *self.joined}
+        reduces = any(not isinstance(item, Store) for stage in group.stages for item in stage.items)
+        along = self.joined or [a for a in (self.vector, self.cross) if a is not None]
+        looped = form.swept is not None or any(a not in block for s in group.stages for a in s.loops)
+        if not reduces or looped or self.s.volume(along) > AHEAD:
+            return
+        for stage in group.stages:
+            self.count_uses(stage)
+            own_values = self.values(stage, set())
+            exprs = [item.expr if isinstance(item, Store) else item for item in stage.items]
+            loads = [e for e in parts(*exprs) if e in own_values and e.kind == "load"]
+            for e in sorted(loads, key=lambda e: sum(part.kind == "load" for part in parts(e))):
+                if not any(part.kind == "reduce" for part in parts(e)):
+                    self.emit(e, 0)
+
+    def _last_apart(self, masked: str, body: list[str]) -> list[str]:
+        """The body for programs whose block is full, which need no mask, and for the last one."""
+        full = f"    if {self.program} * BLOCK + BLOCK <= {self.lanes()}:"
+        body = [f"    {line}" for line in body]
+        return [full, "        inside = lane * 0 == 0", *body, "    else:", f"    {masked}", *body]
+
+    def _check_in_place(self, group: Group) -> None:
+        """Raise Unsupported where an input is written that another program, or this one later, reads."""
+        everywhere = [e for other in self.s.groups for e in self._loads(other)]
+        for stage in group.stages:
+            for store in stage.items:
+                if not isinstance(store, Store) or self.outputs[store.out] not in self.names:
+                    continue
+                number = self.names.index(self.outputs[store.out])
+                loads = {e for e in everywhere if e.data == number}
+                readers = [s for s in group.stages if loads & self.values(s, set())]
+                elsewhere = len(self.s.groups) > 1 and any(
+                    e in loads for other in self.s.groups if other is not group for e in self._loads(other)
+                )
+                moved = any(self.s.addresses[e] != self.s.addresses[id(store)] for e in loads)
+                again = self.form.swept is not None and len(readers) > 1
+                if elsewhere or moved or again or not loads:
+                    raise Unsupported(IN_PLACE, "what it writes in place is read by other programs, too")
+
+    def _moved(self, group: Group) -> int:
+        """Bytes that a group reads and writes in the example."""
+        stores = [item for stage in group.stages for item in stage.items if isinstance(item, Store)]
+        read = sum(BYTES.get(e.dtype, 4) * self.s.volume(self.s.axes(e.axes)) for e in self._loads(group))
+        whole = [s for s in stores if s.partial is None]
+        return read + sum(BYTES.get(s.expr.dtype, 4) * self.s.volume(self.s.store_axes(s)) for s in whole)
+
+    def _host(self, axis: Axis) -> str:
+        return self.s.trace.text(axis.size)
+
+    def _loads(self, group: Group) -> list[Expr]:
+        exprs: list[Expr] = []
+        for stage in group.stages:
+            for item in stage.items:
+                exprs += [item.expr, *item.index] if isinstance(item, Store) else [item]
+        return [e for e in parts(*exprs) if e.kind == "load"]
+
+    def prologue(self, program: str) -> None:
+        """Write which rows and lanes are the program's."""
+        form, tile = self.form, self.g.tile
+        self.program = program
+        if form.kind == "flat" and tile is not None:
+            self.line(f"lane = {program} * BLOCK + tl.arange(0, BLOCK)")
+            self.line(f"inside = {within('lane', self.axis_size(tile), 'BLOCK')}")
+            return
+        if self.cross is None:
+            self.line(f"row = {program} * ROWS + tl.arange(0, ROWS)[:, None]")
+        parts = [(self.axis_name(a), "" if k == 0 else self.axis_size(a)) for k, a in enumerate(form.rows)]
+        if form.kind in {"square", "levels"} and self.cross is not None:
+            if parts:
+                self.line(f"levels = tl.cdiv({self.axis_size(self.cross)}, ROWS)")
+            parts.append(("level", "levels"))
+        if tile is not None:
+            if parts:
+                self.line(f"tiles = tl.cdiv({self.lanes()}, BLOCK)")
+            parts.append(("tile", "tiles"))
+        rest = "row" if self.cross is None else program
+        if rest == "row" and len(parts) == 1 and tile is None:
+            self.lone_row, parts = form.rows[0], []
+        for position, (name, size) in enumerate(reversed(parts)):
+            last = position == len(parts) - 1
+            self.line(f"{name} = {rest}" if last else f"{name} = {rest} % {size}")
+            rest = f"{rest} // {size}" if position == 0 else f"({rest}) // {size}"
+        if tile is not None:
+            self.line("lane = tile * BLOCK + tl.arange(0, BLOCK)[None, :]")
+        elif self.vector is not None and form.kind != "long":
+            self.line("lane = tl.arange(0, BLOCK)[None, :]")
+        if form.kind in {"square", "levels"}:
+            self.line("level = level * ROWS + tl.arange(0, ROWS)[:, None]")
+        elif form.kind == "column":
+            self.line("level = tl.arange(0, ROWS)[:, None]")
+        self._bound(swept=False)
+        self._split_lane()
+
+    def _bound(self, swept: bool) -> None:
+        """Where a program's block holds elements: along its axes that are `swept`, or those that are not."""
+        form, sides = self.form, list[str]()
+        if self.cross is None:
+            sides.append("rows")
+            if not swept:
+                self.line(f"rows_inside = {within('row', 'rows', 'ROWS')}")
+        else:
+            sides.append("levels")
+            if swept == (form.swept is self.cross):
+                self.line(f"levels_inside = {within('level', self.axis_size(self.cross), 'ROWS')}")
+        if self.vector is not None:
+            sides.append("lanes")
+            if swept == (form.swept is self.vector):
+                self.line(f"lanes_inside = {within('lane', self.lanes(), 'BLOCK')}")
+            if swept or form.swept is None:
+                self.line(f"inside = {' & '.join(f'{side}_inside' for side in sides)}")
+
+    def lanes(self) -> str:
+        """How many there are."""
+        axes = self.joined or ([self.vector] if self.vector is not None else [])
+        return " * ".join(self.axis_size(a) for a in axes)
+
+    def _split_lane(self) -> None:
+        """The indices of axes that the lanes run over together."""
+        rest = "lane"
+        for position, axis in enumerate(reversed(self.joined)):
+            name, size = self.axis_name(axis), self.axis_size(axis)
+            self.line(f"{name} = {rest}" if position == len(self.joined) - 1 else f"{name} = {rest} % {size}")
+            rest = f"{rest} // {size}" if position == 0 else f"({rest}) // {size}"
+
+    def stage_lines(self, stage: Stage) -> None:
+        self.count_uses(stage)
+        block = {self.vector, self.cross, *self.joined}
+        outer = [a for a in stage.loops if a not in block]
+        swept = self.form.swept if self.form.swept in stage.loops else None
+        plain = not outer and swept is None
+        starts: list[tuple[Expr, str, str]] = []
+        for item in stage.items:
+            if not isinstance(item, Store):
+                starts.append((item, *self.start(item, stage, [*outer, *([swept] if swept else [])])))
+        for _, target, initial in starts:
+            if not plain:
+                self.line(f"{target} = {initial}")
+        self.start_scans(stage, [*outer, *([swept] if swept else [])])
+        for axis in outer:
+            self.line(f"for {self.axis_name(axis)} in range({self.axis_size(axis)}):")
+            self.indent += 1
+        if swept is not None:
+            self.sweep(swept)
+        if not plain:
+            self.scopes.append({})
+        for item in stage.items:
+            if isinstance(item, Store):
+                self.store_lines(item)
+            else:
+                target = next(t for r, t, _ in starts if r is item)
+                self.reduce_lines(item, target, plain)
+        if not plain:
+            self.scopes.pop()
+        self.indent = 1
+        for r, target, _ in [] if plain else [start for start in starts if self.sides(start[0].data[1])]:
+            self.line(f"{target} = {self.reduced(r.data[0], r.data[1], target, r.dtype)}")
+
+    def sweep(self, axis: Axis) -> None:
+        """A loop over the blocks of an axis that is too long for one."""
+        lanes = axis is self.vector
+        step, name, other = ("BLOCK", "lane", "None, :") if lanes else ("ROWS", "level", ":, None")
+        self.line(f"for start in range(0, {self.axis_size(axis)}, {step}):")
+        self.indent += 1
+        self.line(f"{name} = start + tl.arange(0, {step})[{other}]")
+        self._bound(swept=True)
+
+    def start(self, r: Expr, stage: Stage, loops: list[Axis]) -> tuple[str, str]:
+        """The name of a reduction and its value before a loop."""
+        name, bound = r.data
+        bound_axes = self.s.axes(bound)
+        free = [a for a in stage.loops if a not in bound_axes]
+        if any(a in loops for a in free) or (self.joined and free):
+            raise Unsupported("schedule", "a reduction that keeps an inner axis")
+        stem = {"softmax_max": "top"}.get(name, name)
+        target = self.fresh(f"{stem}_v")
+        held = {*free, *bound_axes}  # each lane keeps its own, until the loop ends
+        height = "ROWS" if self.cross is None or self.cross in held else "1"
+        lanes = "BLOCK" if self.vector in held else "1"
+        kind = self.vtype(r.dtype)
+        dtype = {"float": "tl.float32", "double": "tl.float64", "int64_t": "tl.int64"}[kind]
+        self.results[r] = target
+        return target, f"tl.full(({height}, {lanes}), {neutral(name, kind)}, {dtype})"
+
+    def reduce_lines(self, r: Expr, target: str, plain: bool) -> None:
+        name, bound = r.data
+        body = self.masked(name, bound, self.emit(r.args[0], 0), r.dtype)
+        if plain:
+            return self.line(f"{target} = {self.reduced(name, bound, body, r.dtype)}")
+        nan = ", propagate_nan=tl.PropagateNan.ALL" if self.keeps_nan(name, r.dtype) else ""
+        combine = {"sum": "{} + {}", "min": f"tl.minimum({{}}, {{}}{nan})"}
+        text = combine.get(name, f"tl.maximum({{}}, {{}}{nan})")
+        self.line(f"{target} = {text.format(target, body)}")
+
+    def sides(self, bound: Iterable[Axis]) -> dict[int, Axis]:
+        """The block's axes, by number, that are among `bound`."""
+        axes = self.s.axes(bound)
+        return {k: a for k, a in enumerate((self.cross, self.vector)) if a is not None and a in axes}
+
+    def masked(self, name: str, bound: Iterable[Axis], body: str, dtype: str) -> str:
+        """The values that a reduction along `bound` reads: neutral ones outside of the tensor."""
+        sides, kind = self.sides(bound), self.vtype(dtype)
+        if not sides:
+            return body
+        other = neutral(name, kind)
+        if kind == "int64_t" and name != "sum":
+            other = f"tl.full((1, 1), {other}, tl.int64)"  # beside 32 bits the number alone is out of range
+        return f"tl.where({self.mask(list(sides.values()))}, {bare(body)}, {other})"
+
+    def reduced(self, name: str, bound: Iterable[Axis], body: str, dtype: str) -> str:
+        """The text that reduces a block's values."""
+        call = {"sum": "tl.sum({}, axis={}", "min": "tl.min({}, axis={}"}.get(name, "tl.max({}, axis={}")
+        if self.keeps_nan(name, dtype):
+            call = f"tl.reduce({{}}, {{}}, {'_smaller' if name == 'min' else '_larger'}"
+        for number in self.sides(bound):
+            body = f"{call.format(body, number)}, keep_dims=True)"
+        return body
+
+    def partial_lines(self, store: Store, name: str, bound: Iterable[Axis]) -> None:
+        """Store what the program's block is reduced to: at its number, in `levels` one for each lane."""
+        dtype = store.expr.dtype
+        text = self.reduced(name, bound, self.masked(name, bound, self.emit(store.expr, 0), dtype), dtype)
+        where, mask = "row", "rows_inside"
+        if self.vector is not None and self.cross is not None:
+            where, mask = f"{self.program} // tiles * {self.axis_size(self.vector)} + lane", "lanes_inside"
+        self.line(f"tl.store({self.outputs[store.out]} + {where}, {text}, mask={mask})")
+
+    def store_lines(self, store: Store) -> None:
+        if store.partial is not None:
+            return self.partial_lines(store, *store.partial)
+        expr = self.unrounded(store)
+        value = self.emit(expr, 0)
+        if expr.kind == "const":  # a number of Python's has no dtype
+            value = self.number(expr.data, expr.dtype, typed=True)
+        elif expr.kind == "size":
+            value = f"tl.full({self.unit}, {bare(value)}, {TYPES[expr.dtype]})"
+        address = self.s.addresses[id(store)]
+        axes = self.s.axes(store.axes)
+        mask = self.mask(axes)
+        where = self.where(address)
+        name = self.outputs[store.out]
+        if not self.is_block(axes):
+            where += " + row * 0" if self.cross is None else " + tl.zeros((1, 1), tl.int32)"
+        if store.expr.dtype == "half":
+            self.half_of()
+        if store.expr.dtype in HALVES:
+            value = f"{value if closed(value) else f'({value})'}.to({name}.dtype.element_ty)"
+        masked = f", mask={mask}" if mask else ""
+        self.line(f"tl.store({name} + {where}, {bare(value)}{masked})")

@@ -1,0 +1,260 @@
+"""The files of passes: patterns, and each region's function, which calls the kernels of one of its ways."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from passagent.evaluator.result import MANIFEST
+from passagent.expert.choices import Plan
+from passagent.expert.read.pattern_text import write_pattern
+from passagent.expert.write.cuda_grid import helpers
+from passagent.expert.write.family import Family, kind, pass_name, title
+from passagent.expert.write.routes import (
+    Route,
+    Variant,
+    ViewRoute,
+    accepted,
+    alike,
+    arguments,
+    complaint,
+    distinct,
+    dtype_test,
+    enclosed,
+    guards,
+    joined,
+    kernel_lines,
+    made,
+    order_text,
+    output_names,
+    taken,
+    tuple_text,
+    view_lines,
+    with_made,
+)
+from passagent.expert.write.writer import TritonKernel
+
+LinesOf = Callable[[Route, Any, str], list[str]]
+"""The text of a variant's kernel, as a function of that name that allocates its outputs."""
+
+
+def ways(route: Route) -> list[list[Variant]]:
+    """Variants that one kernel, and those that run before it, may hold: its plan chooses among them."""
+    by_key: dict[str, list[Variant]] = {}
+    for number, v in enumerate(route.variants):
+        key = str([list(b.buffers) for b in v.before]) if isinstance(v.kernel, TritonKernel) else str(number)
+        by_key.setdefault(key, []).append(v)
+    return list(by_key.values())
+
+
+def _chain(route: Route, way: list[Variant], name: str) -> tuple[list[str], list[str]]:
+    """(the kernels of a way, the lines that call them; the last is an expression)."""
+    lines, calls, whole = [], [], with_made(route, way[0])
+    for last in zip(*[[*v.before, v] for v in way], strict=True):
+        intermediate = list(last[0].buffers)
+        own_name = f"{name}_{intermediate[0]}" if intermediate else name
+        part_route = replace(whole, variants=distinct([replace(v, before=[], limit="") for v in last]))
+        lines += kernel_lines(part_route, own_name)
+        call = f"{own_name}({', '.join(taken(part_route))})"
+        calls.append(f"{', '.join(intermediate)} = {call}" if intermediate else call)
+    return lines, calls
+
+
+def module_lines(
+    routes: Sequence[Route | ViewRoute], plan: Plan, entry: str, lines_of: LinesOf | None = None
+) -> list[str]:
+    """All kernels, and `entry`: the region's function; where there are several, a name chooses.
+
+    `lines_of` writes the kernel of a variant for another target than CUDA.
+    """
+    calls: dict[str, list[list[str]]] = {}
+    lines: list[str] = []
+    for route in routes:
+        name = f"_{route.name}_kernel"
+        calls[route.name] = []
+        if isinstance(route, ViewRoute):
+            continue
+        several = len(ways(route)) > 1
+        for k, way in enumerate(ways(route)):
+            own_name = f"{name}{k + 1}" if several else name
+            if lines_of is None:
+                texts, called = _chain(route, way, own_name)
+            else:
+                texts, called = (
+                    lines_of(route, way[0], own_name),
+                    [f"{own_name}({', '.join(arguments(route, way[0]))})"],
+                )
+            lines += texts
+            calls[route.name].append(called)
+    lines = [*helpers("\n".join(lines), plan.block, plan.warps), *lines]
+    if len(routes) == 1:
+        return [*lines, *_function(routes[0], calls[entry], entry, public=True)]
+    direct: dict[str, str] = {}
+    for route in routes:
+        plain = not isinstance(route, Route) or not (route.moves or route.library or any(_returned(route)))
+        if plain and len(calls[route.name]) == 1 == len(calls[route.name][0]):
+            direct[route.name] = calls[route.name][0][0].partition("(")[0]
+        else:
+            direct[route.name] = f"_{route.name}"
+            lines += _function(route, calls[route.name], f"_{route.name}", public=False)
+    lines += [
+        "",
+        "",
+        "@torch.fx.wrap",
+        f"def {entry}(route, *args):",
+        '    """The region that `route` names."""',
+    ]
+    for name, function in list(direct.items())[:-1]:
+        lines += [f'    if route == "{name}":', f"        return {function}(*args)"]
+    return [*lines, f"    return {list(direct.values())[-1]}(*args)"]
+
+
+def _function(route: Route | ViewRoute, calls: list[list[str]], entry: str, public: bool) -> list[str]:
+    if isinstance(route, ViewRoute):
+        return view_lines(route, entry, public)
+    return entry_lines(route, calls, entry, public)
+
+
+def entry_lines(route: Route, calls: list[list[str]], entry: str, public: bool) -> list[str]:
+    """`def <entry>`: calls the kernels, or those of the first way that takes the shapes and dtypes."""
+    lines = choice_lines(route, entry) if len(calls) > 1 else []
+    head = ["", "", *(["@torch.fx.wrap"] if public else []), f"def {entry}({', '.join(accepted(route))}):"]
+    body = [f"    {name} = {text}" for name, text in route.library.items()]
+    if route.moves:
+        body += [
+            f"    if not {route.inputs[0]}.is_contiguous():",
+            "        # It may lie as the result is to lie: then eager's views move nothing.",
+            *(f"    {line}" for line in route.moves),
+        ]
+    if len(calls) > 1:
+        properties = [f"{name}.shape" for name in route.inputs] + [f"{name}.dtype" for name in route.inputs]
+        body.append(f"    variant = _variant{entry}({', '.join([*properties, *route.parameters])})")
+    for k, called in enumerate(calls[:-1]):
+        results = [f"    {line}" for line in _result_lines(route, called)]
+        body += [f"    if variant == {k}:", *results]
+    return [*lines, *head, *body, *_result_lines(route, calls[-1])]
+
+
+def choice_lines(route: Route, entry: str) -> list[str]:
+    """`_variant<entry>`: which of the ways takes given shapes and dtypes."""
+    inputs = range(len(route.inputs))
+    shapes, types = [f"s{k}" for k in inputs], [f"d{k}" for k in inputs]
+    used = ", ".join([*shapes, *types, *route.parameters])
+    lines = ["", "", "@functools.cache", f"def _variant{entry}({used}):"]
+    lines.append(f'    """Which kernel takes these shapes and dtypes of {", ".join(route.inputs)}."""')
+    for k, way in enumerate(ways(route)):
+        for v in way:
+            first = v.before[0] if v.before else v
+            conditions = [c for j in inputs if (c := dtype_test(first, j))]
+            limit = [v.limit] if v.limit else []
+            lines += [
+                f"    if {joined([*conditions, *guards(first, inputs), *limit])}:",
+                f"        return {k}",
+            ]
+    return [*lines, f"    raise RuntimeError({complaint(entry, shapes)})"]
+
+
+def _returned(route: Route) -> list[str]:
+    """The input that each result is, or an empty text."""
+    return route.variants[0].returned if route.variants else []
+
+
+def _result_lines(route: Route, calls: list[str]) -> list[str]:
+    """The calls, and what is returned: outputs of the last, and inputs that it has written in place."""
+    before, call = [f"    {line}" for line in calls[:-1]], calls[-1]
+    if not any(_returned(route)):
+        return [*before, f"    return {call}"]
+    names = iter(output_names(route.variants[0]))
+    results = ", ".join(name or next(names) for name in _returned(route))
+    outputs = ", ".join(output_names(route.variants[0]))
+    return [*before, f"    {outputs} = {call}" if outputs else f"    {call}", f"    return {results}"]
+
+
+def cpp_kernel_lines(route: Route, v: Variant, name: str) -> list[str]:
+    """The plan `_plan<name>` and the kernel `name` of a variant."""
+    lines = _plan(route, v, f"_plan{name}")
+    order = order_text(route, arguments(route, v))
+    source = v.kernel.source.rstrip().splitlines()
+    return [
+        *lines,
+        "",
+        "",
+        f"{name} = cpp_kernel(",
+        '    r"""',
+        *source,
+        '""",',
+        f'    "{v.kernel.name}",',
+        f"    _plan{name},",
+        *([f"    {order},"] if order else []),
+        ")",
+    ]
+
+
+def _plan(route: Route, v: Variant, name: str) -> list[str]:
+    inputs = [route.inputs[k] for k in v.kernel.inputs]
+    lines = ["", "", f"def {name}({', '.join(arguments(route, v))}):"]
+    lines.append('    """Outputs and sizes for these shapes; called once for each."""')
+    shapes, dtypes = [f"s{k}" for k in v.kernel.inputs], [f"d{k}" for k in v.kernel.inputs]
+    checks = []
+    if len(route.variants) == 1 and shapes:
+        tests = [*guards(v, v.kernel.inputs), *alike(v, v.kernel.inputs)]
+        checks = [f"    if not {enclosed(tests)}:"]
+        checks.append(f"        raise RuntimeError({complaint(route.name, shapes, dtypes)})")
+    outputs = ", ".join(f'"{out}": {made(route, v, k)}' for k, out in enumerate(output_names(v)))
+    sizes = ", ".join(f'"n{k}": {text}' for k, text in enumerate(v.kernel.sizes))
+    body = [*checks, f"    return {{{outputs}}}, {{{sizes}}}"]
+    spoken = set(re.findall(r"\b[sd]\d+\b", "\n".join(body)))
+    for names, what in ((shapes, "shape"), (dtypes, "dtype")):
+        used = {name: f"{x}.{what}" for name, x in zip(names, inputs, strict=True) if name in spoken}
+        lines += [f"    {', '.join(used)} = {', '.join(used.values())}"] if used else []
+    return [*lines, *body]
+
+
+def pass_files(routes: list[tuple[Family, Route | ViewRoute]], plan: Plan, target: str) -> dict[str, str]:
+    """The files of a candidate: a pass for each route, and a module of kernels where there are several."""
+    counts = Counter[str]()
+    for _, route in routes:
+        counts[route.name] += 1
+        if counts[route.name] > 1:
+            route.name = f"{route.name}_{counts[route.name]}"
+    entry, is_single, files = routes[0][1].name, len(routes) == 1, dict[str, str]()
+    lines_of = None if target == "cuda" else cpp_kernel_lines
+    host = module_lines([route for _, route in routes], plan, entry, lines_of)
+    imports = ["import functools", ""] if any("@functools." in line for line in host) else []
+    imports.append("import torch")
+    if any(route.variants for _, route in routes):
+        imports += ["import triton", "import triton.language as tl"] if target == "cuda" else []
+        imports.append(f"from passagent.kernels import {'triton' if target == 'cuda' else 'cpp'}_kernel")
+    if any("libdevice." in line for line in host):
+        imports.append("from triton.language.extra import libdevice")
+    names = [pass_name(route.name) for _, route in routes]
+    if not is_single:
+        doc = f'"""The kernels and the wrapper that the passes {", ".join(names)} share."""'
+        files[f"{entry}_kernels.py"] = _file([doc, "", *imports, *host])
+    for name, (family, route) in zip(names, routes, strict=True):
+        doc = f'"""{title(family.regions[0])} {kind(route)}; {plan.note(target)} [plan: {plan.json()}]"""'
+        pattern = write_pattern(family.regions[0], family.parameters, family.names)
+        text = "\n".join(pattern)
+        own = ["import operator"] if "operator." in text else []
+        if is_single:
+            own = [line for known in imports for line in [*(own if known == "import torch" else []), known]]
+        else:
+            own += ["import torch"] if "torch." in text else []
+            own += ["", f"from {entry}_kernels import {entry}"]
+        taken = [*(family.names[i] for i in family.regions[0].inputs), *(p.name for p in family.parameters)]
+        forwarded = accepted(route) if isinstance(route, Route) else [*route.inputs, *route.parameters]
+        forwarded = forwarded if is_single else [f'"{route.name}"', *forwarded]
+        lines = [doc, "", *own, "", "", *pattern]
+        lines += ["", "", f"def replacement_args({', '.join(taken)}):", f"    return {tuple_text(forwarded)}"]
+        lines += [*(host if is_single else []), "", "", "def replacement_func():", f"    return {entry}"]
+        files[f"{name}.py"] = _file(lines)
+    files[MANIFEST] = json.dumps(names) + "\n"
+    return files
+
+
+def _file(lines: list[str]) -> str:
+    return "\n".join(lines).strip("\n") + "\n"

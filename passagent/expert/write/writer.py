@@ -1,0 +1,238 @@
+"""The common part of kernel writers: names, sizes, and how often values are used."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from dataclasses import dataclass, field
+
+from passagent.expert.choices import Plan
+from passagent.expert.lower.call import HALVES
+from passagent.expert.lower.expressions import Axis, Expr
+from passagent.expert.schedule.parts import Mono, Stage, Store
+from passagent.expert.schedule.schedule import Schedule
+from passagent.expert.write import wording
+
+CTYPES = {"half": "T", "float16": "float16", "bfloat16": "bfloat16"}
+CTYPES |= {"float32": "float", "float64": "double", "bool": "bool"}
+"""C++ type of a dtype; integers are int64_t, int32_t, ..."""
+
+VALUES = {**dict.fromkeys(HALVES, "float"), "float32": "float", "float64": "double", "bool": "bool"}
+"""C++ type of a value in a register."""
+
+INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&&", "or": "||"}
+INFIX |= {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+INFIX |= {"index_add": "+", "index_mul": "*", "index_div": "/", "index_mod": "%"}
+
+
+@dataclass
+class Kernel:
+    """A kernel's text and what to call it with, in order."""
+
+    source: str
+    name: str
+    inputs: list[int]
+    outputs: list[int]
+    sizes: list[str]
+    """Host expressions."""
+    params: list[str]
+
+
+@dataclass
+class Part:
+    """A group's code in a Triton kernel, and host expressions for its rows and lanes."""
+
+    name: str
+    lines: list[str]
+    rows: list[str]
+    lanes: str
+    tiled: bool
+    """Lanes are split into tiles."""
+    kind: str
+    """The kind of block_axes.Form."""
+    height: str = ""
+    """Host expression for the size of the axis across the lanes, where it is no row."""
+    limit: str = ""
+    """A host condition that chooses this form of the kernel where there are several."""
+    hints: tuple[int, int, int, int] = (1, 1, 0, 0)
+    """In the example: rows, lanes, height (0: there is none), bytes that are read and written."""
+    loads: int = 1
+    """The loads of an element."""
+    padded: dict[str, str] = field(default_factory=dict)
+    """Sides of a product's blocks, by the constant that holds one, as host expressions of their sizes."""
+    each: str = ""
+    """Bytes of an element that products take."""
+    stages: int = 0
+    """Blocks of a loop that are loaded ahead; 0: as Triton has it."""
+
+    def numbers(self, suffix: str) -> list[str]:
+        """The parameters that say what a program does."""
+        flat, counted = self.kind == "flat", self.kind in {"rows", "long", "split"}
+        constants = self.used(["BLOCK", *([] if flat else ["ROWS"]), *self.padded])
+        return [*([f"rows{suffix}"] if counted else []), *(f"{c}{suffix}: tl.constexpr" for c in constants)]
+
+    def used(self, names: list[str]) -> list[str]:
+        """The names that its lines use."""
+        spoken_names = spoken("\n".join(["def part():", *self.lines]))
+        return [name for name in names if name in spoken_names]
+
+    def text(self, decorator: str, parameters: list[str]) -> str:
+        """The function."""
+        return "\n".join([f"@{decorator}", f"def {self.name}({', '.join(parameters)}):", *self.lines])
+
+
+@dataclass
+class TritonKernel(Kernel):
+    """All groups of a schedule in one launch."""
+
+    parts: list[Part]
+
+
+def spoken(code: str) -> set[str]:
+    """Names that a Python text reads or assigns."""
+    return {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
+
+
+class Writer:
+    """The state that both targets' writers keep while they write a kernel."""
+
+    buffered: dict[Expr, str]
+    tables: dict[Expr, str]
+
+    def __init__(
+        self, schedule: Schedule, name: str, names: list[str], outputs: list[str], plan: Plan
+    ) -> None:
+        self.s, self.name, self.names, self.plan = schedule, name, names, plan
+        self.outputs = outputs
+        self.sizes: dict[str, str] = {}
+        self.params: dict[str, None] = {}
+        self.inputs: dict[int, str] = {}
+        self.tables = {}
+        self.counts = dict.fromkeys([*names, *outputs], 1)
+        self.blocked = self.heap = self.chooses = self.turns = False
+        self.lone_row: Axis | None = None
+        """The axis whose index is the row's number."""
+
+    def fresh(self, stem: str) -> str:
+        self.counts[stem] = self.counts.get(stem, 0) + 1
+        return stem if self.counts[stem] == 1 else f"{stem}{self.counts[stem]}"
+
+    def size(self, text: str) -> str:
+        if text not in self.sizes:
+            self.sizes[text] = f"n{len(self.sizes)}"
+        return self.sizes[text]
+
+    def mono(self, mono: Mono) -> str:
+        parts = [self.size(t) for t in mono[1]]
+        if mono[0] != 1 or not parts:
+            parts.append(str(mono[0]))
+        return " * ".join(parts)
+
+    def axis_size(self, axis: Axis) -> str:
+        return self.mono(self.s.mono(axis.size))
+
+    def axis_name(self, axis: Axis) -> str:
+        return "row" if axis is self.lone_row else f"i{self.s.order.index(axis)}"
+
+    def ctype(self, dtype: str) -> str:
+        return CTYPES.get(dtype, f"{dtype}_t")
+
+    def vtype(self, dtype: str) -> str:
+        return VALUES.get(dtype, "int64_t")
+
+    def keeps_nan(self, name: str, dtype: str) -> bool:
+        """Tell whether a reduction is NaN where an element is: a softmax is so without its maximum."""
+        return name in ("max", "min") and self.vtype(dtype) != "int64_t"
+
+    def values(self, stage: Stage, values: set[Expr]) -> set[Expr]:
+        def walk(e: Expr) -> None:
+            if e not in values and e.kind != "reduce":
+                values.add(e)
+                for a in e.args:
+                    walk(a)
+
+        for item in stage.items:
+            walk(item.expr if isinstance(item, Store) else item.args[0])
+        return values
+
+    def count_uses(self, stage: Stage) -> None:
+        """How often each value is asked for in a stage: what is used once is written in place."""
+        self.uses: dict[Expr, int] = {}
+
+        def walk(e: Expr) -> None:
+            self.uses[e] = self.uses.get(e, 0) + 1
+            is_stored = e in self.buffered or e in self.tables
+            if self.uses[e] == 1 and e.kind != "reduce" and not is_stored:
+                for a in e.args:
+                    walk(a)
+
+        for item in stage.items:
+            walk(item.expr if isinstance(item, Store) else item.args[0])
+
+    def unrounded(self, store: Store) -> Expr:
+        """A store to a 16-bit type rounds: what is only stored need not be rounded before."""
+        e = store.expr
+        return e.args[0] if e.data == "cast" and e.dtype in HALVES and self.uses.get(e) == 1 else e
+
+    def stem(self, e: Expr) -> str:
+        if e.kind == "load":
+            return f"{self.names[e.data]}_v"
+        return wording.stem(e)
+
+    def scaled(self, index: str, mono: Mono) -> str:
+        if mono == (1, ()):
+            return index
+        return f"{index if closed(index) else f'({index})'} * {self.mono(mono)}"
+
+
+def closed(text: str) -> bool:
+    """Tell whether an operand needs no parentheses: a name, a number, a call, an element."""
+    depth = 0
+    for k, c in enumerate(text):
+        depth += (c in "([") - (c in ")]")
+        if depth == 0 and (c in " ?" or (c == "-" and k == 0)):
+            return False
+    return True
+
+
+_COSTS = {"pow": 20, "tanh": 10, "erf": 10, "div": 3, "sqrt": 3}
+_COSTS |= dict.fromkeys(("exp", "exp_added", "exp_below", "log", "log1p", "expm1", "sin", "cos"), 8)
+
+
+def cost(e: Expr, visited: set[Expr]) -> int:
+    """Rough operations that computing `e` takes."""
+    if e in visited or e.kind in {"const", "size", "param", "axis", "reduce"}:
+        return 0
+    visited.add(e)
+    base = (
+        (2 if e.dtype in HALVES else 1)
+        if e.kind != "op" or e.data != "cast"
+        else (4 if e.dtype in HALVES else 0)
+    )
+    return _COSTS.get(e.data, base) + sum(cost(a, visited) for a in e.args) if e.kind == "op" else base
+
+
+def parenthesised(text: str) -> str:
+    return f"({text})" if " " in text else text
+
+
+def bare(text: str) -> str:
+    """Without parentheses around the whole."""
+    if text.startswith("(") and text.endswith(")") and closed(text[1:-1]) is False:
+        depth = 0
+        for k, c in enumerate(text):
+            depth += (c == "(") - (c == ")")
+            if depth == 0 and k < len(text) - 1:
+                return text
+        return text[1:-1]
+    return text
+
+
+def wrapped(arguments: list[str], before: int) -> str:
+    """Parameters side by side; in lines of their own where they do not fit behind the name."""
+    text = ", ".join(arguments)
+    if before + len(text) <= 100:
+        return text
+    held = ", ".join(a.replace(" ", "\0") for a in arguments)
+    filled = textwrap.wrap(held, 96, break_long_words=False, break_on_hyphens=False)
+    return "\n    " + "\n    ".join(filled).replace("\0", " ")
