@@ -79,8 +79,8 @@ class RowFile(Generic[Row]):
     def add(self, row: Row) -> None:
         """Append a row, on the disk when this returns. Raises PassagentError (a full disk)."""
         try:
-            # json.dumps, because pydantic's JSON loses nan and inf
-            append_row(self.path, json.dumps(row.model_dump(mode="json")))
+            # plain Python, because pydantic's JSON loses nan and inf
+            append_row(self.path, json.dumps(row.model_dump()))
         except OSError as error:
             raise os_fault(error, self.path, "--out") from error
         self.rows[_key(row)] = row
