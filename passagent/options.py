@@ -266,7 +266,7 @@ class BenchOptions(DeviceOptions, PresetOptions, PoolOptions, total=False):
         Option(
             "eager (against itself), inductor, torch:BACKEND[:MODE], expert (its first pass), pass_dir, or "
             "run (a search on each task).",
-            shown="eager and inductor; of a suite inductor, its CUDA-graph mode and expert",
+            shown="eager and inductor",
         ),
     ]
     pass_dir: Annotated[

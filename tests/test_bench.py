@@ -21,9 +21,9 @@ from test_bench_summary import evaluation, naive
 
 from passagent import cli
 from passagent.config import load_config
-from passagent.data.bench.measure import EXPERT, Planned, plan
+from passagent.data.bench.measure import EXPERT, Planned, held_out, plan
 from passagent.data.bench.results import FILE, Results, Row, open_results
-from passagent.data.bench.summary import METRICS, held_out, unseen
+from passagent.data.bench.summary import METRICS, summaries_of
 from passagent.errors import InfrastructureError, UsageError
 from passagent.evaluator import compilers
 from passagent.evaluator.result import GraphResult, Measured, Speedup, Violation, Worst
@@ -305,25 +305,27 @@ def test_held_out_shapes_are_measured_and_not_shown(call, tmp_path):
     [hidden] = held_out(names, 0.5)
     words = ["bench", "task", "--compiler", "expert", "--hold-out-shapes", "1/2", *QUICK, "--out", "kept"]
     code, out, _ = call(*words, "--json")
-    [both] = json.loads(out)["unseen_shapes"]
-    assert (code, both["compiler"], both["tasks"], both["subgraphs"]) == (0, "expert", 1, 1)
+    lines = {line["compiler"]: (line["tasks"], line["subgraphs"]) for line in json.loads(out)["compilers"]}
+    assert (code, lines["expert, held-out shapes"], lines["expert"]) == (0, (1, 1), (1, 2))
     [seen] = (tmp_path / "kept/seen").glob("*/task/graph_list.txt")
     assert [Path(line).name for line in seen.read_text().splitlines()] == [n for n in names if n != hidden]
     assert {graph["name"] for graph in json.loads(out)["results"][0]["graphs"]} == set(names)
     code, out, err = call(*words)
-    assert "AS unseen" in out and "1 of them made before" in out + err
+    assert "expert, seen shapes" in out and "1 of them made before" in out + err
 
 
-def test_each_part_has_its_own_score():
+def test_each_part_has_its_own_line():
     graphs = [GraphResult(name=f"g{n}", dtype="float32", status="ok", passes_from_t=-10) for n in range(4)]
     hidden = held_out([graph.name for graph in graphs], 0.5)
     for graph in graphs:
         graph.speedup = Speedup(e2e=1.5 if graph.name in hidden else 3.0)
-    both = unseen("expert", [evaluation(graphs), evaluation(graphs[:1])], 0.5, 0.1, 0.0)
-    assert (both.tasks, both.subgraphs) == (1, 2)
-    assert (both.as_seen.value, both.as_unseen.value) == (pytest.approx(3.0), pytest.approx(1.5))
-    assert both.ratio == pytest.approx(0.5)
-    assert unseen("expert", [evaluation(graphs[:1])], 0.5, 0.1, 0.0) is None
+    facts = {"task": "t", "task_key": "k", "compiler": "expert", "subject": "s", "identity": {}, "at": ""}
+    rows = [Row(**facts, evaluation=evaluation(graphs), hidden=sorted(hidden)),
+            Row(**facts, evaluation=evaluation(graphs[:1]))]  # fmt: skip
+    whole, seen, held = summaries_of(["expert"], rows)
+    assert [line.compiler for line in (seen, held)] == ["expert, seen shapes", "expert, held-out shapes"]
+    assert (whole.subgraphs, seen.subgraphs, held.subgraphs, held.tasks) == (5, 2, 2, 1)
+    assert (seen.as_score.value, held.as_score.value) == (pytest.approx(3.0), pytest.approx(1.5))
 
 
 def test_what_is_held_out_depends_on_names_alone():
@@ -336,10 +338,10 @@ def test_what_is_held_out_depends_on_names_alone():
 def test_another_expert_is_measured_anew(tmp_path, monkeypatch):
     task = load_task(tiny.write_subgraph(tmp_path / "graph", [4, 64]))
     options = checked(BenchOptions, {"compiler": [EXPERT]})
-    [first] = plan([task], load_config(), options, tmp_path)
-    [same] = plan([task], load_config(), options, tmp_path)
+    [first] = plan([task], load_config(), options)
+    [same] = plan([task], load_config(), options)
     monkeypatch.setattr("passagent.data.bench.measure.expert_version", lambda: "another")
-    [other] = plan([task], load_config(), options, tmp_path)
+    [other] = plan([task], load_config(), options)
     assert first.key == same.key != other.key
 
 
