@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passagent.agent.toolbox import SPECS
-from passagent.data.export.example import Example, Turn, steps, whole
+from passagent.data.export.example import Example, Turn, steps, stretches, whole
 from passagent.data.export.formats import FORMATS, find_format
-from passagent.data.export.formats.common import stretches
 from passagent.data.export.formats.parquet import column_kinds
 from passagent.errors import UsageError
 from passagent.models.wire import clean
@@ -324,6 +323,6 @@ def test_a_column_has_one_type() -> None:
         {"a": 3, "b": 0.5, "c": 1, "d": [{"k": "w"}, {"k": ""}], "e": [{"k": 1}], "f": None, "new": {"x": 1}},
     ]
     assert column_kinds(iter(rows)) == {
-        "a": "int", "b": "float", "c": "json", "d": ("k",), "e": "json", "f": "bool", "g": "str", "h": "json",
+        "a": "int", "b": "float", "c": "json", "d": "json", "e": "json", "f": "bool", "g": "str", "h": "json",
         "new": "json",
     }  # fmt: skip

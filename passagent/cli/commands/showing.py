@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from passagent.data.export.writing import MANIFEST, provenance, read_manifest, texts
+from passagent.data.export.writing import CARD, MANIFEST, provenance, read_manifest, texts
 from passagent.data.pipeline.inspection import RECORD
 from passagent.errors import UsageError
 from passagent.search.comparison import confirmed_evaluation
@@ -24,7 +24,7 @@ from passagent.tasks.tasklist import is_task
 from passagent.view.evaluation import evaluation_text
 from passagent.view.run_summary import run_data, run_text
 from passagent.view.text import console, interval, print_answer, printable, table
-from passagent.view.trajectory import print_row, print_trajectory, stats_text
+from passagent.view.trajectory import print_row, print_trajectory
 from passagent.view.tree import node_row, run_tree
 from passagent.view.why import why_data, why_text
 
@@ -174,7 +174,7 @@ def _show_export(path: Path, number: int | None, as_json: bool) -> None:
     """Print what an export holds, or one row of it (from 1)."""
     manifest, rows = read_manifest(path), provenance(path)
     if number is None:
-        print_answer(as_json, manifest, lambda: stats_text(str(path), manifest, rows))
+        print_answer(as_json, manifest, lambda: (path / CARD).read_text(encoding="utf-8"))
         return
     row, text = next(islice(texts(path, rows), max(number, 1) - 1, None), (None, None))
     if row is None or text is None or number < 1:

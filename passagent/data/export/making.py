@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from passagent.data.export.checks import EvaluationTasks, check_node, check_secrets
-from passagent.data.export.example import Example, steps, whole
+from passagent.data.export.example import Example, functions, steps, whole
 from passagent.data.export.formats import find_format
 from passagent.data.export.formats.chat_messages import trl_message
-from passagent.data.export.formats.common import functions
 from passagent.data.export.formats.parquet import check_pyarrow, write_parquet
 from passagent.data.export.selection import (
     Chosen,
@@ -74,8 +73,7 @@ def make(runs_dirs: Sequence[str], options: Mapping[str, Any], command: str) -> 
                 better, worse = build(pair)
                 if row := _preference(better, worse):
                     writer.add_row(better, row, _PREFERENCES)
-            words = {name: value for name, value in (selection | {"against": against}).items() if value}
-            summary = writer.finish({"command": command, "selection": words, "parquet": options["parquet"]})
+            summary = writer.finish({"command": command, "parquet": options["parquet"]})
             if options["parquet"]:
                 for name in summary.files:
                     write_parquet(directory / name, (directory / name).with_suffix(".parquet"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from passagent.data.export.example import Example
+from passagent.data.export.example import FILES, Example, FileRow
 from passagent.data.export.formats import atif, llamafactory
 from passagent.data.export.formats.chat_messages import (
     PARTS,
@@ -16,7 +16,6 @@ from passagent.data.export.formats.chat_messages import (
     openai_rows,
     trl_rows,
 )
-from passagent.data.export.formats.common import FILES, FileRow
 from passagent.errors import UsageError, nearest
 from passagent.models.wire import clean
 
