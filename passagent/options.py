@@ -246,7 +246,6 @@ class CollectOptions(
     seed: Annotated[
         int | None, Option("Seed of the first trial; the others' follow.", key="search.seed", is_rare=True)
     ]
-    shuffle: Annotated[int | None, Option("Take the trials in a random order.", metavar="SEED", is_rare=True)]
     shard: Annotated[
         str | None,
         Option(

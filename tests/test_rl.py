@@ -9,7 +9,6 @@ import math
 import os
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from hypothesis import strategies as st
 from passagent.agent.toolbox import SPECS
 from passagent.config import load_config
 from passagent.data.rl import PassEnv, harbor, shared
-from passagent.data.rl.pass_env import task_text
 from passagent.data.rl.reward import FLOOR, reward_of, rounded_as, step_of
 from passagent.errors import InfrastructureError, TaskError, UsageError
 from passagent.evaluator.result import MANIFEST, Evaluation, Measured, Violation
@@ -117,12 +115,6 @@ def test_its_public_methods_are_the_agents_tools():
         assert required == spec.parameters["required"]
         assert all(f"    {key}: " in method.__doc__ for key in arguments), name
         assert signature.return_annotation is str and "Returns:" in method.__doc__
-
-
-def test_the_rules_name_only_the_tools_that_there_are():
-    task = load_task("example:quick_gelu")
-    text = task_text(task, load_config(), here=False)
-    assert "search_knowledge" in text
 
 
 GOOD, BETTER = evaluation(1.52, low=1.5, high=1.54), evaluation(3.0)
@@ -239,35 +231,6 @@ def test_rounding_of_what_has_no_interval():
     assert rounded_as(evaluation(None, "infrastructure")) is None
     assert reward_of(evaluation(None)) == 0.0
     assert reward_of(evaluation(0.1, "refused")) == 0.0
-
-
-PROGRAM = """
-import json, sys
-sys.path.insert(0, {tests!r})
-import tiny
-from passagent.data.rl import PassEnv
-env = PassEnv(settings={{"evaluator.budget_s": 0.05}}, runs_dir=None)
-env.reset(task=sys.argv[1])
-for name, text in tiny.candidate().files.items():
-    env.file_editor("create", name, file_text=text)
-env.pass_evaluator()
-pid = env._evaluator._pool._slots[0].owner.pid
-print(json.dumps([env.reward, env.best.model_dump(mode="json"), pid]))
-"""
-
-
-@pytest.mark.slow
-def test_a_real_evaluation_and_nothing_is_left_running(task):
-    code = PROGRAM.format(tests=str(Path(__file__).parent))
-    done = subprocess.run([sys.executable, "-c", code, task], capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
-    reward, best, pid = json.loads(done.stdout)
-    found = Evaluation.model_validate(best)
-    assert found.status == "ok" and reward == rounded_as(found) > 0
-    until = time.monotonic() + 20
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not Path(f"/proc/{pid}").exists()
 
 
 def passagent(*words, **more):
