@@ -122,25 +122,24 @@ def test_dimensions_are_in_graphnets_buckets():
 def test_each_group_is_of_one_sequence_and_follows_its_rule():
     rng = random.Random(2)
     given = [
-        Bucketed(f"{i:03}", rng.choice(["fusible", "single"]), (rng.choice("ab"),),
+        Bucketed(i, rng.choice(["fusible", "single"]), (rng.choice("ab"),),
                  ((rng.choice([0, 1]),),), (rng.choice(["f", "h", "b", "i"]),))
         for i in range(400)
     ]  # fmt: skip
-    by_uid = {one.uid: one for one in given}
     found = groups(given)
     for group in found:
-        own = [by_uid[uid] for uid in group.uids]
-        assert {(one.kind, one.operators) for one in own} == {(group.kind, group.operators)}
+        own = group.members
+        assert len({(one.kind, one.operators) for one in own}) == 1
         if group.rule == 1:
             assert len(own) == 1
         if group.rule == 2:
             assert len({one.shapes for one in own}) == len(own)
         if group.rule == 4:
             assert len({(one.shapes, one.dtypes) for one in own}) == len(own) <= 6
-    taken = [uid for group in found for uid in group.uids]
+    taken = [one.uid for group in found for one in group.members]
     assert len(taken) == len(set(taken)) < len(given)
     buckets = {(one.kind, one.operators, one.shapes) for one in given}
-    assert sum(len(group.uids) for group in found if group.rule == 2) == len(buckets)
+    assert sum(len(group.members) for group in found if group.rule == 2) == len(buckets)
     assert sum(group.rule == 1 for group in found) <= len(given) / STRIDE + len(buckets)
 
 

@@ -23,7 +23,6 @@ from passagent.data.pipeline.cutting import BACKWARD, cut_fusible, cut_ranges, w
 from passagent.data.pipeline.generalisation import DTYPES, generalise, instance
 from passagent.data.pipeline.grouping import (
     Bucketed,
-    Group,
     Member,
     Partition,
     dimension_bucket,
@@ -237,31 +236,29 @@ class _Steps:
 
     def group(self, subgraphs: Sequence[Data]) -> tuple[list[Member], dict[str, list[Data]]]:
         """Return the tasks, and the subgraphs of each by its name."""
-        by_uid = {f"{number:07}": subgraph for number, subgraph in enumerate(subgraphs)}
         in_buckets = []
-        for uid, subgraph in by_uid.items():
-            sizes, operators = subgraph["sizes"], tuple(subgraph["operators"])
+        for uid, subgraph in enumerate(subgraphs):
+            sizes, inputs = subgraph["sizes"], subgraph["template"]["inputs"]
             shapes = tuple(
-                tuple(dimension_bucket(sizes.get(size, size)) for size in meta["shape"])
-                for meta in subgraph["template"]["inputs"]
+                tuple(dimension_bucket(sizes.get(size, size)) for size in meta["shape"]) for meta in inputs
             )
-            dtypes = tuple(subgraph["input_dtypes"])
+            operators, dtypes = tuple(subgraph["operators"]), tuple(subgraph["input_dtypes"])
             in_buckets.append(Bucketed(uid, subgraph["kind"], operators, shapes, dtypes))
-        members, subgraphs_of, chosen = [], {}, set[str]()
+        members, subgraphs_of = [], {}
         for group in groups(in_buckets):
-            members_of_group = [by_uid[uid] for uid in group.uids]
-            name = _task_name(group, members_of_group)
-            hashes = frozenset(
-                subgraph["hash"][level]
-                for subgraph in members_of_group
-                for level in ("structure", "instance")
-            )
-            members.append(Member(name, group.kind, group.operators, hashes, len(members_of_group)))
-            subgraphs_of[name] = members_of_group
-            chosen.update(group.uids)
-        lost = Counter({"not sampled": len(by_uid) - len(chosen)})
-        self._count("in groups", len(by_uid), len(chosen), lost)
-        self._count("groups", len(chosen), len(members), Counter())
+            kind, operators = group.members[0].kind, group.members[0].operators
+            of_group = [subgraphs[member.uid] for member in group.members]
+            hashes = [subgraph["hash"] for subgraph in of_group]
+            digest = hashlib.sha256(" ".join([str(group.rule), *(h["instance"] for h in hashes)]).encode())
+            words = "_".join(re.sub(r"\W", "", operator.removeprefix("Tensor.")) for operator in operators)
+            name = f"{TASKS}/{kind}/{words[:_NAMED].rstrip('_')}_{digest.hexdigest()[:10]}"
+            keys = frozenset(h[level] for h in hashes for level in ("structure", "instance"))
+            members.append(Member(name, kind, operators, keys, len(of_group)))
+            subgraphs_of[name] = of_group
+        count = sum(map(len, subgraphs_of.values()))
+        lost = Counter({"not sampled": len(subgraphs) - count})
+        self._count("in groups", len(subgraphs), count, lost)
+        self._count("groups", count, len(members), Counter())
         return members, subgraphs_of
 
     def divide(self, tasks: Sequence[Member]) -> Partition:
@@ -274,14 +271,6 @@ class _Steps:
 
 def _material(record: Data) -> Data:
     return {key: record[key] for key in ("nodes", "inputs", "kind", "range")}
-
-
-def _task_name(group: Group, subgraphs: Sequence[Data]) -> str:
-    """Name a group's task, `tasks/KIND/NAME`, by its operators and its subgraphs' hashes."""
-    instances = [subgraph["hash"]["instance"] for subgraph in subgraphs]
-    digest = hashlib.sha256(" ".join([str(group.rule), *instances]).encode()).hexdigest()[:10]
-    words = "_".join(re.sub(r"\W", "", operator.removeprefix("Tensor.")) for operator in group.operators)
-    return f"{TASKS}/{group.kind}/{words[:_NAMED].rstrip('_')}_{digest}"
 
 
 def _write_task(path: Path, subgraphs: Sequence[Data]) -> None:
