@@ -215,7 +215,7 @@ def test_a_directory_that_exists_is_left_alone(call, home, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out/mine").write_text("mine")
     code, _, err = call("export", "--format", "trl", "--out", "out", "--runs-dir", home)
-    assert code == 2 and "out: exists already" in err
+    assert code == 2 and "out: is there already" in err
     assert [path.name for path in tmp_path.glob("out/*")] == ["mine"] and not list(tmp_path.glob(".out*"))
 
 

@@ -21,12 +21,13 @@ from passagent.data.export.selection import (
     read_episodes,
     select,
 )
-from passagent.data.export.writing import Summary, Writer, new_directory
+from passagent.data.export.writing import Summary, Writer
 from passagent.errors import UsageError
 from passagent.store import Store
 from passagent.store.episodes import get_episode
 from passagent.store.runs import get_run
 from passagent.store.trajectories import Trajectory, trajectory
+from passagent.system.resumable import whole_directory
 from passagent.tasks import load_task
 from passagent.tasks.tasklist import find_tasks
 
@@ -63,7 +64,7 @@ def make(runs_dirs: Sequence[str], options: Mapping[str, Any], command: str) -> 
         evaluation.check(
             choice.columns | {"subgraphs": choice.episode.subgraphs} for choice in [*chosen, *wrong]
         )
-        with new_directory(out) as directory:
+        with whole_directory(out) as directory:
             writer = Writer(directory, form, options["tokenizer"])
             for example in build(chosen):
                 writer.add(example)

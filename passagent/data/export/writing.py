@@ -1,18 +1,15 @@
 """An export on disk: the format's own files, where each of their rows comes from, and a card.
 
-It is written beside its final name and takes that when it is whole, so that nobody finds a half of one.
+The caller writes it beside its final name, so that nobody finds a half of one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
-import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -23,7 +20,6 @@ from passagent.data.export.example import Example, raw_arguments
 from passagent.data.export.formats import Format
 from passagent.data.export.selection import COLUMNS
 from passagent.errors import UsageError
-from passagent.system.faults import os_fault
 
 PROVENANCE, MANIFEST, CARD = "provenance.jsonl", "export.manifest", "README.md"
 _OF_EXAMPLE = (*COLUMNS, "subgraphs", "reasoning")
@@ -221,30 +217,6 @@ to its provider's terms, some of which forbid to train competing models on it.
 """
         + "\n".join(counts)
     )
-
-
-@contextmanager
-def new_directory(path: Path) -> Iterator[Path]:
-    """Make a directory that takes the name `path` once all went well. Raises UsageError if that exists."""
-    if path.exists() or path.is_symlink():
-        raise UsageError(f"{path}: exists already; choose another place with --out")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
-        try:
-            yield fresh
-            for file in fresh.iterdir():
-                with open(file, "rb") as written:
-                    os.fsync(written.fileno())
-            mask = os.umask(0)
-            os.umask(mask)
-            fresh.chmod(0o777 & ~mask)
-            fresh.rename(path)
-        except BaseException:
-            shutil.rmtree(fresh, ignore_errors=True)
-            raise
-    except OSError as error:
-        raise os_fault(error, path, "--out") from error
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
