@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from passagent.agent.toolbox import SPECS
 from passagent.data.export.example import Example, Turn, steps, whole
-from passagent.data.export.formats import FORMATS, find_format
+from passagent.data.export.formats import FORMATS
 from passagent.data.export.formats.parquet import column_kinds
-from passagent.errors import UsageError
 from passagent.models.wire import clean
 from passagent.store.trajectories import Call, Candidate, Trajectory
 from passagent.store.trajectories import Turn as Stored
@@ -298,8 +297,6 @@ def test_the_files_beside_the_data() -> None:
         "passagent_train_last": "train_last.jsonl",
     }
     assert "path: train.jsonl" in FORMATS["axolotl"].extra_files(["train.jsonl"])["axolotl.yaml"]
-    with pytest.raises(UsageError, match="did you mean"):
-        find_format("axolot")
 
 
 def test_a_column_has_one_type() -> None:

@@ -186,16 +186,11 @@ def _show_export(path: Path, number: int | None, as_json: bool) -> None:
 
 
 def _show_built(path: Path, as_json: bool) -> None:
-    """Print what `tasks build` wrote: what was lost at each step, and a line for each list of tasks."""
+    """Print what `tasks build` wrote: what was lost at each step, and the tasks of each list."""
     from passagent.cli.commands.task_commands import funnel_text
-    from passagent.data.pipeline.inspection import stats
+    from passagent.data.pipeline.inspection import read_record
 
-    data, rows = stats(path), []
-    for listed in data["lists"]:
-        operators = listed["operators"]
-        span = f"{operators[0]}-{operators[-1]}, median {operators[len(operators) // 2]}"
-        dtypes = ", ".join(f"{count} {dtype}" for dtype, count in listed["dtypes"].items())
-        rows.append([listed["list"], str(listed["tasks"]), str(listed["subgraphs"]), span, dtypes])
-    lists_table = table(["list", ">tasks", ">subgraphs", "operators", "dtypes"], rows, drop=["dtypes"])
-    text = f"{funnel_text(data['funnel'])}\n{lists_table}"
-    print_answer(as_json, {"directory": str(path), **data}, lambda: text)
+    record = read_record(path)
+    lists_table = table(["list", ">tasks"], [[name, str(count)] for name, count in record["tasks"].items()])
+    text = f"{funnel_text(record['funnel'])}\n{lists_table}"
+    print_answer(as_json, {"directory": str(path), **record}, lambda: text)

@@ -71,7 +71,7 @@ def losses(tasks: dict[str, Task], rows: Sequence[Row], compiler: str) -> Losses
         return None
     kernels = [graph.speedup.device for graph in right if graph.speedup and graph.speedup.device is not None]
     is_kernel = len(kernels) == len(right)
-    speeds = kernels if is_kernel else [speed for graph in right if (speed := _speedup(graph)) is not None]
+    speeds = kernels if is_kernel else [_speedup(graph) or 0.0 for graph in right]
     by_cause: dict[str, list[GraphResult]] = {name: [] for name in CAUSES}
     for graph in right:
         if (_speedup(graph) or 0.0) < 1:

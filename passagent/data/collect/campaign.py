@@ -46,9 +46,7 @@ FAULTS = 3
 _MOST_BROKEN = 0.2
 """Share of the tasks that may be broken; with more the collection counts as failed."""
 _TICK_S = 0.5
-"""Between two looks at the budget, s."""
-_SAVE_S = 5.0
-"""Between two notes of the time spent, s: a killed process loses at most this much of it."""
+"""Between two looks at the budget, s: a killed process loses at most this much of the time spent."""
 _LOOK_S = 0.25
 """Between two looks at whether a run that waits for room is to stop, s."""
 _SPENT = (
@@ -230,16 +228,14 @@ class Collection:
         )
 
     async def _keep_time(self) -> None:
-        """End the collection when a limit is reached, and store the time spent now and then."""
-        saved, reached = 0.0, stop.rules_of(self.limits)
+        """End the collection when a limit is reached, and store the time spent."""
+        reached = stop.rules_of(self.limits)
         try:
             while True:
                 if reason := reached(self.progress()):
                     self.stop(reason)
-                if self.elapsed_s - saved >= _SAVE_S:
-                    self.store.check_in_place()
-                    self._save_time()
-                    saved = self.elapsed_s
+                self.store.check_in_place()
+                self._save_time()
                 self.watch.tick(self)
                 await asyncio.sleep(_TICK_S)
         except Exception as error:

@@ -164,13 +164,13 @@ def steps(trajectory: Trajectory) -> dict[int, Example]:
     """
     episode = whole(trajectory)
     node_of_call = {node.call_id: node.node for node in trajectory.nodes}
-    examples, begin = dict[int, Example](), 0
+    examples, begin, roles = dict[int, Example](), 0, [turn.role for turn in episode.turns]
     for place, turn in enumerate(episode.turns):
         if turn.role != "tool" or turn.answers not in node_of_call:
             continue
         node = node_of_call[turn.answers]
         # of parallel calls the later ones are answered later: the step ends with its reply's last result
-        end = _end_of_reply(episode.turns, place)
+        end = next((at for at in range(place, len(roles)) if roles[at] != "tool"), len(roles))
         turns = tuple(
             replace(turn, is_trained=turn.is_trained and begin <= at)
             for at, turn in enumerate(episode.turns[:end])
@@ -179,13 +179,6 @@ def steps(trajectory: Trajectory) -> dict[int, Example]:
             examples[node] = replace(episode, id=f"{episode.id}/{node}", turns=turns)
         begin = end
     return examples
-
-
-def _end_of_reply(turns: tuple[Turn, ...], place: int) -> int:
-    """The place behind the last tool result in a row that begins at or before `place`."""
-    while place < len(turns) and turns[place].role == "tool":
-        place += 1
-    return place
 
 
 def _turn(stored: Stored) -> Turn:

@@ -10,7 +10,7 @@ from typing import Any
 
 from passagent.data.export.checks import EvaluationTasks, check_node, check_secrets
 from passagent.data.export.example import Example, functions, steps, whole
-from passagent.data.export.formats import find_format
+from passagent.data.export.formats import FORMATS
 from passagent.data.export.formats.chat_messages import trl_message
 from passagent.data.export.formats.parquet import check_pyarrow, write_parquet
 from passagent.data.export.selection import (
@@ -41,7 +41,7 @@ def make(runs_dirs: Sequence[str], options: Mapping[str, Any], command: str) -> 
 
     `command`: for its card. Raises UsageError, and PassagentError for what must not go out.
     """
-    form, out, against = find_format(options["format"]), Path(options["out"]), list(options["against"] or ())
+    form, out, against = FORMATS[options["format"]], Path(options["out"]), list(options["against"] or ())
     if options["parquet"] and not form.is_table:
         raise UsageError(f"--parquet: rows of {form.name} are no table")
     if options["parquet"]:
