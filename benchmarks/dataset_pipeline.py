@@ -5,7 +5,7 @@
 GRAPHNET is a checkout of PaddlePaddle/GraphNet. Its functions are executed from there, nothing of it is kept.
 A stratified choice of torch samples, by their directory, is validated, `--jobs` at a time, in an order of
 which any first part is stratified, too. No sample is begun when the budget, s, is spent; the same command
-goes on. A sample may take `--limit` seconds of CPU time and `--memory` GiB. `--choice FILE` keeps the choice,
+goes on. A sample may take `--limit` seconds and `--memory` GiB. `--choice FILE` keeps the choice,
 for a part of a checkout that holds only what was chosen. Of what is accepted:
 
 - folding: the same ranges as GraphNet's parser by its own rule; the layers found by whole periods
@@ -28,8 +28,6 @@ import sys
 import time
 import types
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -37,17 +35,17 @@ from evaluator_repeatability import keep
 from search_overhead import summary
 
 from passagent.data.pipeline import assembling, folding
-from passagent.data.pipeline.assembling import find_samples, validation
+from passagent.data.pipeline.assembling import Done, find_samples, key_of, validation
 from passagent.data.pipeline.cutting import fusible_ranges, metas_of
 from passagent.data.pipeline.grouping import dimension_bucket, select
 from passagent.data.pipeline.sample_validation import validate_sample
-from passagent.data.pipeline.units import Done, Units, key_of
-from passagent.errors import InfrastructureError
 from passagent.evaluator.captures import graph_of
+from passagent.system.resumable import RowFile
 from passagent.tasks.extract.graph_text import model_text
 from passagent.tasks.extract.structural_hash import structural_hash
 from passagent.tasks.graphio import load_graph
 from passagent.tasks.reader import Subgraph
+from passagent.tasks.suites.forked_jobs import Jobs
 
 SEED = 0
 FIRST = ("transformers-auto-model/bert-base-uncased", "torchvision/resnet18", "torchvision/resnet34")
@@ -90,26 +88,24 @@ def validated(args: argparse.Namespace, names: list[str], samples: dict[str, Pat
     """What is done before the budget is spent, in the order of the choice."""
     if args.memory:  # processes that are started inherit it
         resource.setrlimit(resource.RLIMIT_DATA, (args.memory << 30, resource.RLIM_INFINITY))
-    end, waiting, work = time.monotonic() + args.budget, iter(names), args.work / "work"
+    end = time.monotonic() + args.budget
+    rows = RowFile(args.work / f"work/{validate_sample.__name__}.jsonl", Done, "a validated sample")
+    rows.path.parent.mkdir(parents=True, exist_ok=True)
 
-    def in_turn() -> Iterator[Done]:
-        with Units(work, args.jobs, args.limit, "cpu") as units:
-            for name in waiting:
-                job = validation(name, samples[name], "cpu")
-                stage, key = validate_sample.__name__, key_of(validate_sample, job[1])
-                if time.monotonic() > end and key not in units.rows(stage):
-                    continue
-                try:
-                    [done] = units.results(stage, validate_sample, [job])
-                except InfrastructureError as error:  # not kept: the same command tries it again
-                    fault = {"value": None, "reason": "machine", "detail": str(error)}
-                    done = Done(key=key, name=name, seconds=0.0, peak_mib=0, **fault)
-                print(done.name, done.reason, done.detail, done.seconds, done.peak_mib, flush=True)
-                yield done
+    def done_of(name: str) -> Done | None:
+        payload = validation(samples[name], "cpu")
+        key = key_of(validate_sample, payload)
+        if key not in rows.rows and time.monotonic() < end:
+            rows.add(Done(key=key, name=name, **vars(jobs.run(validate_sample, payload))))
+        done = rows.rows.get(key)
+        return done and done.model_copy(update={"name": name})
 
-    with ThreadPoolExecutor(args.jobs) as pool:
-        done = [one for part in pool.map(lambda _: list(in_turn()), range(args.jobs)) for one in part]
-    return sorted(done, key=lambda one: names.index(one.name))
+    kept = []
+    with Jobs(args.jobs, "cpu", args.limit) as jobs:
+        for done in filter(None, jobs.map(done_of, names)):
+            print(done.name, done.reason, done.message, done.seconds, flush=True)
+            kept.append(done)
+    return kept
 
 
 def folded(graphs: dict[str, Any]) -> dict[str, Any]:
@@ -308,7 +304,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=400)
     parser.add_argument("--by-size", action="store_true", help="samples with a short text first")
     parser.add_argument("--budget", type=float, default=3600, help="s")
-    parser.add_argument("--limit", type=int, default=600, help="CPU seconds of a sample")
+    parser.add_argument("--limit", type=int, default=600, help="seconds of a sample")
     parser.add_argument("--memory", type=int, help="GiB of a sample")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--choice", type=Path, metavar="FILE")
@@ -322,7 +318,7 @@ def main() -> None:
     chosen = choice(args, samples)
     done = validated(args, chosen["names"], samples)
     graphs = {one.name: one.value for one in done if one.value}
-    rows = [[one.name, one.reason, one.detail, one.seconds, one.peak_mib] for one in done]
+    rows = [[one.name, one.reason, one.message, one.seconds] for one in done]
     for row in rows:
         row[2] = row[2].replace(str(args.graphnet.resolve()), "GRAPHNET")[:200]
     reasons = Counter(one.reason for one in done if not one.value)

@@ -172,6 +172,8 @@ def main() -> None:
     tasks = [str(path) for level in levels for path in sorted((work / "tasks" / level).glob("level*/"))]
     places = [work / f"shard-{number}" for number in range(len(devices) * args.each)]
     common = ["--suite", "kernelbench", "--device", kind, "--set", f"evaluator.budget_s={args.budget}"]
+    compilers = ["inductor", *["torch:inductor:reduce-overhead"] * (kind == "cuda"), "expert"]
+    common += [word for name in compilers for word in ("--compiler", name)]
     running = []
     for number, place in enumerate(places):
         words = ["--shard", f"{number}/{len(places)}", "--out", str(place)]

@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 import tiny  # noqa: E402
 
-from passagent.data.rl.reward import rounded_as  # noqa: E402
+from passagent.data.rl.reward import reward_of  # noqa: E402
 from passagent.evaluator.result import Candidate, Evaluation  # noqa: E402
 
 PASSAGENT = [sys.executable, "-m", "passagent"]
@@ -67,7 +67,7 @@ def test_grpo_takes_a_step_and_the_reward_is_what_eval_gives(tmp_path):
     found = json.loads(done(*PASSAGENT, *words))
     evaluation = Evaluation.model_validate({k: v for k, v in found.items() if k in Evaluation.model_fields})
     if found["from_store"]:  # the very measurement that the reward rests on
-        assert reward == rounded_as(evaluation)
+        assert reward == reward_of(evaluation)
     else:  # an unstable one is never reused: another measurement, as unlike as a busy machine makes it
         assert evaluation.status == "ok" and reward > 0
 

@@ -241,7 +241,6 @@ class CollectOptions(
     seed: Annotated[
         int | None, Option("Seed of the first trial; the others' follow.", key="search.seed", is_rare=True)
     ]
-    shuffle: Annotated[int | None, Option("Take the trials in a random order.", metavar="SEED", is_rare=True)]
     shard: Annotated[
         str | None,
         Option(
@@ -261,7 +260,7 @@ class BenchOptions(DeviceOptions, PresetOptions, PoolOptions, total=False):
         Option(
             "eager (against itself), inductor, torch:BACKEND[:MODE], expert (its first pass), pass_dir, or "
             "run (a search on each task).",
-            shown="eager and inductor; of a suite inductor, its CUDA-graph mode and expert",
+            shown="eager and inductor",
         ),
     ]
     pass_dir: Annotated[

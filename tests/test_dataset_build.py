@@ -20,6 +20,14 @@ pytestmark = pytest.mark.long
 BUILD = ["tasks", "build", "samples", "--out", "data", "--shapes", "2", "--parallel", "2",
          "--most-refused", "1"]  # fmt: skip
 
+BAD = {
+    "nan": "        x{j} = torch.log(x{i} - 100)\n",
+    "fails": "        x{j} = x{i} @ w{i} @ x{i}\n",
+    "missing_package": "        import unheard_of\n        x{j} = unheard_of.act(x{i})\n",
+    "not_captured": "        x{j} = x{i}\n        if x{i}.sum() > 0:\n            x{j} = -x{i}\n",
+}
+"""A sample for each reason, which is its name."""
+
 
 def command(cwd: Path, *words: str, **more):
     return subprocess.run(
@@ -34,7 +42,8 @@ def samples(tmp_path_factory):
     write_graph(place / "samples" / "one", 4)
     write_graph(place / "samples" / "two", 3, body=LAYER.replace("gelu", "silu"))
     write_graph(place / "samples" / "other", 3, body=OTHER)
-    write_graph(place / "samples" / "nan", 1, body="        x{j} = torch.log(x{i} - 100)\n")
+    for name, body in BAD.items():
+        write_graph(place / "samples" / name, 1, body=body)
     return place
 
 
@@ -53,7 +62,7 @@ def test_a_build_makes_tasks_of_each_kind_that_are_in_order(built):
     data, done = built
     assert "samples/nan: nan: an output is NaN" in done.stderr
     record = json.loads((data / "dataset.json").read_text())
-    assert record["funnel"][0]["lost"] == {"nan": 1}
+    assert record["funnel"][0]["lost"] == dict.fromkeys(BAD, 1)
     assert {path.name for path in (data / "tasks").iterdir()} == {"classical", "fusible", "single"}
     assert all(step["in"] - step["out"] == sum(step["lost"].values()) for step in record["funnel"]
                if step["step"] not in ("groups", "split"))  # fmt: skip
@@ -121,7 +130,7 @@ def test_a_killed_build_goes_on_and_a_second_one_is_told_of_the_first(samples, b
 
 def test_gradients_are_tasks_and_too_many_refusals_are_a_failure(samples):
     done = command(samples, *BUILD[:-2], "--out", "trained", "--backward", "--evaluation", "0")
-    assert done.returncode == 1 and "1 of 4 samples are refused" in done.stderr
+    assert done.returncode == 1 and "4 of 7 samples are refused" in done.stderr
     assert {"train_forward", "train_backward"} <= {
         path.name for path in (samples / "trained/tasks").iterdir()
     }

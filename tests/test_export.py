@@ -32,7 +32,6 @@ from passagent.data.export.selection import (
 from passagent.evaluator.result import Candidate
 from passagent.store import Store, blobs
 from passagent.store.trajectories import Trajectory
-from passagent.view.trajectory import stats_text
 
 KEY = "hf_" + "a1" * 17
 """What looks like a token."""
@@ -217,7 +216,7 @@ def test_a_directory_that_exists_is_left_alone(call, home, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out/mine").write_text("mine")
     code, _, err = call("export", "--format", "trl", "--out", "out", "--runs-dir", home)
-    assert code == 2 and "out: exists already" in err
+    assert code == 2 and "out: is there already" in err
     assert [path.name for path in tmp_path.glob("out/*")] == ["mine"] and not list(tmp_path.glob(".out*"))
 
 
@@ -363,9 +362,3 @@ def test_a_set_that_shares_something_with_the_evaluation_is_refused(call, home, 
     assert code == 1 and said in err
     code, out, _ = call("check", "out", "--against", "example:add_rms_norm")
     assert code == 0 and "overlap" in out
-
-
-def test_an_episode_without_a_candidate_is_counted_as_such():
-    row = {"id": "r/1", "model": "m", "task": "t", "status": None, "as_score": None, "steps": 1, "tokens": 9}
-    manifest = {"examples": 1, "rows": 1, "format": "trl", "command": "passagent export"}
-    assert stats_text("out", manifest, [row]).endswith("status: 1 without a candidate")

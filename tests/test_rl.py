@@ -9,7 +9,6 @@ import math
 import os
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
@@ -21,8 +20,7 @@ from hypothesis import strategies as st
 from passagent.agent.toolbox import SPECS
 from passagent.config import load_config
 from passagent.data.rl import PassEnv, harbor, shared
-from passagent.data.rl.pass_env import task_text
-from passagent.data.rl.reward import FLOOR, reward_of, rounded_as, step_of
+from passagent.data.rl.reward import FLOOR, reward_of, step_of
 from passagent.errors import InfrastructureError, TaskError, UsageError
 from passagent.evaluator.result import MANIFEST, Evaluation, Measured, Violation
 from passagent.evaluator.service.pool import SubjectLost
@@ -119,12 +117,6 @@ def test_its_public_methods_are_the_agents_tools():
         assert signature.return_annotation is str and "Returns:" in method.__doc__
 
 
-def test_the_rules_name_only_the_tools_that_there_are():
-    task = load_task("example:quick_gelu")
-    text = task_text(task, load_config(), here=False)
-    assert "search_knowledge" in text
-
-
 GOOD, BETTER = evaluation(1.52, low=1.5, high=1.54), evaluation(3.0)
 CHEATING = evaluation(0.1, "refused", violations=[BY_TEXT])
 SLOW_CLOCK = evaluation(0.1, "refused", violations=[BY_TIME])
@@ -134,9 +126,9 @@ SLOW_CLOCK = evaluation(0.1, "refused", violations=[BY_TIME])
     ("judged", "reward", "is_refused"),
     [
         ([], 0.0, False),
-        ([GOOD, evaluation(0.4, "wrong_result"), evaluation(1.4)], rounded_as(GOOD), False),
+        ([GOOD, evaluation(0.4, "wrong_result"), evaluation(1.4)], reward_of(GOOD), False),
         ([GOOD, CHEATING, BETTER], 0.0, True),  # for the whole episode
-        ([SLOW_CLOCK, BETTER], rounded_as(BETTER), False),  # a measured refusal has to repeat itself
+        ([SLOW_CLOCK, BETTER], reward_of(BETTER), False),  # a measured refusal has to repeat itself
         ([GOOD, SLOW_CLOCK, SLOW_CLOCK], 0.0, True),
         ([GOOD, InfrastructureError("a lost GPU")], None, False),
         ([GOOD, TaskError("model.py: broken")], None, False),
@@ -229,45 +221,15 @@ def test_rounding_keeps_to_the_interval(score, half):
     one = evaluation(score, low=score * math.exp(-half), high=score * math.exp(half))
     step = step_of(one)
     assert max(2 * half, FLOOR) <= step * (1 + 1e-6) and step <= 2.5 * max(2 * half, FLOOR) * (1 + 1e-6)
-    assert abs(math.log(rounded_as(one) / score)) <= step / 2 + 1e-5
-    assert reward_of(one) == rounded_as(one)
+    assert abs(math.log(reward_of(one) / score)) <= step / 2 + 1e-5
 
 
 def test_rounding_of_what_has_no_interval():
-    assert rounded_as(evaluation(1.0, low=0.9, high=1.1)) == 1.0
-    assert rounded_as(evaluation(0.1, "mismatch")) == pytest.approx(0.1, rel=FLOOR)
-    assert rounded_as(evaluation(None, "infrastructure")) is None
+    assert reward_of(evaluation(1.0, low=0.9, high=1.1)) == 1.0
+    assert reward_of(evaluation(0.1, "mismatch")) == pytest.approx(0.1, rel=FLOOR)
+    assert reward_of(evaluation(None, "infrastructure")) == 0.0
     assert reward_of(evaluation(None)) == 0.0
     assert reward_of(evaluation(0.1, "refused")) == 0.0
-
-
-PROGRAM = """
-import json, sys
-sys.path.insert(0, {tests!r})
-import tiny
-from passagent.data.rl import PassEnv
-env = PassEnv(settings={{"evaluator.budget_s": 0.05}}, runs_dir=None)
-env.reset(task=sys.argv[1])
-for name, text in tiny.candidate().files.items():
-    env.file_editor("create", name, file_text=text)
-env.pass_evaluator()
-pid = env._evaluator._pool._slots[0].owner.pid
-print(json.dumps([env.reward, env.best.model_dump(mode="json"), pid]))
-"""
-
-
-@pytest.mark.slow
-def test_a_real_evaluation_and_nothing_is_left_running(task):
-    code = PROGRAM.format(tests=str(Path(__file__).parent))
-    done = subprocess.run([sys.executable, "-c", code, task], capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
-    reward, best, pid = json.loads(done.stdout)
-    found = Evaluation.model_validate(best)
-    assert found.status == "ok" and reward == rounded_as(found) > 0
-    until = time.monotonic() + 20
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not Path(f"/proc/{pid}").exists()
 
 
 def passagent(*words, **more):
@@ -311,7 +273,7 @@ def test_the_exported_test_gives_evals_as_rounded(tmp_path, task):
     assert done.returncode == 0, done.stderr
     logs = root / "logs/verifier"
     judged = Evaluation.model_validate_json((logs / "evaluation.json").read_text())
-    assert judged.status == "ok" and reward == rounded_as(judged) > 0
+    assert judged.status == "ok" and reward == reward_of(judged) > 0
 
     words = ("eval", task, "--pass-dir", root / "app/pass_dir", "--runs-dir", logs / "runs", *settings)
     found = json.loads(passagent(*words, "--json").stdout)
@@ -353,7 +315,7 @@ def test_what_is_exported_is_the_task_without_answers(tmp_path, task):
 
 def test_an_export_is_whole_or_not_there(tmp_path, task, monkeypatch):
     done = passagent("tasks", "export", "--harbor", tmp_path, task)
-    assert done.returncode == 2 and "exists" in done.stderr and done.stderr.count("\n") == 1
+    assert done.returncode == 2 and "is there already" in done.stderr and done.stderr.count("\n") == 1
     done = passagent("tasks", "export", "--harbor", tmp_path / "out", "example:nope")
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     twin = tmp_path / "other/task"

@@ -1,6 +1,5 @@
 """Problems of other suites become tasks; what does not is named in a word and a line."""
 
-import contextlib
 import itertools
 import json
 import shutil
@@ -13,12 +12,11 @@ from torch.profiler import ProfilerActivity, profile
 
 from passagent.errors import UsageError
 from passagent.tasks import large_tensors, load_task
-from passagent.tasks.suites import import_problems as imports
-from passagent.tasks.suites.import_problems import RECORD, open_record
+from passagent.tasks.suites.forked_jobs import Answer, Jobs, Refused
+from passagent.tasks.suites.import_problems import RECORD, make_tasks, open_record
 from passagent.tasks.suites.import_problems import import_problems as run_import
 from passagent.tasks.suites.loading_problems import input_bytes, load_problem
-from passagent.tasks.suites.problem_child import Request, make_tasks
-from passagent.tasks.suites.problems import Answer, How, Refused, find_problems
+from passagent.tasks.suites.problems import How, find_problems
 
 HEAD = "import torch\nimport torch.nn as nn\n\n"
 SCALED = """
@@ -55,13 +53,6 @@ def get_init_inputs():
 
 def plain(body, inputs="return [torch.rand(4, 8)]"):
     return HEAD + PLAIN.format(body=body, inputs=inputs)
-
-
-@pytest.fixture
-def no_process(monkeypatch):
-    """An import whose problems are answered here."""
-    monkeypatch.setattr(imports, "start", lambda *_: None)
-    monkeypatch.setattr(imports, "serving", contextlib.nullcontext)
 
 
 @pytest.fixture
@@ -173,25 +164,37 @@ def test_definitions_and_tests_of_a_task_are_read(tmp_path):
 
 
 def answering(monkeypatch, answers):
+    """Problems are answered here, in no process; the names of those that were asked."""
     asked = []
 
-    def ask(problem, how, server):
-        asked.append(problem.name)
-        return answers[problem.name]
+    def run(jobs, function, payload):
+        asked.append(payload["problem"]["name"])
+        return answers[asked[-1]]
 
-    monkeypatch.setattr(imports, "_ask", ask)
+    monkeypatch.setattr(Jobs, "run", run)
     return asked
+
+
+def made(tasks, **more):
+    return Answer(value={"tasks": tasks, **more})
+
+
+def payload_of(suite):
+    """The payload of the only problem."""
+    [problem] = find_problems("kernelbench", str(suite.root), [1])
+    return {"problem": problem.model_dump(), "device": "cpu", "most_bytes": None, "compute_ops": "allowed"}
 
 
 FILES = {"g": {"model.py": "x", "weight_meta.py": ""}}
 
 
-def test_an_import_goes_on_where_it_ended(no_process, suite, tmp_path, monkeypatch):
+def test_an_import_goes_on_where_it_ended(suite, tmp_path, monkeypatch):
     suite("1_First", HEAD)
     suite("2_Second", HEAD + "# two")
     out = tmp_path / "tasks"
-    made = Answer(tasks={"": FILES})
-    asked = answering(monkeypatch, {"level1_1_First": made, "level1_2_Second": Answer(reason="random")})
+    asked = answering(
+        monkeypatch, {"level1_1_First": made({"": FILES}), "level1_2_Second": Answer(reason="random")}
+    )
     found = lambda: find_problems("kernelbench", str(suite.root), [1])  # noqa: E731
     assert [row.reason for row in run_import(found(), out, How())] == [None, "random"]
     assert [row.reason for row in run_import(found(), out, How())] == [None, "random"]
@@ -207,13 +210,13 @@ def test_an_import_goes_on_where_it_ended(no_process, suite, tmp_path, monkeypat
     assert open_record(out).rows.keys() == {"level1_1_First", "level1_2_Second"}
 
 
-def test_what_found_no_memory_is_tried_again(no_process, suite, tmp_path, monkeypatch):
+def test_what_found_no_memory_is_tried_again(suite, tmp_path, monkeypatch):
     suite("1_Large", HEAD)
     [problem] = find_problems("kernelbench", str(suite.root), [1])
     answers = {"level1_1_Large": Answer(reason="memory")}
     asked = answering(monkeypatch, answers)
     assert [row.reason for row in run_import([problem], tmp_path / "tasks", How())] == ["memory"]
-    answers["level1_1_Large"] = Answer(tasks={"": FILES}, source="the text")
+    answers["level1_1_Large"] = made({"": FILES}, source="the text")
     assert [row.reason for row in run_import([problem], tmp_path / "tasks", How())] == [None]
     assert len(asked) == 2
     assert (tmp_path / "tasks" / "level1_1_Large" / "problem.py").read_text() == "the text"
@@ -227,10 +230,9 @@ def test_memory_that_validation_lacks_is_no_fault_of_the_capture(suite, tmp_path
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 GiB.")
 
     monkeypatch.setattr(f"passagent.{stage}.load_module", lambda *_: out_of_memory)
-    [problem] = find_problems("kernelbench", str(suite.root), [1])
-    request = Request(problem=problem, how=How(), most_bytes=None)
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(Refused, match=r"does not run: OutOfMemoryError") as refused:
-        make_tasks(request, tmp_path)
+        make_tasks(payload_of(suite))
     assert refused.value.reason == "memory"
 
 
@@ -260,10 +262,9 @@ def test_few_tensors_of_a_large_input_are_on_the_device_at_a_time(suite, tmp_pat
     monkeypatch.setattr(large_tensors, "CROWDED", ("cpu",))
     monkeypatch.setattr(large_tensors, "host_memory", on_host)
     suite("1_Large", plain(body, "return [torch.rand(512, 4096)]"))
-    [problem] = find_problems("kernelbench", str(suite.root), [1])
-    request = Request(problem=problem, how=How(), most_bytes=None)
-    live, answer = most_live_bytes(lambda: make_tasks(request, tmp_path))
-    assert len(answer.tasks) == 1 and answer.is_exact
+    monkeypatch.chdir(tmp_path)
+    live, answer = most_live_bytes(lambda: make_tasks(payload_of(suite)))
+    assert len(answer["tasks"]) == 1 and answer["is_exact"]
     assert 3 <= live / (512 * 4096 * 4) <= most
 
 
@@ -276,14 +277,9 @@ def test_few_tensors_of_a_large_input_are_on_the_device_at_a_time(suite, tmp_pat
         {"": {"g": {"sitecustomize.py": ""}}},
     ],
 )
-def test_a_process_cannot_have_other_files_written(no_process, suite, tmp_path, monkeypatch, task):
+def test_a_process_cannot_have_other_files_written(suite, tmp_path, monkeypatch, task):
     suite("1_First", HEAD)
-
-    class Forked:
-        def run(self, *_args, **_kwargs):
-            return Answer(tasks=task).model_dump_json().encode(), {"status": 0}
-
-    monkeypatch.setattr(imports, "start", lambda *_: Forked())
+    answering(monkeypatch, {"level1_1_First": made(task)})
     [row] = run_import(find_problems("kernelbench", str(suite.root), [1]), tmp_path / "out" / "tasks", How())
     assert (row.reason, row.tasks) == ("fails", [])
     assert [path.name for path in (tmp_path / "out").rglob("*")] == ["tasks", RECORD]

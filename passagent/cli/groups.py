@@ -76,7 +76,7 @@ class BuildOptions(TypedDict, total=False):
     backward: Annotated[bool, Option("Also what training computes: forward and backward graphs.")]
     device: Device
     parallel: Annotated[Count | None, Option("Processes at a time.", shown="one for each core")]
-    limit: Annotated[Count, Option("Refuse what takes more CPU time than this, s.", default=600)]
+    limit: Annotated[Count, Option("Refuse what takes longer than this, s.", default=600)]
 
 
 class ProfileOptions(DeviceOptions, PresetOptions, StoreOptions, total=False):

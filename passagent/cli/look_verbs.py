@@ -77,7 +77,8 @@ def _show_stored(store: Store, what: str, number: int | None, part: str | None, 
 
     The part of a run is that of its best node, and so of an episode. Raises UsageError for what is not there.
     """
-    from passagent.store import confirmations, episodes, nodes, runs
+    from passagent.search import finalists
+    from passagent.store import episodes, nodes, runs
     from passagent.store.trajectories import find_episode, trajectory
     from passagent.view.run_summary import run_data, run_text
     from passagent.view.trajectory import print_trajectory
@@ -99,7 +100,7 @@ def _show_stored(store: Store, what: str, number: int | None, part: str | None, 
     if node is None and (part == "why" or (part and episode is None)):
         if episode is not None and episode.best_node is None:
             raise UsageError(f"episode {episode.number} of run {run.id} has no correct node")
-        best = confirmations.winner(store, run.id)
+        best = finalists.winner(store, run.id)
         node = best if episode is None else nodes.get_node(store, episode.best_node or 0)
         if node is None:
             raise UsageError(f"run {run.id}: has no best node yet; give a node or an episode")
@@ -193,12 +194,12 @@ def _show_task(name: str, as_json: bool) -> None:
 
 def _show_export(path: Path, number: int | None, as_json: bool) -> None:
     """Print what an export holds, or one row of it (from 1)."""
-    from passagent.data.export.writing import provenance, read_manifest, texts
-    from passagent.view.trajectory import print_row, stats_text
+    from passagent.data.export.writing import CARD, provenance, read_manifest, texts
+    from passagent.view.trajectory import print_row
 
     manifest, rows = read_manifest(path), provenance(path)
     if number is None:
-        print_answer(as_json, manifest, lambda: stats_text(str(path), manifest, rows))
+        print_answer(as_json, manifest, lambda: (path / CARD).read_text(encoding="utf-8"))
         return
     row, text = next(islice(texts(path, rows), max(number, 1) - 1, None), (None, None))
     if row is None or text is None or number < 1:
@@ -210,19 +211,14 @@ def _show_export(path: Path, number: int | None, as_json: bool) -> None:
 
 
 def _show_built(path: Path, as_json: bool) -> None:
-    """Print what `tasks build` wrote: what was lost at each step, and a line for each list of tasks."""
+    """Print what `tasks build` wrote: what was lost at each step, and the tasks of each list."""
     from passagent.cli.commands.task_commands import funnel_text
-    from passagent.data.pipeline.inspection import stats
+    from passagent.data.pipeline.inspection import read_record
 
-    data, rows = stats(path), []
-    for listed in data["lists"]:
-        operators = listed["operators"]
-        span = f"{operators[0]}-{operators[-1]}, median {operators[len(operators) // 2]}"
-        dtypes = ", ".join(f"{count} {dtype}" for dtype, count in listed["dtypes"].items())
-        rows.append([listed["list"], str(listed["tasks"]), str(listed["subgraphs"]), span, dtypes])
-    lists_table = table(["list", ">tasks", ">subgraphs", "operators", "dtypes"], rows, drop=["dtypes"])
-    text = f"{funnel_text(data['funnel'])}\n{lists_table}"
-    print_answer(as_json, {"directory": str(path), **data}, lambda: text)
+    record = read_record(path)
+    lists_table = table(["list", ">tasks"], [[name, str(count)] for name, count in record["tasks"].items()])
+    text = f"{funnel_text(record['funnel'])}\n{lists_table}"
+    print_answer(as_json, {"directory": str(path), **record}, lambda: text)
 
 
 @command(commands)

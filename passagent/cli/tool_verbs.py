@@ -245,7 +245,7 @@ def tasks_build(
 ) -> None:
     """Make tasks of SAMPLES, for training and for evaluation. The same command again goes on.
 
-    The models in SAMPLES are executed. Exit code 1 if too many samples are refused.
+    The models in SAMPLES are executed, shut in. Exit code 1 if too many samples are refused.
     """
     do.task_commands.build_tasks(samples, options, most_refused, json)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from operator import attrgetter
@@ -51,6 +53,29 @@ def locked(directory: Path, name: str, option: str = "--runs-dir") -> Iterator[N
         os.close(file)
 
 
+@contextmanager
+def whole_directory(out: Path, option: str = "--out") -> Iterator[Path]:
+    """A directory to write into, which becomes `out` at once when the block ends; nothing stays if it fails.
+
+    `option`: what names it. Raises UsageError if `out` holds files.
+    """
+    if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
+        raise UsageError(f"{option} {out}: is there already; name another directory, or remove it")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+        part.chmod(0o755)
+    except OSError as error:
+        raise os_fault(error, out, option) from error
+    try:
+        yield part
+        os.rename(part, out)
+    except OSError as error:
+        raise os_fault(error, out, option) from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
 class RowFile(Generic[Row]):
     """The rows of a file, one line of JSON each, by their attribute `key`; of equal keys the last counts."""
 
@@ -65,10 +90,11 @@ class RowFile(Generic[Row]):
         self.path = path
         self.rows: dict[Hashable, Row] = {}
         try:
-            lines = read_rows(path) if path.exists() else []
+            content = path.read_bytes() if path.exists() else b""
         except OSError as error:
             raise os_fault(error, path, "--out") from error
-        for number, line in enumerate(lines, start=1):
+        whole = content[: content.rfind(b"\n") + 1]  # without a line that a killed process left torn
+        for number, line in enumerate(whole.decode(errors="replace").split("\n")[:-1], start=1):
             try:
                 row = kind.model_validate(json.loads(line))
             except ValueError as error:
@@ -79,28 +105,17 @@ class RowFile(Generic[Row]):
     def add(self, row: Row) -> None:
         """Append a row, on the disk when this returns. Raises PassagentError (a full disk)."""
         try:
-            # json.dumps, because pydantic's JSON loses nan and inf
-            append_row(self.path, json.dumps(row.model_dump(mode="json")))
+            with self.path.open("a+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)  # several threads may append
+                end = file.seek(0, os.SEEK_END)
+                file.seek(max(0, end - 1))
+                if file.read() not in (b"", b"\n"):  # a torn line
+                    file.seek(0)
+                    file.truncate(file.read().rfind(b"\n") + 1)
+                # plain Python, because pydantic's JSON loses nan and inf
+                file.write(json.dumps(row.model_dump()).encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
         except OSError as error:
             raise os_fault(error, self.path, "--out") from error
         self.rows[_key(row)] = row
-
-
-def read_rows(path: Path) -> list[str]:
-    """Return a file's whole lines, without one that a killed process left torn. Raises OSError."""
-    content = path.read_bytes()
-    return content[: content.rfind(b"\n") + 1].decode(errors="replace").split("\n")[:-1]
-
-
-def append_row(path: Path, row: str) -> None:
-    """Append a line, which is on the disk when this returns, in place of a torn one. Raises OSError."""
-    with path.open("a+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # several threads may append
-        end = file.seek(0, os.SEEK_END)
-        file.seek(max(0, end - 1))
-        if file.read() not in (b"", b"\n"):
-            file.seek(0)
-            file.truncate(file.read().rfind(b"\n") + 1)
-        file.write(row.encode() + b"\n")
-        file.flush()
-        os.fsync(file.fileno())

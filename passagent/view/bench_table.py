@@ -12,7 +12,7 @@ from passagent.data.bench.kernelbench import LEVELS_P, Line
 from passagent.data.bench.losses import BOUNDS, Losses
 from passagent.data.bench.measure import Work
 from passagent.data.bench.results import Row
-from passagent.data.bench.summary import METRICS, Estimate, Summary, Unseen
+from passagent.data.bench.summary import METRICS, Estimate, Summary
 from passagent.events import Event, OnEvent
 from passagent.store import Store, runs
 from passagent.store.runs import Run
@@ -58,22 +58,6 @@ def bench_table(summaries: Sequence[Summary]) -> TableData:
     return TableData(header, rows, drop, indent="")
 
 
-def unseen_text(both: Sequence[Unseen]) -> str:
-    """A line for each author: AS on shapes that it saw, and on those that were held out."""
-    header = ["compiler", ">tasks", ">held out", ">AS seen", ">AS unseen", ">unseen/seen"]
-    rows = [
-        [
-            author.compiler,
-            str(author.tasks),
-            str(author.subgraphs),
-            *(_figure("as_score", score) for score in (author.as_seen, author.as_unseen)),
-            number(author.ratio, 3),
-        ]
-        for author in both
-    ]
-    return table(header, rows, indent="")
-
-
 def suite_text(lines: Sequence[Line]) -> str:
     """A line for each compiler, base and level; the means' 95% intervals in brackets."""
     header = ["compiler", "against", "level", ">problems"]
@@ -115,7 +99,7 @@ def losses_text(losses: Losses) -> str:
         for name, count in zip([*names, f">= {BOUNDS[-1]:g}x"], losses.ranges, strict=True)
     ]
     parts = [
-        f"{losses.compiler}: {total} correct subgraphs, {losses.inexact} of them 1e-3 or more from eager",
+        f"{losses.compiler}: {total} correct subgraphs",
         table([what, ">subgraphs", ">share (%)"], spread, indent=""),
     ]
     if losses.causes:

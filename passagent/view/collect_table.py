@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from passagent.data.collect.campaign import Collected
+from passagent.data.collect.campaign import Collection
 from passagent.data.collect.trials import KEPT_ABOVE, Summary
 from passagent.view.text import TableData, number, thousands
 
@@ -15,14 +15,14 @@ def data(summaries: list[Summary]) -> list[dict[str, Any]]:
     return [dataclasses.asdict(summary) for summary in summaries]
 
 
-def all_data(collected: Collected) -> dict[str, Any]:
+def all_data(collected: Collection) -> dict[str, Any]:
     """What came of a collection as plain data: what `passagent collect --json` prints."""
     return {
-        "runs_dir": str(collected.runs_dir),
+        "runs_dir": str(collected.store.runs_dir),
         "table": data(collected.summaries),
-        "trials": collected.trials,
+        "trials": len(collected.trials),
         "elapsed_s": collected.elapsed_s,
-        "stopped": collected.stopped,
+        "stopped": collected.stop_reason,
         "unfinished": collected.unfinished,
         "failed": collected.failed,
         "broken": collected.broken,
@@ -33,18 +33,15 @@ def figures_table(summaries: list[Summary]) -> TableData:
     """Return the figures below each other, a column for each model: 80 columns hold one or two."""
     rows = [
         ("runs", [str(summary.runs) for summary in summaries]),
-        (f"kept at AS > {KEPT_ABOVE:g}", [_of(summary.kept, summary.kept_share) for summary in summaries]),
-        (
-            "with a correct pass",
-            [_of(summary.correct, _share(summary.correct, summary.runs)) for summary in summaries],
-        ),
+        (f"kept at AS > {KEPT_ABOVE:g}", [_of(summary.kept, summary.runs) for summary in summaries]),
+        ("with a correct pass", [_of(summary.correct, summary.runs) for summary in summaries]),
         ("AS, geometric mean", [number(summary.as_score) for summary in summaries]),
         ("median steps", [_plain(summary.median_steps) for summary in summaries]),
         ("median evaluations", [_plain(summary.median_evaluations) for summary in summaries]),
         ("AS reached by the first evaluation", [_percent(summary.first_share) for summary in summaries]),
         (
             "pass -> fail -> pass, of the correct",
-            [_of(summary.went_back, summary.went_back_share) for summary in summaries],
+            [_of(summary.went_back, summary.correct) for summary in summaries],
         ),
         ("tokens", [thousands(summary.tokens) for summary in summaries]),
         ("cost", [f"${summary.cost:.2f}" for summary in summaries]),
@@ -55,12 +52,8 @@ def figures_table(summaries: list[Summary]) -> TableData:
     return TableData(header, [[name, *cells] for name, cells in rows], indent="")
 
 
-def _share(count: int, of: int) -> float | None:
-    return count / of if of else None
-
-
-def _of(count: int, share: float | None) -> str:
-    return str(count) if share is None else f"{count} ({share:.1%})"
+def _of(count: int, total: int) -> str:
+    return f"{count} ({count / total:.1%})" if total else str(count)
 
 
 def _percent(share: float | None) -> str:

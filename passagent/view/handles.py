@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas
 
     from passagent.data.bench.sweep import Measured
-    from passagent.data.collect.campaign import Collected
+    from passagent.data.collect.campaign import Collection as Collected
     from passagent.plan.model import Recording
 
 
@@ -251,7 +251,7 @@ class Collection(Shown):
     @property
     def runs_dir(self) -> Path:
         """Where its database is, to which the same call adds."""
-        return self.collected.runs_dir
+        return self.collected.store.runs_dir
 
     @property
     def data(self) -> dict[str, Any]:

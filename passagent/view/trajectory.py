@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
-from passagent.data.export.writing import Summary, percentiles
+from passagent.data.export.writing import Summary
 from passagent.store.trajectories import Candidate, Trajectory, Turn
-from passagent.view.text import counted, number, printable, table
+from passagent.view.text import counted, number, printable
 
 HEAD = 12
 """Lines shown of the system and the task message."""
@@ -133,60 +132,11 @@ def plain(text: str, style: str = "") -> Text:
 def summary_text(out: str, summary: Summary) -> str:
     """Sum up what an export wrote."""
     files = ", ".join(f"{name} ({rows})" for name, rows in sorted(summary.files.items()))
-    lines = [
+    return (
         f"{out}: {counted(summary.examples, 'example')}, {counted(summary.rows, 'row')} of "
-        f"{counted(summary.tasks, 'task')}: {files}",
-        f"trained: {summary.trained} of {counted(summary.replies, 'reply')}",
-    ]
-    if summary.without_reasoning:
-        lines.append(
-            f"no reasoning text is known for {summary.without_reasoning} of these: "
-            "choose a chat template that does not write an empty thought for them"
-        )
-    cut = [f"{count} at {int(most):,}" for most, count in summary.cut.items() if count]
-    lines.append(
-        f"tokens ({summary.counted_by}): "
-        + ", ".join(f"{name} {count}" for name, count in summary.tokens.items())
-        + (f"; longer than a context: {', '.join(cut)}" if cut else "")
+        f"{counted(len(summary.counts['task']), 'task')}: {files}\n"
+        f"trained: {summary.trained} of {counted(summary.replies, 'reply')}; more in {out}/README.md"
     )
-    return "\n".join(lines)
-
-
-def stats_text(directory: str, manifest: dict[str, Any], rows: Iterable[dict[str, Any]]) -> str:
-    """Sum up what an export holds: by model, and by task."""
-    records = {row["id"]: row for row in rows}
-    lines = [
-        f"{directory}: {counted(manifest['examples'], 'example')}, {counted(manifest['rows'], 'row')}, "
-        f"format {manifest['format']}",
-        f"made with: {manifest['command']}",
-        "",
-    ]
-    for name in ("model", "task"):
-        groups = dict[str, list[dict[str, Any]]]()
-        for row in records.values():
-            groups.setdefault(row[name], []).append(row)
-        model_rows = [[key, *_figures(group)] for key, group in sorted(groups.items())]
-        lines += [
-            table(
-                [name, ">examples", ">best AS", ">median AS", ">median steps", ">median tokens"], model_rows
-            ),
-            "",
-        ]
-    ends = Counter(row["status"] or "without a candidate" for row in records.values())
-    lines.append("status: " + ", ".join(f"{count} {name}" for name, count in ends.most_common()))
-    return "\n".join(lines)
-
-
-def _figures(group: list[dict[str, Any]]) -> list[str]:
-    scores = sorted(row["as_score"] for row in group if row["as_score"] is not None)
-    tokens = [row["tokens"] for row in group if row["tokens"] is not None]
-    return [
-        str(len(group)),
-        number(scores[-1] if scores else None),
-        number(scores[len(scores) // 2] if scores else None),
-        str(percentiles([row["steps"] for row in group])["50%"]),
-        str(percentiles(tokens)["50%"]) if tokens else "-",
-    ]
 
 
 def print_row(origin: dict[str, Any], row: dict[str, Any], console: Console) -> None:

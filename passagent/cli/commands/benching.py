@@ -62,8 +62,6 @@ def _print(form: Form, measured: Measured, stream: Any) -> None:
     match form:
         case "json":
             data = bench_table.data(measured.summaries, rows)
-            if measured.unseen:
-                data["unseen_shapes"] = [asdict(both) | {"ratio": both.ratio} for both in measured.unseen]
             if measured.suite:
                 data["suite"] = bench_table.suite_data(measured.suite)
             if measured.losses:
@@ -74,8 +72,6 @@ def _print(form: Form, measured: Measured, stream: Any) -> None:
             sys.stdout.write(bench_table.bench_table(measured.summaries).markdown())
         case "table":
             print(bench_table.bench_table(measured.summaries))
-            if measured.unseen:
-                print(bench_table.unseen_text(measured.unseen))
             if measured.suite:
                 print(bench_table.suite_text(measured.suite))
             for losses in measured.losses:

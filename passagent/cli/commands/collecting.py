@@ -11,7 +11,7 @@ from pathlib import Path
 
 from passagent.cli.commands.running import Interrupted, stop_on_signals
 from passagent.cli.groups import ExportOptions
-from passagent.data.collect.campaign import Collected, Collection, open_collection
+from passagent.data.collect.campaign import Collection, open_collection
 from passagent.data.collect.trials import outcomes
 from passagent.data.export.checks import check_directory
 from passagent.data.export.making import evaluation_tasks, make, reading_stores
@@ -37,19 +37,17 @@ def collect(tasks: Sequence[str], options: CollectOptions, as_json: bool, parts:
     """
     stream = sys.stderr if as_json else sys.stdout
     with open_collection(tasks, options, parts) as collection:
-        listing, config = collection.listing, collection.config
+        config, broken = collection.config, len(collection.broken)
         print(
-            f"{counted(len(listing.tasks), 'task')}, {counted(len(collection.trials), 'trial')}, "
+            f"{counted(collection.tasks - broken, 'task')}, {counted(len(collection.trials), 'trial')}, "
             f"{len(collection.done)} of them made before; {config.model.label}, {config.evaluator.device}; "
             f"{library_text(library_path(config.experience.library, collection.store.runs_dir))}; "
             f"log: {collection.log}",
             file=stream,
             flush=True,
         )
-        for path, first in listing.equal:
-            print(f"note: {path} is the same task as {first}: it is collected once", file=stream)
-        if listing.broken:
-            print(f"note: {counted(len(listing.broken), 'task')} cannot be loaded, see the end", file=stream)
+        if broken:
+            print(f"note: {counted(broken, 'task')} cannot be loaded, see the end", file=stream)
         before = [outcomes(collection.store, run_id)[0] for run_id in collection.done.values()]
         progress = CollectProgress(config.model.label, before, len(collection.trials), stream)
 
@@ -78,7 +76,7 @@ def collect(tasks: Sequence[str], options: CollectOptions, as_json: bool, parts:
         raise collected.too_broken
 
 
-def _print_collected(collected: Collected) -> None:
+def _print_collected(collected: Collection) -> None:
     print(collect_table.figures_table(collected.summaries))
     for path, reason in collected.broken.items():
         print(f"broken: {path}: {reason}")
@@ -86,8 +84,8 @@ def _print_collected(collected: Collected) -> None:
         print(f"failed: run {run_id}: {reason}")
     if collected.is_interrupted:
         return
-    if collected.stopped is not None:
-        print(f"stopped: {collected.stopped}; with a larger limit the same command goes on")
+    if collected.stop_reason is not None:
+        print(f"stopped: {collected.stop_reason}; with a larger limit the same command goes on")
     elif unfinished := collected.unfinished:
         print(
             f"{counted(len(unfinished), 'trial')} not finished, such as run {unfinished[0]['run']}: "

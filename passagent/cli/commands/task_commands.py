@@ -182,9 +182,8 @@ def funnel_text(steps: list[dict[str, Any]]) -> str:
     for step in steps:
         lost = ", ".join(f"{count} {reason}" for reason, count in step["lost"].items())
         numbers = [str(step["in"]), str(step["out"])]
-        used = [f"{step['seconds']:.0f}", str(step["peak_mib"])] if step["seconds"] else ["", ""]
-        rows.append([step["step"], *numbers, lost, *used])
-    return table(["step", ">in", ">out", "lost", ">s", ">MiB"], rows, drop=["MiB", "s"], wrap=["lost"])
+        rows.append([step["step"], *numbers, lost, f"{step['seconds']:.0f}" if step["seconds"] else ""])
+    return table(["step", ">in", ">out", "lost", ">s"], rows, drop=["s"], wrap=["lost"])
 
 
 def import_tasks(suite: str, place: str, options: ImportOptions, as_json: bool) -> None:

@@ -12,12 +12,12 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from passagent.data.bench.results import Row, counted
-from passagent.data.bench.summary import Estimate, geometric, ratio, summarise
+from passagent.data.bench.results import Row
+from passagent.data.bench.summary import Estimate, geometric, ratio, summaries_of
 from passagent.errors import UsageError
 from passagent.evaluator.compilers import is_compiled
 from passagent.evaluator.result import GraphResult
@@ -27,7 +27,6 @@ SUITE = "kernelbench"
 LEVELS_P = (0.0, 1.0, 1.2, 2.0)
 """The p of fast_p."""
 ALL = "all"
-_COMPILERS = ("inductor", "torch:inductor:reduce-overhead", "expert")
 
 
 class Place(NamedTuple):
@@ -66,24 +65,19 @@ class _Result:
     least: float
 
 
-def default_compilers(suite: str | None, device: str | None) -> list[str]:
-    """Return the compilers that are measured where none is named: CUDA graphs are a GPU's."""
-    if suite is None:
-        return ["eager", "inductor"]
-    on_gpu = (device or "cpu").startswith("cuda")
-    return [name for name in _COMPILERS if on_gpu or not name.endswith("reduce-overhead")]
-
-
-def place_of(task: Task) -> Place:
-    """Return level and problem of a task. Raises UsageError for one that is not from KernelBench."""
-    file = task.subgraphs[0].path / "graph_net.json"
-    facts = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    origin = facts.get("origin", {})
-    if origin.get("suite") != SUITE:
-        raise UsageError(
-            f"--suite {SUITE}: {task.path} was not imported from it; passagent tasks import {SUITE} PATH"
-        )
-    return Place(origin["file"].split("/")[-2], facts["group"])
+def places_of(tasks: Iterable[Task]) -> dict[str, Place]:
+    """Return level and problem of tasks by their keys. Raises UsageError for others' tasks."""
+    places = {}
+    for task in tasks:
+        file = task.subgraphs[0].path / "graph_net.json"
+        facts = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        origin = facts.get("origin", {})
+        if origin.get("suite") != SUITE:
+            raise UsageError(
+                f"--suite {SUITE}: {task.path} was not imported from it; passagent tasks import {SUITE} PATH"
+            )
+        places[task.key] = Place(origin["file"].split("/")[-2], facts["group"])
+    return places
 
 
 def lines(
@@ -91,8 +85,6 @@ def lines(
     rows: Sequence[Row],
     compilers: Sequence[str],
     bandwidth: Callable[[int], float] | None,
-    b: float,
-    p: float,
 ) -> list[Line]:
     """Make a line for every compiler against eager, and for what is no compiler of torch's against those
     that are.
@@ -121,7 +113,7 @@ def lines(
                     speedup *= other[problem].compiled / other[problem].eager
                 speedups.append(speedup)
                 shares.append(result.least / result.compiled if result.is_correct else 0.0)
-            evaluations = [evaluation for key, evaluation in counted(rows, compiler) if key in inside]
+            [summary] = summaries_of([compiler], [row for row in rows if row.task_key in inside])[:1]
             ones = [1] * len(problems)
             table.append(
                 Line(
@@ -133,7 +125,7 @@ def lines(
                         limit: ratio([speedup > limit for speedup in speedups], ones) for limit in LEVELS_P
                     },
                     gmean=_gmean(speedups),
-                    as_score=summarise(compiler, evaluations, len(evaluations), b, p).as_score,
+                    as_score=summary.as_score,
                     light=_gmean(shares),
                 )
             )

@@ -59,8 +59,6 @@ class Losses:
     """The slower ones by their root cause."""
     categories: list[Group]
     """All of them by category."""
-    inexact: int
-    """Correct ones that differ from eager by 1e-3 or more."""
 
 
 def losses(tasks: dict[str, Task], rows: Sequence[Row], compiler: str) -> Losses | None:
@@ -73,7 +71,7 @@ def losses(tasks: dict[str, Task], rows: Sequence[Row], compiler: str) -> Losses
         return None
     kernels = [graph.speedup.device for graph in right if graph.speedup and graph.speedup.device is not None]
     is_kernel = len(kernels) == len(right)
-    speeds = kernels if is_kernel else [speed for graph in right if (speed := _speedup(graph)) is not None]
+    speeds = kernels if is_kernel else [_speedup(graph) or 0.0 for graph in right]
     by_cause: dict[str, list[GraphResult]] = {name: [] for name in CAUSES}
     for graph in right:
         if (_speedup(graph) or 0.0) < 1:
@@ -87,7 +85,6 @@ def losses(tasks: dict[str, Task], rows: Sequence[Row], compiler: str) -> Losses
         ),
         causes=[_group(name, graphs) for name, graphs in by_cause.items() if graphs],
         categories=[_group(name, by_category[name]) for name in sorted(by_category)],
-        inexact=sum((graph.max_abs_diff or 0.0) >= 1e-3 for graph in right),
     )
 
 

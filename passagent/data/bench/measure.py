@@ -10,14 +10,13 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from passagent import __version__
 from passagent.config import Config
 from passagent.data.bench.results import SEARCHES, Results, Row
-from passagent.data.bench.summary import held_out
 from passagent.errors import InfrastructureError, PassagentError, UsageError, nearest
 from passagent.evaluator.compilers import PREFIX, check
 from passagent.evaluator.fleet.opening import open_pool
@@ -60,8 +59,8 @@ class Work:
     subject_key: str
     searched: bool = False
     """A search goes before it."""
-    seen_part: Task | None = None
-    """The part of the task that its author sees; None: all of it."""
+    hidden: frozenset[str] = frozenset()
+    """Names of the subgraphs that its author does not see."""
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -107,8 +106,8 @@ class Watch:
         """Take the row of a measurement that was made, or could not be; it is stored."""
 
 
-def plan(tasks: Iterable[Task], config: Config, options: BenchOptions, directory: Path) -> list[Work]:
-    """List every measurement of the benchmark, each once, in order; `directory`: of its results.
+def plan(tasks: Iterable[Task], config: Config, options: BenchOptions) -> list[Work]:
+    """List every measurement of the benchmark, each once, in order.
 
     Raises UsageError for an unknown compiler, and if no task has passes and `pass_dir` is asked for.
     """
@@ -134,10 +133,11 @@ def plan(tasks: Iterable[Task], config: Config, options: BenchOptions, directory
                 work = Work(task, compiler, candidate, candidate.key)
             elif compiler in (RUN, EXPERT):
                 searched = compiler == RUN or bool(options["iters"])
-                work = Work(task, compiler, None, search_key if searched else expert_version(), searched)
+                key, hidden = search_key if searched else expert_version(), set[str]()
                 if share is not None:
-                    key = f"{work.subject_key} without {share:g} of the subgraphs"
-                    work = replace(work, seen_part=_seen_part(task, share, directory), subject_key=key)
+                    key += f" without {share:g} of the subgraphs"
+                    hidden = held_out([graph.name for graph in task.subgraphs], share)
+                work = Work(task, compiler, None, key, searched, frozenset(hidden))
             else:
                 work = Work(task, compiler, compiler, compiler)
             works.setdefault(work.key, work)
@@ -148,9 +148,14 @@ def plan(tasks: Iterable[Task], config: Config, options: BenchOptions, directory
     return list(works.values())
 
 
-def _seen_part(task: Task, share: float, directory: Path) -> Task:
+def held_out(names: Sequence[str], share: float) -> set[str]:
+    """Choose the subgraphs to hold out: the same for every author and every run; at least one stays."""
+    ordered = sorted(names, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
+    return set(ordered[: min(int(len(names) * share), len(names) - 1)])
+
+
+def _seen_part(task: Task, hidden: Collection[str], directory: Path) -> Task:
     """Write the task without its held-out subgraphs as a directory of its own, `DIR/seen/KEY/NAME`."""
-    hidden = held_out([graph.name for graph in task.subgraphs], share)
     if not hidden:
         return task
     place = directory / _SEEN / task.key[:12] / task.name
@@ -160,85 +165,39 @@ def _seen_part(task: Task, share: float, directory: Path) -> Task:
     return load_task(place)
 
 
-@dataclass(frozen=True)
-class _Measuring:
-    """The measurements of a benchmark as they are made."""
+async def measure(works: list[Work], config: Config, results: Results, watch: Watch) -> None:
+    """Measure `works`, as many at once as there are devices, and store each result as it comes.
 
-    config: Config
-    results: Results
-    watch: Watch
-    pool: EvaluatorPool
+    A failure of a task or of the machine is stored as a result. Raises UsageError (a model's key, a device),
+    and what the store and the disk raise.
+    """
+    pool, waiting, directory = open_pool(config.evaluator, tell=watch.say), iter(works), results.path.parent
 
-    async def go_through(self, waiting: Iterable[Work]) -> None:
-        """Make one measurement after the other, and store each result as it comes."""
+    async def go_through() -> None:
         for work in waiting:
-            self.watch.begin(work)
+            watch.begin(work)
             name, task_key, compiler, subject = work.key
             row = Row(
                 task=name,
                 task_key=task_key,
                 compiler=compiler,
                 subject=subject,
-                identity=self.results.identity,
+                identity=results.identity,
                 at=now(),
+                hidden=sorted(work.hidden),
             )
             try:
-                await self._measure(work, row)
+                await _measure(work, row, config, directory, pool, watch)
             except UsageError:
                 raise
             except PassagentError as error:
                 log.exception("%s was not measured with %s", name, compiler)
                 row.error = str(error)
             row.at = now()
-            self.results.add(row)
-            self.watch.done(row)
+            results.add(row)
+            watch.done(row)
 
-    async def _measure(self, work: Work, row: Row) -> None:
-        """Put the evaluation into the row. A fault of the machine is tried again."""
-        subject = await self._written(work, row) if work.subject is None else work.subject
-        for wait in RETRY_AFTER_S:
-            try:
-                evaluation = await self.pool.evaluate(work.task.path, subject)
-                break
-            except InfrastructureError as error:
-                self.watch.say(f"{work.task.name}: {error}; trying again in {wait:g} s")
-                await asyncio.sleep(wait)
-        else:
-            evaluation = await self.pool.evaluate(work.task.path, subject)
-        if evaluation.evaluator_version != row.identity["evaluator"]:
-            raise UsageError("passagent's own files changed while it measured; go on with another --out")
-        row.evaluation = evaluation
-        if row.left:
-            evaluation.as_score = evaluation.gmean_speedup = 1.0
-            for graph in evaluation.graphs:
-                graph.speedup = graph.speedup and Speedup(e2e=1.0)
-
-    async def _written(self, work: Work, row: Row) -> Subject:
-        """Return the passes that an author writes now; eager where the expert leaves the task to it."""
-        directory, task = self.results.path.parent, work.seen_part or work.task
-        if work.searched:
-            config = self.config
-            if work.compiler == EXPERT:
-                config = config.model_copy(update={"model": config.model.model_copy(update={"name": EXPERT})})
-            with Store.open(directory / SEARCHES) as store:
-                row.run, written = await best_of_search(store, task, config, self.pool, self.watch)
-        else:
-            written = await asyncio.to_thread(first_pass, task, self.config.evaluator.device)
-            if written is not None:
-                written.write(directory / _PASSES / work.task.name)
-        row.left = written is None and work.compiler == EXPERT
-        return "eager" if row.left else written or NO_PASSES
-
-
-async def measure(works: list[Work], config: Config, results: Results, watch: Watch) -> None:
-    """Measure `works`, as many at once as there are devices.
-
-    A failure of a task or of the machine is stored as a result. Raises UsageError (a model's key, a device),
-    and what the store and the disk raise.
-    """
-    pool = open_pool(config.evaluator, tell=watch.say)
-    measuring, waiting = _Measuring(config, results, watch, pool), iter(works)
-    workers = [asyncio.create_task(measuring.go_through(waiting)) for _ in range(pool.size)]
+    workers = [asyncio.create_task(go_through()) for _ in range(pool.size)]
     try:
         await asyncio.gather(*workers)
     finally:
@@ -246,6 +205,42 @@ async def measure(works: list[Work], config: Config, results: Results, watch: Wa
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
         await pool.close()
+
+
+async def _measure(
+    work: Work, row: Row, config: Config, directory: Path, pool: EvaluatorPool, watch: Watch
+) -> None:
+    """Put the evaluation into the row. A fault of the machine is tried again."""
+    subject: Subject = work.subject or NO_PASSES
+    if work.subject is None:  # an author writes now
+        task = _seen_part(work.task, work.hidden, directory)
+        if work.searched:
+            if work.compiler == EXPERT:
+                config = config.model_copy(update={"model": config.model.model_copy(update={"name": EXPERT})})
+            with Store.open(directory / SEARCHES) as store:
+                row.run, written = await best_of_search(store, task, config, pool, watch)
+        else:
+            written = await asyncio.to_thread(first_pass, task, config.evaluator.device)
+            if written is not None:
+                written.write(directory / _PASSES / work.task.name)
+        row.left = written is None and work.compiler == EXPERT
+        subject = "eager" if row.left else written or NO_PASSES
+    for wait in (*RETRY_AFTER_S, None):
+        try:
+            evaluation = await pool.evaluate(work.task.path, subject)
+            break
+        except InfrastructureError as error:
+            if wait is None:
+                raise
+            watch.say(f"{work.task.name}: {error}; trying again in {wait:g} s")
+            await asyncio.sleep(wait)
+    if evaluation.evaluator_version != row.identity["evaluator"]:
+        raise UsageError("passagent's own files changed while it measured; go on with another --out")
+    row.evaluation = evaluation
+    if row.left:
+        evaluation.as_score = evaluation.gmean_speedup = 1.0
+        for graph in evaluation.graphs:
+            graph.speedup = graph.speedup and Speedup(e2e=1.0)
 
 
 def expert_version() -> str:

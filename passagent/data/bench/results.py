@@ -46,6 +46,8 @@ class Row(BaseModel):
     evaluation: Evaluation | None = None
     error: str | None = None
     """Why there is no evaluation that counts: the task's fault or the machine's, never the compiler's."""
+    hidden: list[str] = []
+    """Names of the subgraphs that the author did not see."""
     left: bool = False
     """The author writes no pass for it: eager was measured in its place, and its speedup counts as 1."""
 

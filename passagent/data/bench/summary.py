@@ -12,14 +12,14 @@ drawn with replacement (subgraphs of one task are alike), and the middle 95% of 
 interval.
 
 With shapes held out, who writes passes sees a part of a task's subgraphs, and all are measured: it is
-AgentKernelArena's protocol for configurations that an author never saw, with AS of either part.
+AgentKernelArena's protocol for configurations that an author never saw. Each part has a line of its own.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -71,25 +71,6 @@ class Summary:
     """S(t) by t, from -10 to 0."""
 
 
-@dataclass(frozen=True)
-class Unseen:
-    """The worth of an author's passes on shapes that it saw, and on those that were held out."""
-
-    compiler: str
-    tasks: int
-    """The number of tasks with subgraphs that were held out."""
-    subgraphs: int
-    """The number of subgraphs that were held out."""
-    as_seen: Estimate
-    as_unseen: Estimate
-
-    @property
-    def ratio(self) -> float | None:
-        """AS unseen / AS seen."""
-        visible, held = self.as_seen.value, self.as_unseen.value
-        return None if not visible or held is None else held / visible
-
-
 METRICS = ("fast_1", "sample_cr", "subgraph_cr", "gmean_speedup", "as_score")
 """Fields of Summary, in the order of PassNet's table."""
 
@@ -133,40 +114,27 @@ def summarise(
     )
 
 
-def summaries_of(
-    compilers: Iterable[str], rows: Sequence[Row], b: float, p: float, broken: int = 0
-) -> list[Summary]:
+def summaries_of(compilers: Iterable[str], rows: Sequence[Row], broken: int = 0) -> list[Summary]:
     """Make a line for each compiler that has a result; `broken` tasks were asked for, too."""
+    protocol = rows[0].identity if rows else {}
+    b, p = protocol.get("b", 0.1), protocol.get("p", 0.0)
     summaries = []
     for compiler in dict.fromkeys(compilers):
         evaluations = [evaluation for _, evaluation in counted(rows, compiler)]
         if evaluations:
             asked = broken + sum(row.compiler == compiler for row in rows)
             summaries.append(summarise(compiler, evaluations, asked, b, p))
+        parts = defaultdict[bool, list[Evaluation]](list)
+        for row in rows:
+            if row.compiler != compiler or not row.hidden or row.error or row.evaluation is None:
+                continue
+            for is_hidden in (False, True):
+                graphs = [g for g in row.evaluation.graphs if (g.name in row.hidden) == is_hidden]
+                parts[is_hidden].append(row.evaluation.model_copy(update={"graphs": graphs}))
+        for is_hidden, part in parts.items():
+            name = f"{compiler}, {'held-out' if is_hidden else 'seen'} shapes"
+            summaries.append(summarise(name, part, len(part), b, p))
     return summaries
-
-
-def held_out(names: Sequence[str], share: float) -> set[str]:
-    """Choose the subgraphs to hold out: the same for every author and every run; at least one stays."""
-    ordered = sorted(names, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
-    return set(ordered[: min(int(len(names) * share), len(names) - 1)])
-
-
-def unseen(
-    compiler: str, evaluations: Iterable[Evaluation], share: float, b: float, p: float
-) -> Unseen | None:
-    """Make both scores of an author; None where no subgraph of its tasks was held out."""
-    seen_parts, hidden_parts = list[Evaluation](), list[Evaluation]()
-    for evaluation in evaluations:
-        hidden = held_out([graph.name for graph in evaluation.graphs], share)
-        if hidden:
-            for parts, is_hidden in ((seen_parts, False), (hidden_parts, True)):
-                graphs = [graph for graph in evaluation.graphs if (graph.name in hidden) == is_hidden]
-                parts.append(evaluation.model_copy(update={"graphs": graphs}))
-    if not seen_parts:
-        return None
-    visible, held = (summarise(compiler, parts, len(parts), b, p) for parts in (seen_parts, hidden_parts))
-    return Unseen(compiler, held.tasks, held.subgraphs, visible.as_score, held.as_score)
 
 
 @functools.lru_cache(maxsize=2)

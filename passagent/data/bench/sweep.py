@@ -7,23 +7,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from passagent.config import Config, load_config
-from passagent.data.bench.kernelbench import Line, default_compilers, lines, place_of
+from passagent.config import Config, EvaluatorConfig, load_config
+from passagent.data.bench.kernelbench import Line, lines, places_of
 from passagent.data.bench.losses import Losses, losses
 from passagent.data.bench.measure import EXPERT, RUN, Planned, Watch, measure, plan
 from passagent.data.bench.results import (
     FILE,
     SEARCHES,
     Row,
-    counted,
     identity,
     open_results,
     read_directories,
 )
-from passagent.data.bench.summary import Summary, Unseen, summaries_of, unseen
+from passagent.data.bench.summary import Summary, summaries_of
 from passagent.errors import PassagentError, TaskError, UsageError
 from passagent.evaluator.fleet.opening import check_devices, machine_of
-from passagent.evaluator.score import B, P
 from passagent.models import open_model
 from passagent.models.probe import check_models
 from passagent.options import BenchOptions, settings_of
@@ -45,8 +43,6 @@ class Measured:
     paths: list[Path]
     """The files that the rows are in."""
     identity: dict[str, Any]
-    unseen: list[Unseen] = field(default_factory=list)
-    """Both scores of each author, where subgraphs were held out."""
     suite: list[Line] = field(default_factory=list)
     """The suite's own table."""
     losses: list[Losses] = field(default_factory=list)
@@ -61,8 +57,7 @@ async def run(words: Sequence[str], options: BenchOptions, watch: Watch) -> Meas
     if words and all((Path(word) / FILE).is_file() for word in words):
         return _read([Path(word) for word in words], options)
     settings, iters = settings_of(BenchOptions, options), options["iters"]
-    compilers = options["compiler"] or default_compilers(options["suite"], options["device"])
-    compilers = list(dict.fromkeys(compilers))
+    compilers = list(dict.fromkeys(options["compiler"] or ("eager", "inductor")))
     if RUN in compilers or (EXPERT in compilers and iters):
         settings |= {} if iters is None else {"search.iters": iters}
     config = load_config(options["config"], settings)
@@ -73,9 +68,10 @@ async def run(words: Sequence[str], options: BenchOptions, watch: Watch) -> Meas
     if options["shard"]:
         first, count = parse_shard(options["shard"])
         tasks = tasks[first::count]
-    places = {task.key: place_of(task) for task in tasks} if options["suite"] else {}
     directory = Path(options["out"] or _default_out(words, options["shard"], config))
-    works = plan(tasks, config, {**options, "compiler": compilers}, directory)
+    if options["suite"]:  # before anything is measured, too
+        places_of(tasks)
+    works = plan(tasks, config, {**options, "compiler": compilers})
     with (
         open_results(directory, identity(config.evaluator), options["fresh"]) as results,
         run_log(directory),
@@ -94,26 +90,43 @@ async def run(words: Sequence[str], options: BenchOptions, watch: Watch) -> Meas
                 error.args = (f"{error}; {planned.go_on}",)
                 raise
         rows = [results.rows[work.key] for work in works]
-    b, p, share = B, P, options["hold_out_shapes"]
-    measured = Measured(
-        summaries_of(compilers, rows, b, p, len(broken)), rows, broken + _failed(rows), [results.path],
-        results.identity,
-    )  # fmt: skip
-    for compiler in (EXPERT, RUN):
-        evaluations = [evaluation for _, evaluation in counted(rows, compiler)]
-        if share is not None and (both := unseen(compiler, evaluations, share, b, p)):
-            measured.unseen.append(both)
+    return _tables(rows, tasks, options, [results.path], broken, config.evaluator)
+
+
+def _read(directories: list[Path], options: BenchOptions) -> Measured:
+    """Return what is in results directories. Raises UsageError.
+
+    A suite's table and causes need the tasks, in `root`. They have no share of bandwidth: that is one
+    machine's.
+    """
+    needs = [f"--{name}" for name in ("suite", "explain") if options[name]]  # type: ignore[literal-required]
+    if needs and options["root"] is None:
+        raise UsageError(f"{needs[0]}: name the directory of the tasks with --root")
+    tasks = _load(find_tasks([str(options["root"])], None))[0] if needs else []
+    return _tables(read_directories(directories), tasks, options, [place / FILE for place in directories])
+
+
+def _tables(
+    rows: list[Row],
+    tasks: Sequence[Task],
+    options: BenchOptions,
+    paths: list[Path],
+    broken: Sequence[dict[str, Any]] = (),
+    evaluator: EvaluatorConfig | None = None,
+) -> Measured:
+    """Sum up the rows; `tasks`: those that were measured. evaluator: of this machine; None: of others."""
+    conditions = rows[0].identity if rows else {}
+    compilers = list(dict.fromkeys(row.compiler for row in rows))
+    failed = [{"task": row.task, "compiler": row.compiler, "reason": row.error} for row in rows if row.error]
+    summaries = summaries_of(compilers, rows, len(broken))
+    measured = Measured(summaries, rows, [*broken, *failed], paths, conditions)
     if options["suite"]:
-        bandwidth = machine_of(config.evaluator).bandwidth
-        measured.suite.extend(lines(places, rows, compilers, bandwidth, b, p))
+        bandwidth = machine_of(evaluator).bandwidth if evaluator else None
+        measured.suite.extend(lines(places_of(tasks), rows, compilers, bandwidth))
     if options["explain"]:
         by_key = {task.key: task for task in tasks}
         measured.losses.extend(filter(None, (losses(by_key, rows, compiler) for compiler in compilers)))
     return measured
-
-
-def _failed(rows: list[Row]) -> list[dict[str, Any]]:
-    return [{"task": row.task, "compiler": row.compiler, "reason": row.error} for row in rows if row.error]
 
 
 def _load(paths: list[Path]) -> tuple[list[Task], list[dict[str, Any]]]:
@@ -125,28 +138,6 @@ def _load(paths: list[Path]) -> tuple[list[Task], list[dict[str, Any]]]:
         except TaskError as error:
             broken.append({"task": path.resolve().name, "compiler": None, "reason": str(error)})
     return tasks, broken
-
-
-def _read(directories: list[Path], options: BenchOptions) -> Measured:
-    """Return what is in results directories. Raises UsageError.
-
-    A suite's table needs its tasks, in `root`, and has no share of bandwidth: that is one machine's.
-    """
-    suite, root = options["suite"], options["root"]
-    if suite and root is None:
-        raise UsageError(f"--suite {suite}: name the directory of its tasks with --root")
-    rows = read_directories(directories)
-    conditions = rows[0].identity if rows else {}
-    compilers = list(dict.fromkeys(row.compiler for row in rows))
-    b, p = conditions.get("b", 0.1), conditions.get("p", 0.0)
-    measured = Measured(
-        summaries_of(compilers, rows, b, p), rows, _failed(rows), [place / FILE for place in directories],
-        conditions,
-    )  # fmt: skip
-    if suite and root:
-        places = {task.key: place_of(task) for task in _load(find_tasks([root], None))[0]}
-        measured.suite.extend(lines(places, rows, compilers, None, b, p))
-    return measured
 
 
 def _default_out(words: Sequence[str], shard: str | None, config: Config) -> Path:

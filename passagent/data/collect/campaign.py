@@ -18,7 +18,7 @@ from typing import Any
 
 from passagent.config import Config, SearchConfig, load_config
 from passagent.data.collect import trials
-from passagent.data.collect.trials import Listing, Outcome, Summary, Trial
+from passagent.data.collect.trials import Outcome, Summary, Trial
 from passagent.errors import InfrastructureError, MachineFault, PassagentError, TaskError, UsageError
 from passagent.evaluator.fleet.opening import check_devices, open_pool
 from passagent.evaluator.judging.effort import check_task_room
@@ -42,10 +42,10 @@ log = logging.getLogger("passagent.collect")
 
 FAULTS = 3
 """Trials in a row that the machine failed, after which the collection ends: the next ones would fail, too."""
+_MOST_BROKEN = 0.2
+"""Share of the tasks that may be broken; with more the collection counts as failed."""
 _TICK_S = 0.5
-"""Between two looks at the budget, s."""
-_SAVE_S = 5.0
-"""Between two notes of the time spent, s: a killed process loses at most this much of it."""
+"""Between two looks at the budget, s: a killed process loses at most this much of the time spent."""
 _LOOK_S = 0.25
 """Between two looks at whether a run that waits for room is to stop, s."""
 _SPENT = (
@@ -70,53 +70,38 @@ class Watch:
         """Take the outcome of a trial that came to its end, was stopped, or failed with `error`."""
 
 
-@dataclass(frozen=True)
-class Collected:
-    """The result of a collection."""
-
-    runs_dir: Path
-    summaries: list[Summary]
-    """PassNet's figures of all finished trials in the database, of each model."""
-    trials: int
-    """The number of trials that the options ask for."""
-    elapsed_s: float
-    stopped: str | None
-    """Why it stopped before all trials were finished."""
-    is_interrupted: bool
-    unfinished: list[dict[str, Any]]
-    """`run`, `task`, `trial` and `reason` of each that is to be gone on with."""
-    failed: dict[str, str]
-    """Each run that the machine failed, and why: the same call tries it again."""
-    broken: dict[str, str]
-    """Directory of each task that could not be loaded or judged, and why."""
-    too_broken: PassagentError | None
-    """The error to raise where too many of the tasks are broken."""
-
-
 @dataclass
 class Collection:
-    """A session's work on a collection. It is the search.session.Budget that all trials share."""
+    """A session's work on a collection, and its result; the search.session.Budget that all trials share."""
 
     store: Store
     config: Config
     """The trials' settings, but for their seeds; its budgets are the collection's."""
     model: Model
     parts: Parts
-    listing: Listing
+    tasks: int
+    """The number of tasks, broken ones included."""
+    broken: dict[str, str]
+    """Directory of each task that could not be loaded or judged, and why."""
     trials: list[Trial]
+    """All trials that the options ask for."""
     parallel: int
     done: dict[Trial, str]
     """The trials that were finished before, and their runs."""
     log: Path
     watch: Watch = field(default_factory=Watch)
-    unfit: dict[str, str] = field(default_factory=dict)
-    """Directory of each task that could not be judged, and why."""
+    summaries: list[Summary] = field(default_factory=list)
+    """In the end: PassNet's figures of all finished trials in the database, of each model."""
+    unfinished: list[dict[str, Any]] = field(default_factory=list)
+    """In the end: `run`, `task`, `trial` and `reason` of each trial that is to be gone on with."""
     failed: dict[str, str] = field(default_factory=dict)
     """Each run that the machine failed, and why: it is tried again by the next session."""
     stop_reason: str | None = None
     """Why the collection stops before all trials are finished."""
     is_interrupted: bool = False
     """A person stopped it."""
+    elapsed_s: float = 0.0
+    """Time spent on the collection, this session's and all before, s."""
     _sessions: dict[str, Session] = field(default_factory=dict)
     """The sessions of the runs under way."""
     _faults: int = 0
@@ -137,18 +122,23 @@ class Collection:
         return {"model": self.config.model.label}
 
     @property
-    def elapsed_s(self) -> float:
-        """Time spent on the collection, this session's and all before, s."""
-        return self._elapsed_before + time.monotonic() - self.parts.begun
-
-    @property
     def left_s(self) -> float | None:
         """The rest of the time, s; None without a limit."""
         limit = self.limits.max_time_s
-        return None if limit is None else limit - self.elapsed_s
+        return None if limit is None else limit - self.progress().elapsed_s
+
+    @property
+    def too_broken(self) -> PassagentError | None:
+        """The error of too many broken tasks, if they are."""
+        if len(self.broken) <= _MOST_BROKEN * self.tasks:
+            return None
+        path, reason = next(iter(self.broken.items()))
+        tasks = "1 task" if self.tasks == 1 else f"{self.tasks} tasks"
+        return PassagentError(f"{len(self.broken)} of {tasks} are broken, such as {path}: {reason}")
 
     def progress(self) -> Progress:
         """Return how much the collection has taken by now, as the stopping rules look at it."""
+        self.elapsed_s = self._elapsed_before + time.monotonic() - self.parts.begun
         spent = self.store.rows(_SPENT, self._mine)[0]
         return Progress(episodes=0, elapsed_s=self.elapsed_s, best_as=None, **spent)
 
@@ -185,8 +175,10 @@ class Collection:
         self._error = self._error or error
         self.stop(f"an error: {error}")
 
-    async def run(self, watch: Watch, begun: Callable[[Collection], object]) -> Collected:
-        """Make the trials that are not finished. `begun` gets the collection, by which it can be stopped.
+    async def run(self, watch: Watch, begun: Callable[[Collection], object]) -> Collection:
+        """Make the trials that are not finished, and return itself.
+
+        `begun` gets the collection, by which it can be stopped.
 
         Raises UsageError for a model that cannot be asked, MachineFault (a full disk) and passagent's own
         errors once the other conversations have stopped; InfrastructureError after FAULTS failed trials.
@@ -216,43 +208,30 @@ class Collection:
             self._save_time()
             await self.model.close()
             await evaluator.close()
-        unfinished = []
         for trial in self.trials:
             run = trials.find_run(self.store, trial, config.model.label)
             if run is not None and run.state != "finished" and run.id not in self.failed:
                 row = {"run": run.id, "task": run.task, "trial": run.trial, "reason": run.stop_reason}
-                unfinished.append(row)
-        return Collected(
-            runs_dir=self.store.runs_dir,
-            summaries=trials.summaries_of(self.store),
-            trials=len(self.trials),
-            elapsed_s=self.elapsed_s,
-            stopped=self.stop_reason,
-            is_interrupted=self.is_interrupted,
-            unfinished=unfinished,
-            failed=self.failed,
-            broken=self.listing.broken | self.unfit,
-            too_broken=self.listing.too_broken(self.unfit),
-        )
+                self.unfinished.append(row)
+        self.summaries = trials.summaries_of(self.store)
+        return self
 
     def _save_time(self) -> None:
         self.store.execute(
             "INSERT INTO collections (model, elapsed_s) VALUES (:model, :seconds) "
             "ON CONFLICT (model) DO UPDATE SET elapsed_s = max(elapsed_s, excluded.elapsed_s)",
-            {**self._mine, "seconds": self.elapsed_s},
+            {**self._mine, "seconds": self.progress().elapsed_s},
         )
 
     async def _keep_time(self) -> None:
-        """End the collection when a limit is reached, and store the time spent now and then."""
-        saved, reached = 0.0, stop.rules_of(self.limits)
+        """End the collection when a limit is reached, and store the time spent."""
+        reached = stop.rules_of(self.limits)
         try:
             while True:
                 if reason := reached(self.progress()):
                     self.stop(reason)
-                if self.elapsed_s - saved >= _SAVE_S:
-                    self.store.check_in_place()
-                    self._save_time()
-                    saved = self.elapsed_s
+                self.store.check_in_place()
+                self._save_time()
                 self.watch.tick(self)
                 await asyncio.sleep(_TICK_S)
         except Exception as error:
@@ -265,7 +244,7 @@ class Collection:
                 for trial in waiting:
                     if self.stop_reason is not None:
                         return
-                    if str(trial.path) not in self.unfit:
+                    if str(trial.path) not in self.broken:
                         await self._make(trial, evaluator)
         except Exception as error:
             if isinstance(error, TimeoutError) and limit.expired():
@@ -285,7 +264,7 @@ class Collection:
             log.exception("%s failed", trial)
             error = str(failure)
             if isinstance(failure, TaskError):
-                self.unfit[str(trial.path)] = error
+                self.broken[str(trial.path)] = error
             else:
                 self._faults += 1
                 if self._faults == FAULTS:
@@ -293,7 +272,7 @@ class Collection:
                     self._fail(InfrastructureError(text))
         run = trials.find_run(self.store, trial, self.config.model.label)
         if run is not None:
-            if error is not None and str(trial.path) not in self.unfit:
+            if error is not None and str(trial.path) not in self.broken:
                 self.failed[run.id] = error
             self.watch.ended(trials.outcomes(self.store, run.id)[0], error)
         elif error is not None:
@@ -343,14 +322,28 @@ def open_collection(
     check_devices(config.evaluator)
     model: Model = parts.model or open_model(config.model)
     check_money(config, model)
-    listing = trials.list_tasks(find_tasks(list(tasks), options["root"]))
-    listed = trials.list_trials(listing.tasks.values(), options["trials"], options["shuffle"], shard)
+    trial_of, broken = trials.list_tasks(find_tasks(list(tasks), options["root"]))
+    listed = trials.list_trials(trial_of.values(), options["trials"], shard)
+    if not trial_of:
+        path, reason = next(iter(broken.items()))
+        raise PassagentError(f"no task can be loaded, such as {path}: {reason}")
     if not listed:
-        raise listing.too_broken({}) or UsageError("no trial is in this shard: there are too few")
+        raise UsageError("no trial is in this shard: there are too few")
     with (
         Store.open(options["runs_dir"]) as store,
         locked(store.runs_dir, "collect.lock"),
         run_log(store.runs_dir / "collect") as path,
     ):
         done = trials.finished_trials(store, listed, config)
-        yield Collection(store, config, model, parts, listing, listed, options["parallel"], done, path)
+        yield Collection(
+            store,
+            config,
+            model,
+            parts,
+            len(trial_of) + len(broken),
+            broken,
+            listed,
+            options["parallel"],
+            done,
+            path,
+        )

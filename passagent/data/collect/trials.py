@@ -7,10 +7,9 @@ collection.
 from __future__ import annotations
 
 import math
-import random
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +46,6 @@ _FREE = (
 """Settings that may differ when a collection is gone on with: they change nothing in a conversation."""
 KEPT_ABOVE = 0.1
 """The paper keeps trajectories with a higher AS."""
-_MOST_BROKEN = 0.2
-"""Share of the tasks that may be broken; with more the collection counts as failed."""
 _OUTCOMES = """
 WITH judged AS (
     SELECT run_id, status = 'ok' AS is_right, as_score,
@@ -83,52 +80,28 @@ class Trial:
         return f"{self.task} trial {self.number}"
 
 
-@dataclass(frozen=True)
-class Listing:
-    """The tasks of a collection."""
+def list_tasks(paths: Iterable[Path]) -> tuple[dict[str, Trial], dict[str, str]]:
+    """Read every task of `paths` once for its key. Return the first trial of each by the key.
 
-    tasks: dict[str, Trial] = field(default_factory=dict)
-    """The first trial of each task by the task's key."""
-    broken: dict[str, str] = field(default_factory=dict)
-    """Directory of each task that cannot be loaded, and why."""
-    equal: list[tuple[Path, Path]] = field(default_factory=list)
-    """Tasks with the content of an earlier one, and that one."""
-
-    def too_broken(self, unfit: dict[str, str]) -> PassagentError | None:
-        """Return the error of more than _MOST_BROKEN broken tasks, if they are; `unfit`: more of them."""
-        broken, count = self.broken | unfit, len(self.tasks) + len(self.broken)
-        if not broken or len(broken) <= _MOST_BROKEN * count:
-            return None
-        path, reason = next(iter(broken.items()))
-        tasks = "1 task" if count == 1 else f"{count} tasks"
-        return PassagentError(f"{len(broken)} of {tasks} are broken, such as {path}: {reason}")
-
-
-def list_tasks(paths: Iterable[Path]) -> Listing:
-    """Read every task of `paths` once for its key; it is not kept."""
-    listing = Listing()
+    With them it returns the directory of each that cannot be loaded, and why. Tasks of equal content are one.
+    """
+    tasks, broken = dict[str, Trial](), dict[str, str]()
     for path in paths:
         try:
             task = load_task(path)
         except PassagentError as error:
-            listing.broken[str(path)] = str(error)
+            broken[str(path)] = str(error)
             continue
-        first = listing.tasks.setdefault(task.key, Trial(path, task.name, task.key))
-        if first.path != path:
-            listing.equal.append((path, first.path))
-    return listing
+        tasks.setdefault(task.key, Trial(path, task.name, task.key))
+    return tasks, broken
 
 
-def list_trials(
-    tasks: Iterable[Trial], count: int, shuffle: int | None = None, shard: tuple[int, int] = (0, 1)
-) -> list[Trial]:
-    """List `count` trials of each task, one after the other, or all in the order of the seed `shuffle`.
+def list_trials(tasks: Iterable[Trial], count: int, shard: tuple[int, int] = (0, 1)) -> list[Trial]:
+    """List `count` trials of each task, one after the other.
 
     shard: (I, N) takes every Nth trial from the Ith on, so that the N shards are a partition.
     """
     trials = [Trial(task.path, task.task, task.key, number) for task in tasks for number in range(count)]
-    if shuffle is not None:
-        random.Random(shuffle).shuffle(trials)
     return trials[shard[0] :: shard[1]]
 
 
@@ -239,8 +212,6 @@ class Summary:
     """The tokens of all trials, unfinished ones too."""
     cost: float = 0.0
     """USD, as far as prices are known; of all trials, unfinished ones too."""
-    kept_share: float | None = None
-    """Share of the finished trials that is kept."""
     as_score: float | None = None
     """Geometric mean of the finished trials' best AS; b counts for one without a candidate."""
     median_steps: float | None = None
@@ -249,8 +220,6 @@ class Summary:
     """Median of judged candidates in a trial."""
     first_share: float | None = None
     """Share of `as_score` that the trials' first evaluations alone would give (Figure 3)."""
-    went_back_share: float | None = None
-    """Share of the trials that have a right candidate at all, as in the paper."""
 
 
 def summarise(outcomes: Sequence[Outcome], model: str) -> Summary:
@@ -272,12 +241,10 @@ def summarise(outcomes: Sequence[Outcome], model: str) -> Summary:
         went_back=back,
         tokens=sum(outcome.tokens for outcome in mine),
         cost=math.fsum(outcome.cost for outcome in mine),
-        kept_share=kept / runs if runs else None,
         as_score=as_score,
         median_steps=statistics.median(outcome.steps for outcome in done) if done else None,
         median_evaluations=statistics.median(outcome.evaluations for outcome in done) if done else None,
         first_share=statistics.geometric_mean(first) / as_score if as_score else None,
-        went_back_share=back / correct if correct else None,
     )
 
 

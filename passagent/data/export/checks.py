@@ -11,7 +11,6 @@ import hashlib
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,18 +28,15 @@ from passagent.tasks import Task
 _EQUAL = 1e-9
 """Relative: how far a score may be from the aggregate of its parts."""
 _SHAPES = {
-    "an AWS key": (("AKIA", "ASIA"), r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
-    "a GitHub token": (
-        ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
-        r"\b(?:gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{30,})",
-    ),
-    "a GitLab token": (("glpat-",), r"\bglpat-[\w-]{20,}"),
-    "a Hugging Face token": (("hf_",), r"\bhf_[A-Za-z0-9]{30,}"),
-    "a Google key": (("AIza",), r"\bAIza[\w-]{35}"),
-    "a Slack token": (("xox",), r"\bxox[abprs]-[\w-]{10,}"),
-    "a private key": (("PRIVATE KEY-----",), r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
+    "an AWS key": r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",
+    "a GitHub token": r"\b(?:gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{30,})",
+    "a GitLab token": r"\bglpat-[\w-]{20,}",
+    "a Hugging Face token": r"\bhf_[A-Za-z0-9]{30,}",
+    "a Google key": r"\bAIza[\w-]{35}",
+    "a Slack token": r"\bxox[abprs]-[\w-]{10,}",
+    "a private key": r"-----BEGIN [A-Z ]*PRIVATE KEY-----",
 }
-"""A kind of secret: words one of which is in every text that has it, and its shape."""
+"""A kind of secret, and its shape."""
 _SHOWN = 3
 """Overlaps that are named; the others are counted."""
 
@@ -51,10 +47,8 @@ class NotFit(PassagentError):
 
 def find_secret(text: str) -> str | None:
     """Name the kind of secret that `text` seems to hold; None: nothing."""
-    for kind, (words, shape) in _SHAPES.items():
-        if any(word in text for word in words) and re.search(shape, text):
-            return kind
-    return "a secret" if redact(text) != text else None
+    kind_of_text = next((kind for kind, shape in _SHAPES.items() if re.search(shape, text)), None)
+    return kind_of_text or ("a secret" if redact(text) != text else None)
 
 
 def check_secrets(name: str, data: Any) -> None:
@@ -149,8 +143,8 @@ def check_directory(directory: Path, evaluation: EvaluationTasks, stores: Sequen
     """
     manifest = read_manifest(directory)
     episodes = {episode.columns["id"]: episode for episode in read_episodes(stores)}
-    counts = Counter[str]()
-    for row, text in texts(directory, provenance(directory)):
+    rows = list(provenance(directory))
+    for row, text in texts(directory, rows):
         place = f"{directory / row['file']}:{row['line']}"
         if text is None or hashlib.sha256(text.encode()).hexdigest() != row["sha256"]:
             raise NotFit(f"{place}: not the row that was written; export again")
@@ -159,14 +153,10 @@ def check_directory(directory: Path, evaluation: EvaluationTasks, stores: Sequen
         evaluation.check([row])
         if stores:
             _check_row(row, episodes, place)
-        counts[row["file"]] += 1
-    for name, count in counts.items():
-        with open(directory / name, encoding="utf-8") as file:
-            if (lines := sum(1 for _ in file)) != count:
-                raise NotFit(f"{directory / name}: has {lines} rows, {count} were written; export again")
-    total, written = sum(counts.values()), int(manifest["rows"])
-    if total != written:
-        raise NotFit(f"{directory}: has {total} rows, {written} were written; export again")
+    written: int = manifest["rows"]
+    lines = sum(path.read_bytes().count(b"\n") for name in manifest["files"] for path in directory.glob(name))
+    if not len(rows) == lines == written:
+        raise NotFit(f"{directory}: has {lines} rows, {written} were written; export again")
     return written
 
 

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from passagent.data.export.checks import EvaluationTasks, check_node, check_secrets
-from passagent.data.export.example import Example, steps, whole
-from passagent.data.export.formats import find_format
+from passagent.data.export.example import Example, functions, steps, whole
+from passagent.data.export.formats import FORMATS
 from passagent.data.export.formats.chat_messages import trl_message
-from passagent.data.export.formats.common import functions
 from passagent.data.export.formats.parquet import check_pyarrow, write_parquet
 from passagent.data.export.selection import (
     Chosen,
@@ -22,12 +21,13 @@ from passagent.data.export.selection import (
     read_episodes,
     select,
 )
-from passagent.data.export.writing import Summary, Writer, new_directory
+from passagent.data.export.writing import Summary, Writer
 from passagent.errors import UsageError
 from passagent.store import Store
 from passagent.store.episodes import get_episode
 from passagent.store.runs import get_run
 from passagent.store.trajectories import Trajectory, trajectory
+from passagent.system.resumable import whole_directory
 from passagent.tasks import load_task
 from passagent.tasks.tasklist import find_tasks
 
@@ -41,7 +41,7 @@ def make(runs_dirs: Sequence[str], options: Mapping[str, Any], command: str) -> 
 
     `command`: for its card. Raises UsageError, and PassagentError for what must not go out.
     """
-    form, out, against = find_format(options["format"]), Path(options["out"]), list(options["against"] or ())
+    form, out, against = FORMATS[options["format"]], Path(options["out"]), list(options["against"] or ())
     if options["parquet"] and not form.is_table:
         raise UsageError(f"--parquet: rows of {form.name} are no table")
     if options["parquet"]:
@@ -64,7 +64,7 @@ def make(runs_dirs: Sequence[str], options: Mapping[str, Any], command: str) -> 
         evaluation.check(
             choice.columns | {"subgraphs": choice.episode.subgraphs} for choice in [*chosen, *wrong]
         )
-        with new_directory(out) as directory:
+        with whole_directory(out) as directory:
             writer = Writer(directory, form, options["tokenizer"])
             for example in build(chosen):
                 writer.add(example)
@@ -74,8 +74,7 @@ def make(runs_dirs: Sequence[str], options: Mapping[str, Any], command: str) -> 
                 better, worse = build(pair)
                 if row := _preference(better, worse):
                     writer.add_row(better, row, _PREFERENCES)
-            words = {name: value for name, value in (selection | {"against": against}).items() if value}
-            summary = writer.finish({"command": command, "selection": words, "parquet": options["parquet"]})
+            summary = writer.finish({"command": command, "parquet": options["parquet"]})
             if options["parquet"]:
                 for name in summary.files:
                     write_parquet(directory / name, (directory / name).with_suffix(".parquet"))

@@ -1,46 +1,40 @@
 """An export on disk: the format's own files, where each of their rows comes from, and a card.
 
-It is written beside its final name and takes that when it is whole, so that nobody finds a half of one.
+The caller writes it beside its final name, so that nobody finds a half of one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
-import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from passagent import __version__
 from passagent.agent.tokens import tokens as estimated_tokens
-from passagent.data.export.example import Example
+from passagent.data.export.example import Example, raw_arguments
 from passagent.data.export.formats import Format
-from passagent.data.export.formats.common import raw_arguments
 from passagent.data.export.selection import COLUMNS
 from passagent.errors import UsageError
-from passagent.system.faults import os_fault
 
 PROVENANCE, MANIFEST, CARD = "provenance.jsonl", "export.manifest", "README.md"
 _OF_EXAMPLE = (*COLUMNS, "subgraphs", "reasoning")
 """The columns of an example that are in provenance."""
 _CONTEXTS = (8_192, 32_768, 131_072, 262_144)
 """Context lengths of today's students, tokens."""
-_MOST = 40
-"""Source tasks that the card lists; the others are in provenance.jsonl."""
-_WORDS = {
-    "by": "an example is one",
-    "keep": "kept where",
-    "best_of": "at most of a task",
-    "per_sequence": "at most of an operator sequence",
-    "against": "apart from the tasks of",
+_COUNTED = {
+    "model": "Models",
+    "device": "Devices",
+    "evaluator_version": "Evaluators",
+    "task": "Source tasks",
 }
-"""The parts of a selection, as the card names them."""
+"""Columns whose values the card counts, and its titles for them."""
+_MOST = 40
+"""Values of a column that the card lists; the others are in provenance.jsonl."""
 
 Count = Callable[[str], int]
 """The number of a text's tokens."""
@@ -56,13 +50,8 @@ class Summary:
     rows: int = 0
     files: Counter[str] = field(default_factory=Counter)
     """Rows of each data file; of documents, of the directory."""
-    models: Counter[str] = field(default_factory=Counter)
-    """Examples of each model."""
-    devices: Counter[str] = field(default_factory=Counter)
-    evaluators: Counter[str] = field(default_factory=Counter)
-    tasks: int = 0
-    sequences: int = 0
-    """Operator sequences."""
+    counts: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    """Examples by the values of columns."""
     replies: int = 0
     trained: int = 0
     """Replies that are trained."""
@@ -85,10 +74,6 @@ class Writer:
         self._open: dict[str, IO[str]] = {}
         self._stack = ExitStack()
         self._lengths: list[int] = []
-        self._tasks = Counter[str]()
-        """The examples of each task, by its name."""
-        self._keys: set[str] = set()
-        self._sequences: set[str] = set()
 
     def add(self, example: Example, prefix: str = "") -> None:
         """Write an example's rows; `prefix`: of the names of files of their own."""
@@ -97,19 +82,15 @@ class Writer:
             self.add_row(example, row, prefix + file, tokens)
         if prefix:
             return
-        summary, columns = self.summary, example.columns
+        summary = self.summary
         summary.examples += 1
-        summary.models[columns["model"]] += 1
-        summary.devices[columns["device"]] += 1
-        summary.evaluators[columns["evaluator_version"] or "none"] += 1
-        self._tasks[columns["task"]] += 1
+        for name in _COUNTED:
+            summary.counts[name][str(example.columns[name])] += 1
         trained = [turn for turn in example.replies if turn.is_trained]
         summary.replies += len(example.replies)
         summary.trained += len(trained)
         summary.without_reasoning += sum(turn.reasoning is None for turn in trained)
         self._lengths.append(tokens)
-        self._keys.add(columns["task_key"])
-        self._sequences.add(" ".join(columns["operators"]))
 
     def add_row(self, example: Example, row: dict[str, Any], file: str, tokens: int | None = None) -> None:
         """Write a row that comes of `example`, and where it comes from."""
@@ -151,18 +132,21 @@ class Writer:
     def finish(self, options: dict[str, Any]) -> Summary:
         """Write what the trainer reads beside the rows, the manifest with the `options`, and the card.
 
-        options: `command`, `selection` (name to value) and `parquet` (whether there are such files, too).
+        options: `command` and `parquet` (whether there are such files, too).
         """
         self._stack.close()
         summary, form = self.summary, self._form
-        summary.tasks, summary.sequences = len(self._keys), len(self._sequences)
-        summary.tokens = percentiles(self._lengths)
+        ordered = sorted(self._lengths)
+        summary.tokens = {
+            name: ordered[min(len(ordered) - 1, len(ordered) * share // 100)]
+            for name, share in (("50%", 50), ("90%", 90), ("99%", 99), ("longest", 100))
+        }
         summary.cut = {str(most): sum(n > most for n in self._lengths) for most in _CONTEXTS}
         extra = form.extra_files([name for name in summary.files if name in form.files])
         manifest = {**options, "format": form.name, **vars(summary)}
         extra |= {
             MANIFEST: json.dumps(manifest, indent=1) + "\n",
-            CARD: _card(form, summary, options, self._tasks),
+            CARD: _card(form, summary, options),
         }
         for name, text in extra.items():
             (self._directory / name).write_text(text, encoding="utf-8")
@@ -189,100 +173,50 @@ def token_counter(tokenizer: str | None) -> tuple[Count, str]:
     return lambda text: len(loaded.encode(text, add_special_tokens=False).ids), str(path)
 
 
-def percentiles(lengths: list[int]) -> dict[str, int]:
-    """Return the 50th, 90th and 99th percentile, and the largest."""
-    ordered = sorted(lengths)
-    return {
-        name: ordered[min(len(ordered) - 1, len(ordered) * share // 100)]
-        for name, share in (("50%", 50), ("90%", 90), ("99%", 99), ("longest", 100))
-    }
-
-
-def _card(form: Format, summary: Summary, options: dict[str, Any], tasks: dict[str, int]) -> str:
+def _card(form: Format, summary: Summary, options: dict[str, Any]) -> str:
     """Return README.md in Markdown, which begins with what the Hugging Face hub reads."""
     suffix = ".parquet" if options["parquet"] else ".jsonl"
     stems = [name.removesuffix(".jsonl") for name in summary.files if not name.startswith("*")]
-    configs = [line for stem in stems for line in (f"- config_name: {stem}", f"  data_files: {stem}{suffix}")]
-    reasoning = (
-        f"Of {summary.replies} replies {summary.trained} are trained; for {summary.without_reasoning} of "
-        "these no reasoning text is known."
-    )
-    if summary.without_reasoning:
-        reasoning += (
-            " A chat template that writes an empty thought for them teaches not to think: choose another."
-        )
+    configs = [f"- config_name: {stem}\n  data_files: {stem}{suffix}" for stem in stems]
     ranks = ", ".join(f"{name} {count}" for name, count in summary.tokens.items())
     cuts = ", ".join(f"{count} at {int(most):,} tokens" for most, count in summary.cut.items())
+    head = [*(["configs:", *configs] if configs else []), "tags: [passagent, tool-use, compilers]"]
+    counts = []
+    for column, title in _COUNTED.items():
+        values = sorted(summary.counts[column].items())
+        lines = [f"- `{value}`: {number} ({number / summary.examples:.0%})" for value, number in values]
+        more = [f"- and {len(lines) - _MOST} more"] if len(lines) > _MOST else []
+        counts.append("\n".join([f"## {title}\n", *lines[:_MOST], *more, ""]))
+    return (
+        "---\n"
+        + "\n".join(head)
+        + f"""
+---
 
-    def shares(counts: dict[str, int]) -> list[str]:
-        return [f"- `{name}`: {n} ({n / summary.examples:.0%})" for name, n in sorted(counts.items())]
+# Trajectories of compiler-pass search
 
-    sections = {
-        "Made with": ["```", options["command"], "```"],
-        "Chosen": [f"- {_WORDS[name]}: `{value}`" for name, value in options["selection"].items()],
-        "Models": shares(summary.models),
-        "Devices and evaluators": shares(summary.devices | summary.evaluators),
-        "Reasoning": [reasoning],
-        "Lengths": [
-            f"Tokens ({summary.counted_by}): {ranks}. Examples that a context length would cut: {cuts}."
-        ],
-        "Source tasks": [
-            f"{summary.tasks} tasks, {summary.sequences} operator sequences.",
-            "",
-            *(f"- {name}: {count}" for name, count in sorted(tasks.items())[:_MOST]),
-            *([f"- and {len(tasks) - _MOST} more"] if len(tasks) > _MOST else []),
-        ],
-        "Licences": [
-            "The graphs stand under the licences of the models that they were recorded from. What a "
-            "model wrote is subject to its provider's terms, some of which forbid to train "
-            "competing models on it: see Models.",
-        ],
-        "Where a row comes from": [
-            "`provenance.jsonl` has a line for each row: its file and line, sha256, run, episode, "
-            "model, evaluator version, device, the scores of its candidates. "
-            "`passagent check` holds the data against it.",
-        ],
-    }
-    lines = [
-        "---",
-        *(["configs:", *configs] if configs else []),
-        "tags: [passagent, tool-use, compilers]",
-        "---",
-        "",
-        "# Trajectories of compiler-pass search",
-        "",
-        f"{summary.examples} examples in {summary.rows} rows of the format `{form.name}` "
-        f"({form.about}), made by passagent {__version__}. Each is a conversation in which a model wrote "
-        "compiler passes for a PyTorch subgraph and had them judged by passagent's evaluator.",
-        "",
-    ]
-    for title, text in sections.items():
-        lines += [f"## {title}", "", *text, ""]
-    return "\n".join(lines)
+{summary.examples} examples in {summary.rows} rows of the format `{form.name}` ({form.about}), made by
+passagent {__version__}. Each is a conversation in which a model wrote compiler passes for a PyTorch subgraph
+and had them judged by passagent's evaluator. Made with:
 
+```
+{options["command"]}
+```
 
-@contextmanager
-def new_directory(path: Path) -> Iterator[Path]:
-    """Make a directory that takes the name `path` once all went well. Raises UsageError if that exists."""
-    if path.exists() or path.is_symlink():
-        raise UsageError(f"{path}: exists already; choose another place with --out")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
-        try:
-            yield fresh
-            for file in fresh.iterdir():
-                with open(file, "rb") as written:
-                    os.fsync(written.fileno())
-            mask = os.umask(0)
-            os.umask(mask)
-            fresh.chmod(0o777 & ~mask)
-            fresh.rename(path)
-        except BaseException:
-            shutil.rmtree(fresh, ignore_errors=True)
-            raise
-    except OSError as error:
-        raise os_fault(error, path, "--out") from error
+Of {summary.replies} replies {summary.trained} are trained; for {summary.without_reasoning} of these no
+reasoning text is known. A chat template that writes an empty thought for such replies teaches not to think.
+
+Tokens ({summary.counted_by}): {ranks}. Examples that a context length would cut: {cuts}.
+
+`provenance.jsonl` has a line for each row: its file and line, sha256, run, episode, model, evaluator version,
+device, the scores of its candidates. `passagent check` holds the data against it.
+
+The graphs stand under the licences of the models that they were recorded from. What a model wrote is subject
+to its provider's terms, some of which forbid to train competing models on it.
+
+"""
+        + "\n".join(counts)
+    )
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:

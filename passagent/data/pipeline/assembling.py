@@ -1,7 +1,8 @@
-"""From samples to a data set: each step's units, and their results (`passagent tasks build`).
+"""From samples to a data set: each step's jobs, and their results (`passagent tasks build`).
 
 The steps: validate the samples, cut subgraphs out of their graphs, find other sizes and dtypes of these,
-group them into tasks, divide the tasks into training and evaluation.
+group them into tasks, divide the tasks into training and evaluation. The rows of each step's jobs are kept:
+the same command goes on with them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from passagent.data.pipeline.cutting import BACKWARD, cut_fusible, cut_ranges, w
 from passagent.data.pipeline.generalisation import DTYPES, generalise, instance
 from passagent.data.pipeline.grouping import (
     Bucketed,
-    Group,
     Member,
     Partition,
     dimension_bucket,
@@ -31,12 +31,12 @@ from passagent.data.pipeline.grouping import (
 )
 from passagent.data.pipeline.inspection import LISTS, RECORD, TASKS
 from passagent.data.pipeline.sample_validation import validate_sample
-from passagent.data.pipeline.units import Done, Function, Job, Units
 from passagent.errors import UsageError
 from passagent.system.cache import write_whole
-from passagent.system.resumable import locked
-from passagent.tasks.extract.sample import whole_directory, write_list, write_sample
+from passagent.system.resumable import RowFile, locked, whole_directory
+from passagent.tasks.extract.sample import write_list, write_sample
 from passagent.tasks.reader import FILES
+from passagent.tasks.suites.forked_jobs import Answer, Function, Jobs
 
 _KINDS = ("fusible", "classical")
 """The kinds of subgraphs of which some are for evaluation."""
@@ -46,6 +46,15 @@ _NAMED = 40
 Report = Callable[[str], None]
 Data = dict[str, Any]
 """A graph or a subgraph as plain data."""
+
+
+class Done(Answer):
+    """The kept result of a job."""
+
+    key: str
+    """A hash of the job."""
+    name: str
+    """The sample that it is of."""
 
 
 def find_samples(places: Iterable[str]) -> dict[str, Path]:
@@ -62,13 +71,17 @@ def find_samples(places: Iterable[str]) -> dict[str, Path]:
     return {"/".join(path.resolve().parts[-2:]): path for path in samples.values()}
 
 
-def validation(name: str, path: Path, device: str) -> Job:
-    """Return the unit of validate_sample for a sample."""
-    digest = hashlib.sha256()
-    for file in FILES:
-        content = (path / file).read_bytes() if (path / file).is_file() else b""
-        digest.update(f"{file} {len(content)}\n".encode() + content)
-    return name, {"path": str(path.resolve()), "files": digest.hexdigest(), "device": device}
+def validation(path: Path, device: str) -> Data:
+    """Return the payload of validate_sample for the sample at `path`."""
+    present = [path / name for name in FILES if (path / name).is_file()]
+    texts = {file.name: file.read_text(encoding="utf-8", errors="replace") for file in present}
+    return {"files": texts, "device": device}
+
+
+def key_of(function: Function, payload: Data) -> str:
+    """Hash a job."""
+    text = json.dumps([f"{function.__module__}:{function.__name__}", payload], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def build(samples: Sequence[str], options: Mapping[str, Any], report: Report = lambda line: None) -> Data:
@@ -81,9 +94,9 @@ def build(samples: Sequence[str], options: Mapping[str, Any], report: Report = l
     parallel = options["parallel"] or len(os.sched_getaffinity(0))
     if out.is_dir() and any(out.iterdir()) and not work.is_dir():
         raise UsageError(f"--out {out}: holds other files; name another directory")
-    with locked(work, "lock", "--out"), Units(work, parallel, options["limit"], device) as units:
-        steps = _Steps(options, units, report)
-        graphs = steps.validate([validation(name, path, device) for name, path in places.items()])
+    with locked(work, "lock", "--out"), Jobs(parallel, device, options["limit"]) as jobs:
+        steps = _Steps(options, jobs, work, report)
+        graphs = steps.validate([(name, validation(path, device)) for name, path in places.items()])
         subgraphs = steps.generalise(steps.cut(graphs))
         tasks, subgraphs_of = steps.group(subgraphs)
         parts = steps.divide(tasks)
@@ -110,37 +123,53 @@ class _Steps:
     """The steps of a build, and a funnel: how much went into each and came out, and why not the rest."""
 
     options: Mapping[str, Any]
-    units: Units
+    jobs: Jobs
+    work: Path
+    """The directory of the rows, a file for each function."""
     report: Report
     funnel: list[Data] = field(default_factory=list)
 
-    def _count(
-        self, step: str, before: int, after: int, lost: Counter[str], done: Sequence[Done] = ()
-    ) -> None:
-        seconds = round(sum(unit.seconds for unit in done), 1)
-        peak = max((unit.peak_mib for unit in done), default=0)
+    def _count(self, step: str, before: int, after: int, lost: Counter[str], seconds: float = 0.0) -> None:
         row = {"step": step, "in": before, "out": after, "lost": dict((+lost).most_common())}
-        self.funnel.append(row | {"seconds": seconds, "peak_mib": peak})
+        self.funnel.append(row | {"seconds": round(seconds, 1)})
+        self.report(f"{step}: {after} of {before}")
 
-    def _run(self, step: str, function: Function, jobs: Sequence[Job]) -> list[Done]:
-        """Compute units, and count those that were refused."""
-        done = self.units.results(function.__name__, function, jobs)
-        lost = Counter(unit.reason for unit in done if not unit.value)
-        self._count(step, len(done), len(done) - lost.total(), lost, done)
+    def _run(self, step: str, function: Function, payloads: Sequence[tuple[str, Data]]) -> list[Done]:
+        """Compute what is not kept yet, each payload for the sample before it; count what was refused."""
+        path = self.work / f"{function.__name__}.jsonl"
+        rows = RowFile(path, Done, "a result of passagent tasks build")
+        keys = [key_of(function, payload) for _, payload in payloads]
+        todo = {
+            key: named
+            for key, named in zip(keys, payloads, strict=True)
+            if key not in rows.rows or rows.rows[key].reason == "memory"  # there may be some now
+        }
+
+        def work(key: str) -> Done:
+            name, payload = todo[key]
+            return Done(key=key, name=name, **vars(self.jobs.run(function, payload)))
+
+        for row in self.jobs.map(work, todo):
+            rows.add(row)
+        done = [
+            rows.rows[key].model_copy(update={"name": name})
+            for key, (name, _) in zip(keys, payloads, strict=True)
+        ]
+        lost = Counter(row.reason for row in done if row.reason)
+        self._count(step, len(done), len(done) - lost.total(), lost, sum(row.seconds for row in done))
         return done
 
-    def validate(self, jobs: Sequence[Job]) -> dict[str, Data]:
+    def validate(self, payloads: Sequence[tuple[str, Data]]) -> dict[str, Data]:
         """Return the samples' graphs by their names, equal ones once."""
-        done = self._run("validate", validate_sample, jobs)
+        done = self._run("validate", validate_sample, payloads)
         unique: dict[str, tuple[str, Data]] = {}
         for result in done:
             if result.value:
                 unique.setdefault(result.value["hash"]["instance"], (result.name, result.value))
             else:
-                self.report(f"{result.name}: {result.reason}: {result.detail}")
+                self.report(f"{result.name}: {result.reason}: {result.message}")
         count = sum(bool(result.value) for result in done)
         self._count("unique graphs", count, len(unique), Counter({"equal": count - len(unique)}))
-        self.report(f"{len(unique)} graphs of {len(done)} samples")
         return dict(unique.values())
 
     def cut(self, graphs: dict[str, Data]) -> list[Data]:
@@ -155,20 +184,18 @@ class _Steps:
             ]
             jobs.append((name, payload))
         records = self._cut_by("cut", cut_ranges, jobs, ("classical", "single"))
-        classical = [record for record in records if record["kind"] == "classical"]
-        self.report(f"{len(classical)} classical subgraphs, {len(records) - len(classical)} single operators")
-        jobs = [(record["origin"], _material(record)) for record in classical]
-        fusible = self._cut_by("prefixes", cut_fusible, jobs, ("fusible",))
-        self.report(f"{len(fusible)} fusible subgraphs")
-        records += fusible
+        jobs = [(record["origin"], _material(record)) for record in records if record["kind"] == "classical"]
+        records += self._cut_by("prefixes", cut_fusible, jobs, ("fusible",))
         if self.options["backward"]:
             jobs = [(record["origin"], _material(record)) for record in records if record["kind"] != "single"]
             records += self._cut_by("gradients", with_gradients, jobs, BACKWARD)
         return records
 
-    def _cut_by(self, step: str, function: Function, jobs: Sequence[Job], kinds: Sequence[str]) -> list[Data]:
-        """Return the records that units cut, equal ones once."""
-        done = [result for result in self._run(step, function, jobs) if result.value]
+    def _cut_by(
+        self, step: str, function: Function, payloads: Sequence[tuple[str, Data]], kinds: Sequence[str]
+    ) -> list[Data]:
+        """Return the records that jobs cut, equal ones once."""
+        done = [result for result in self._run(step, function, payloads) if result.value]
         unique: dict[tuple[str, str], Data] = {}
         counts, lost = Counter[str](), {kind: Counter[str]() for kind in kinds}
         for result in done:
@@ -205,36 +232,33 @@ class _Steps:
                 subgraph = {**record, **sized, "template": result.value["template"]}
                 unique.setdefault((record["kind"], sized["hash"]["instance"]), subgraph)
         self._count("instances", count, len(unique), Counter({"equal": count - len(unique)}))
-        self.report(f"{len(unique)} subgraphs in all sizes and dtypes")
         return list(unique.values())
 
     def group(self, subgraphs: Sequence[Data]) -> tuple[list[Member], dict[str, list[Data]]]:
         """Return the tasks, and the subgraphs of each by its name."""
-        by_uid = {f"{number:07}": subgraph for number, subgraph in enumerate(subgraphs)}
         in_buckets = []
-        for uid, subgraph in by_uid.items():
-            sizes, operators = subgraph["sizes"], tuple(subgraph["operators"])
+        for uid, subgraph in enumerate(subgraphs):
+            sizes, inputs = subgraph["sizes"], subgraph["template"]["inputs"]
             shapes = tuple(
-                tuple(dimension_bucket(sizes.get(size, size)) for size in meta["shape"])
-                for meta in subgraph["template"]["inputs"]
+                tuple(dimension_bucket(sizes.get(size, size)) for size in meta["shape"]) for meta in inputs
             )
-            dtypes = tuple(subgraph["input_dtypes"])
+            operators, dtypes = tuple(subgraph["operators"]), tuple(subgraph["input_dtypes"])
             in_buckets.append(Bucketed(uid, subgraph["kind"], operators, shapes, dtypes))
-        members, subgraphs_of, chosen = [], {}, set[str]()
+        members, subgraphs_of = [], {}
         for group in groups(in_buckets):
-            members_of_group = [by_uid[uid] for uid in group.uids]
-            name = _task_name(group, members_of_group)
-            hashes = frozenset(
-                subgraph["hash"][level]
-                for subgraph in members_of_group
-                for level in ("structure", "instance")
-            )
-            members.append(Member(name, group.kind, group.operators, hashes, len(members_of_group)))
-            subgraphs_of[name] = members_of_group
-            chosen.update(group.uids)
-        lost = Counter({"not sampled": len(by_uid) - len(chosen)})
-        self._count("in groups", len(by_uid), len(chosen), lost)
-        self._count("groups", len(chosen), len(members), Counter())
+            kind, operators = group.members[0].kind, group.members[0].operators
+            of_group = [subgraphs[member.uid] for member in group.members]
+            hashes = [subgraph["hash"] for subgraph in of_group]
+            digest = hashlib.sha256(" ".join([str(group.rule), *(h["instance"] for h in hashes)]).encode())
+            words = "_".join(re.sub(r"\W", "", operator.removeprefix("Tensor.")) for operator in operators)
+            name = f"{TASKS}/{kind}/{words[:_NAMED].rstrip('_')}_{digest.hexdigest()[:10]}"
+            keys = frozenset(h[level] for h in hashes for level in ("structure", "instance"))
+            members.append(Member(name, kind, operators, keys, len(of_group)))
+            subgraphs_of[name] = of_group
+        count = sum(map(len, subgraphs_of.values()))
+        lost = Counter({"not sampled": len(subgraphs) - count})
+        self._count("in groups", len(subgraphs), count, lost)
+        self._count("groups", count, len(members), Counter())
         return members, subgraphs_of
 
     def divide(self, tasks: Sequence[Member]) -> Partition:
@@ -242,20 +266,11 @@ class _Steps:
         parts = partition(tasks, dict.fromkeys(_KINDS, self.options["evaluation"]))
         lost = Counter({"shares with evaluation": len(parts.left_out)})
         self._count("split", len(tasks), len(parts.train) + len(parts.evaluation), lost)
-        self.report(f"{len(parts.train)} tasks to train on, {len(parts.evaluation)} to evaluate with")
         return parts
 
 
 def _material(record: Data) -> Data:
     return {key: record[key] for key in ("nodes", "inputs", "kind", "range")}
-
-
-def _task_name(group: Group, subgraphs: Sequence[Data]) -> str:
-    """Name a group's task, `tasks/KIND/NAME`, by its operators and its subgraphs' hashes."""
-    instances = [subgraph["hash"]["instance"] for subgraph in subgraphs]
-    digest = hashlib.sha256(" ".join([str(group.rule), *instances]).encode()).hexdigest()[:10]
-    words = "_".join(re.sub(r"\W", "", operator.removeprefix("Tensor.")) for operator in group.operators)
-    return f"{TASKS}/{group.kind}/{words[:_NAMED].rstrip('_')}_{digest}"
 
 
 def _write_task(path: Path, subgraphs: Sequence[Data]) -> None:

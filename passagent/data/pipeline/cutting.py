@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from passagent.data.pipeline.units import Refused
 from passagent.errors import PassagentError
 from passagent.tasks.extract.graph_text import clean_graph, model_text
 from passagent.tasks.extract.inductor_schedule import scheduled_kernels
@@ -30,6 +29,7 @@ from passagent.tasks.graphio import dump_nodes, load_graph
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.meta import TensorMeta
 from passagent.tasks.reader import Subgraph
+from passagent.tasks.suites.forked_jobs import Refused
 
 BACKWARD = ("train_forward", "train_backward")
 """The kinds of with_gradients."""

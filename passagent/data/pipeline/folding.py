@@ -97,12 +97,7 @@ class Folded(NamedTuple):
         return lengths
 
 
-def fold(
-    sequences: Sequence[Sequence[Hashable]],
-    window: int = WINDOW,
-    folds: int = FOLDS,
-    whole_periods: bool = True,
-) -> Folded:
+def fold(sequences: Sequence[Sequence[Hashable]], whole_periods: bool = True) -> Folded:
     """Fold sequences together.
 
     A window cuts a row of equal layers anywhere. With `whole_periods` a winner that repeats itself stands for
@@ -115,8 +110,8 @@ def fold(
     for separator, sequence in zip(separators, sequences, strict=True):
         tokens += [token_of[name] for name in sequence] + [separator]
     done: list[Fold] = []
-    for token in range(len(names), len(names) + folds):
-        length, starts = most_telling(np.array(tokens, np.int64), window)
+    for token in range(len(names), len(names) + FOLDS):
+        length, starts = most_telling(np.array(tokens, np.int64))
         body = tokens[starts[0] : starts[0] + length] if starts else []
         if whole_periods and length > 1 and 1 < (layer := period(body)) <= length // 2:
             length, body = layer, body[:layer]
@@ -140,7 +135,7 @@ def fold(
     return Folded(list(names), done, bodies)
 
 
-def ranges(folded: Folded, least: int = LEAST, most: int = MOST) -> list[list[tuple[int, int]]]:
+def ranges(folded: Folded) -> list[list[tuple[int, int]]]:
     """Return, of each sequence, the largest folds and the rows of operators between folds, of such sizes."""
     lengths = folded.lengths()
     inner = {fold.token: fold.body for fold in folded.folds}
@@ -150,13 +145,13 @@ def ranges(folded: Folded, least: int = LEAST, most: int = MOST) -> list[list[tu
         for token in [*body, None]:
             size = 0 if token is None else lengths.get(token, 1)
             if token is None or token in inner:
-                if least <= start - row < most:
+                if LEAST <= start - row < MOST:
                     yield row, start
                 row = start + size
             if token in inner:
-                if least <= size < most:
+                if LEAST <= size < MOST:
                     yield start, start + size
-                elif size >= most:
+                elif size >= MOST:
                     yield from parts(inner[token], start)
             start += size
 

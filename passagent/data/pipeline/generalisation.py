@@ -1,8 +1,8 @@
 """Other sizes and dtypes of a subgraph (PassNet 3.3).
 
 Sizes of activations are symbols, equal sizes one symbol, and integers of views and factories that equal one
-follow it. Dynamo captures the subgraph with these sizes dynamic; what it keeps symbolic, and its guards, say
-which sizes hold. Each candidate is run on fake tensors before it is kept.
+follow it. A symbol is free if the subgraph runs on fake tensors with twice its size. Each candidate is run
+like this before it is kept.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
-import sympy
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from passagent.data.pipeline.cutting import empty_inputs, metas_of
-from passagent.tasks.capture import forget
 from passagent.tasks.extract.model_capture import quiet
 from passagent.tasks.extract.structural_hash import is_sized, structural_hash
 from passagent.tasks.graphio import load_graph
@@ -52,10 +50,9 @@ def generalise(payload: dict[str, Any]) -> dict[str, Any]:
     """Return the instances of a record: a template, and for each size and dtype the values and the hash."""
     shapes, dtypes = payload["shapes"], payload["dtypes"]
     template, recorded = _template(payload)
-    with quiet():
-        free, holds = _free_symbols(template, recorded)
-    symbols = [key for key in free if _runs(*instance(template, {**recorded, key: 2 * recorded[key]}, None))]
-    symbols = symbols[: max(SIZES)]
+    symbols = [
+        key for key, size in recorded.items() if _runs(*instance(template, {**recorded, key: 2 * size}, None))
+    ][: max(SIZES)]
     template = _fixed(template, {key: value for key, value in recorded.items() if key not in symbols})
     recorded = {key: recorded[key] for key in symbols}
     kept_sizes = [recorded]
@@ -63,7 +60,7 @@ def generalise(payload: dict[str, Any]) -> dict[str, Any]:
         sizes = dict(zip(symbols, values, strict=True))
         if len(kept_sizes) == shapes or sizes in kept_sizes:
             continue
-        if holds(sizes) and _runs(*instance(template, sizes, None)):
+        if _runs(*instance(template, sizes, None)):
             kept_sizes.append(sizes)
     instances = []
     for sizes, dtype in itertools.product(kept_sizes, dtypes):
@@ -192,88 +189,3 @@ def _runs(graph: fx.Graph, metas: list[TensorMeta]) -> bool:
     except Exception:
         return False
     return True
-
-
-def _free_symbols(template: dict[str, Any], recorded: Sizes) -> tuple[list[str], Callable[[Sizes], bool]]:
-    """Return the symbols that Dynamo keeps free, and a function that says whether sizes hold its guards."""
-    if not recorded:
-        return [], lambda sizes: not sizes
-    example = dict(recorded)
-    if BATCH in example:
-        example[BATCH] = next(n for n in itertools.count(3) if n not in recorded.values())
-    graph, places = _with_sizes_of_inputs(template, example)
-    inputs = empty_inputs(metas_of(_fixed(template, example)))
-    for position, meta_data in enumerate(template["inputs"]):
-        for dim, size in enumerate(meta_data["shape"]):
-            if isinstance(size, str):
-                torch._dynamo.maybe_mark_dynamic(inputs[position], dim)
-    captured: list[fx.GraphModule] = []
-
-    def backend(graph_module: fx.GraphModule, _example: list[Any]) -> Callable[..., Any]:
-        captured.append(graph_module)
-        raise RuntimeError("there is no need to go on")
-
-    forget()
-    try:
-        with torch.no_grad():
-            module = fx.GraphModule(torch.nn.Module(), graph)
-            torch.compile(module, backend=backend, fullgraph=True, dynamic=None)(*inputs)
-    except Exception:
-        if not captured:
-            return [], lambda sizes: not sizes
-    finally:
-        forget()
-    return _read_guards(captured[0], list(places), example)
-
-
-def _with_sizes_of_inputs(template: dict[str, Any], example: Sizes) -> tuple[fx.Graph, Sizes]:
-    """Build the template's graph with symbols as sizes of inputs; return it and the symbols."""
-    places = {
-        size: (position, dim)
-        for position, meta_data in reversed(list(enumerate(template["inputs"])))
-        for dim, size in enumerate(meta_data["shape"])
-        if isinstance(size, str)
-    }
-    nodes: list[dict[str, Any]] = []
-    head = [node for node in template["nodes"] if node["op"] == "placeholder"]
-    for symbol, (position, dim) in places.items():
-        arguments = {"tuple": [{"node": head[position]["name"]}, dim]}
-        nodes.append({"op": "call_method", "name": f"size_{symbol}", "target": "size", "args": arguments})
-
-    rest = [node for node in template["nodes"] if node["op"] != "placeholder"]
-    rest = _replaced(rest, lambda symbol: {"node": f"size_{symbol}"})
-    return load_graph([*head, *nodes, *rest]).graph, {symbol: example[symbol] for symbol in places}
-
-
-def _read_guards(
-    graph_module: fx.GraphModule, symbols: list[str], example: Sizes
-) -> tuple[list[str], Callable[[Sizes], bool]]:
-    """Read which sizes whose example is a symbol's Dynamo kept free, and its guards."""
-    free_sizes: dict[int, sympy.Expr] = {}
-    fixed: set[int] = set()
-    env = None
-    for node in graph_module.graph.find_nodes(op="placeholder"):
-        value = node.meta.get("example_value")
-        if not isinstance(value, torch.Tensor):
-            continue
-        is_weight = not any(isinstance(size, torch.SymInt) for size in value.shape)
-        for size in value.shape:
-            if isinstance(size, torch.SymInt):
-                env = size.node.shape_env
-                free_sizes[int(size.node.hint)] = size.node.expr
-            elif not is_weight:
-                fixed.add(int(size))
-    free = [symbol for symbol in symbols if example[symbol] in free_sizes and example[symbol] not in fixed]
-    guards: list[Any] = [guard.expr for guard in env.guards] if env is not None else []
-    ranges: dict[Any, Any] = dict(env.var_to_range) if env is not None else {}
-
-    def holds(sizes: Sizes) -> bool:
-        values = {free_sizes[example[symbol]]: value for symbol, value in sizes.items()}
-        for symbol, value in values.items():
-            span = ranges.get(symbol)
-            # Dynamo takes 0 and 1 apart; the run on fake tensors says whether 1 holds
-            if span is not None and not (value == 1 or span.lower <= value <= span.upper):
-                return False
-        return all(guard.subs(values) != sympy.false for guard in guards if 1 not in values.values())
-
-    return sorted(free, key=symbols.index), holds

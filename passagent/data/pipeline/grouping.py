@@ -31,7 +31,8 @@ RARITY = 1.0
 class Bucketed(NamedTuple):
     """A subgraph as the rules see it."""
 
-    uid: str
+    uid: int
+    """Its place in the order of their making."""
     kind: str
     operators: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -40,12 +41,10 @@ class Bucketed(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Subgraphs of one operator sequence."""
+    """Subgraphs of one operator sequence, as the rule chose them."""
 
     rule: int
-    kind: str
-    operators: tuple[str, ...]
-    uids: tuple[str, ...]
+    members: list[Bucketed]
 
 
 def dimension_bucket(size: int) -> int:
@@ -60,26 +59,21 @@ def groups(subgraphs: Sequence[Bucketed]) -> list[Group]:
         buckets[subgraph.kind, subgraph.operators, subgraph.shapes].append(subgraph)
     ordered = [buckets[key] for key in sorted(buckets, key=repr)]
     heads = [min(bucket, key=lambda subgraph: subgraph.uid) for bucket in ordered]
-    chosen: list[Group] = []
-
-    def add(rule: int, alike: Sequence[Bucketed], uids: Sequence[str]) -> None:
-        if uids:
-            chosen.append(Group(rule, alike[0].kind, alike[0].operators, tuple(uids)))
-
-    for bucket, head in zip(ordered, heads, strict=True):
-        for subgraph in bucket[::STRIDE]:
-            if subgraph.uid != head.uid:
-                add(1, bucket, [subgraph.uid])
-    for alike in _sequences(heads):
-        add(2, alike, [subgraph.uid for subgraph in alike])
-    taken = {uid for group in chosen for uid in group.uids}
+    chosen = [
+        Group(1, [subgraph])
+        for bucket, head in zip(ordered, heads, strict=True)
+        for subgraph in bucket[::STRIDE]
+        if subgraph.uid != head.uid
+    ]
+    chosen += [Group(2, alike) for alike in _sequences(heads)]
+    taken = {subgraph.uid for group in chosen for subgraph in group.members}
     rest = _sequences(sorted((s for s in subgraphs if s.uid not in taken), key=lambda s: (*s[1:], s.uid)))
     covered = [_each_dtype(alike) for alike in rest]
-    for alike, uids in zip(rest, covered, strict=True):
-        add(4, alike, uids)
-    for alike, uids in zip(rest, covered, strict=True):
-        others = sorted({subgraph.uid for subgraph in alike}.difference(uids))
-        add(3, alike, [uid for i, uid in enumerate(others) if i % (DTYPES * WIDTH) < DTYPES])
+    chosen += [Group(4, picked) for picked in covered]
+    for alike, picked in zip(rest, covered, strict=True):
+        others = sorted(set(alike).difference(picked), key=lambda subgraph: subgraph.uid)
+        sampled = [subgraph for i, subgraph in enumerate(others) if i % (DTYPES * WIDTH) < DTYPES]
+        chosen += [Group(3, sampled)] if sampled else []
     return chosen
 
 
@@ -91,7 +85,7 @@ def _sequences(subgraphs: Iterable[Bucketed]) -> list[list[Bucketed]]:
     return list(by_sequence.values())
 
 
-def _each_dtype(subgraphs: Iterable[Bucketed]) -> list[str]:
+def _each_dtype(subgraphs: Iterable[Bucketed]) -> list[Bucketed]:
     """Pick, of each bucket of shapes, the first subgraph of each of up to DTYPES dtypes."""
     dtypes_of: dict[Hashable, set[tuple[str, ...]]] = defaultdict(set)
     picked = []
@@ -99,7 +93,7 @@ def _each_dtype(subgraphs: Iterable[Bucketed]) -> list[str]:
         dtypes = dtypes_of[subgraph.shapes]
         if subgraph.dtypes not in dtypes and len(dtypes) < DTYPES:
             dtypes.add(subgraph.dtypes)
-            picked.append(subgraph.uid)
+            picked.append(subgraph)
     return picked
 
 

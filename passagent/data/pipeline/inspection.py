@@ -1,10 +1,9 @@
-"""A data set on disk: its files, whether it is in order, its figures, and overlaps of two."""
+"""A data set on disk: its files, whether it is in order, and overlaps of two."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -38,19 +37,14 @@ def member_of(path: Path) -> Member:
     return Member(str(path), path.parent.name, task.operators, frozenset(hashes), len(task.subgraphs))
 
 
-def _listed(out: Path, record: dict[str, Any]) -> Iterator[tuple[str, list[Path]]]:
-    """Yield the name and the tasks' directories of each list."""
-    for name in record["tasks"]:
-        lines = (out / LISTS / f"{name}.txt").read_text(encoding="utf-8").split()
-        yield name, [(out / LISTS / line).resolve() for line in lines]
-
-
 def check(out: Path) -> list[str]:
     """List the problems of a data set: tasks that are not as recorded, evaluation tasks in training."""
     record = read_record(out)
     problems = []
     sides: dict[bool, list[Member]] = {False: [], True: []}
-    for name, paths in _listed(out, record):
+    for name in record["tasks"]:
+        lines = (out / LISTS / f"{name}.txt").read_text(encoding="utf-8").split()
+        paths = [(out / LISTS / line).resolve() for line in lines]
         if len(paths) != (count := record["tasks"][name]):
             problems.append(f"{LISTS}/{name}.txt: lists {len(paths)} tasks, {RECORD} has {count}")
         for path in paths:
@@ -81,20 +75,3 @@ def shared(tasks: Iterable[Member], other: Iterable[Member]) -> list[str]:
 def leaks(words: list[str], against: list[str]) -> list[str]:
     """Name the tasks of `words` that share something with one of `against`. Raises UsageError, TaskError."""
     return shared(*([member_of(path) for path in find_tasks(names)] for names in (words, against)))
-
-
-def stats(out: Path) -> dict[str, Any]:
-    """Return the funnel, and the tasks, subgraphs, operators and dtypes of each list."""
-    record = read_record(out)
-    lists = []
-    for name, paths in _listed(out, record):
-        tasks = [load_task(path) for path in paths]
-        graphs = [graph for task in tasks for graph in task.subgraphs]
-        lists.append({
-            "list": name,
-            "tasks": len(tasks),
-            "subgraphs": len(graphs),
-            "operators": sorted(len(task.operators) for task in tasks),
-            "dtypes": dict(Counter(graph.dtype for graph in graphs).most_common()),
-        })  # fmt: skip
-    return {"funnel": record["funnel"], "lists": lists}

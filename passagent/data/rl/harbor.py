@@ -12,7 +12,6 @@ import json
 import re
 import shlex
 import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -24,7 +23,7 @@ from passagent.data.rl.pass_env import task_text
 from passagent.errors import UsageError
 from passagent.evaluator.target import kind_of
 from passagent.system import resources
-from passagent.system.faults import os_fault
+from passagent.system.resumable import whole_directory
 from passagent.tasks import Task, load_task
 from passagent.tasks.reader import FILES, GRAPH_LIST
 
@@ -54,8 +53,6 @@ def export(paths: Sequence[Path], directory: Path, shared: Export) -> list[Path]
     Raises UsageError for a directory that is there, a wheel that is not, tasks of one name, and what
     load_task raises.
     """
-    if directory.exists() or directory.is_symlink():
-        raise UsageError(f"{directory}: exists; give a directory that is not there yet")
     if shared.wheel is not None and not (shared.wheel.is_file() and shared.wheel.suffix == ".whl"):
         raise UsageError(f"{shared.wheel}: no such wheel; make one with `python -m build --wheel`")
     tasks = [load_task(path) for path in paths]
@@ -67,16 +64,9 @@ def export(paths: Sequence[Path], directory: Path, shared: Export) -> list[Path]
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"{name}: {names.count(name)} tasks have this name; export them apart")
-    try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{directory.name}-") as scratch:
-            whole = Path(scratch) / "tasks"
-            whole.mkdir()
-            for name, task in zip(names, tasks, strict=True):
-                _write(task, whole / name, name, shared)
-            whole.rename(directory)
-    except OSError as error:
-        raise os_fault(error, directory, "--harbor") from error
+    with whole_directory(directory, "--harbor") as whole:
+        for name, task in zip(names, tasks, strict=True):
+            _write(task, whole / name, name, shared)
     return [directory / name for name in names]
 
 

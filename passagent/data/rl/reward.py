@@ -38,22 +38,16 @@ def step_of(evaluation: Evaluation) -> float:
     return next(step for step in exact if step >= width * (1 - 1e-9))
 
 
-def rounded_as(evaluation: Evaluation) -> float | None:
-    """Round AS to the evaluation's step, to six digits; None where it has none, or nothing was measured."""
+def reward_of(evaluation: Evaluation) -> float:
+    """Return the worth of a candidate by itself: its AS, rounded to the evaluation's step, to six digits.
+
+    It is 0 if it was refused, has no AS, or nothing was measured.
+    """
     score = evaluation.as_score
-    if score is None or evaluation.status == "infrastructure":
-        return None
-    if score <= 0:
+    if not score or score < 0 or evaluation.status in ("refused", "infrastructure"):
         return 0.0
     step = step_of(evaluation)
     return float(f"{math.exp(step * round(math.log(score) / step)):.6g}")
-
-
-def reward_of(evaluation: Evaluation) -> float:
-    """Return the worth of a candidate by itself: 0 if it was refused or has no AS, else its rounded AS."""
-    if evaluation.status == "refused":
-        return 0.0
-    return rounded_as(evaluation) or 0.0
 
 
 def write_reward(

@@ -15,12 +15,13 @@ import torch
 import torch.utils._pytree as pytree
 
 from passagent.errors import TaskError
+from passagent.system.resumable import whole_directory
 from passagent.tasks.capture import capture
 from passagent.tasks.constraints import check_subgraph
 from passagent.tasks.extract.factories import Model
 from passagent.tasks.extract.graph_text import CleanGraph, clean_graph, specialised
 from passagent.tasks.extract.model_capture import Capture, capture_model, copied, quiet, restored_transforms
-from passagent.tasks.extract.sample import input_metas, whole_directory, write_list, write_sample
+from passagent.tasks.extract.sample import input_metas, write_list, write_sample
 from passagent.tasks.extract.structural_hash import StructuralHash, structural_hash
 from passagent.tasks.large_tensors import close, equal
 from passagent.tasks.module import load_module

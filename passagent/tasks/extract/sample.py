@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx
 
-from passagent.errors import UsageError
-from passagent.system.faults import os_fault
 from passagent.tasks.extract.graph_text import model_text
 from passagent.tasks.extract.structural_hash import StructuralHash, structural_hash
 from passagent.tasks.meta import TensorMeta, meta_source
@@ -134,26 +128,3 @@ def write_sample(
 def write_list(path: Path, names: Sequence[str]) -> None:
     """Write the task's graph_list.txt."""
     (path / GRAPH_LIST).write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
-
-
-@contextmanager
-def whole_directory(out: Path) -> Iterator[Path]:
-    """A directory to write into, which becomes `out` at once when the block ends; nothing stays if it fails.
-
-    Raises UsageError if `out` holds files.
-    """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"--out {out}: is there already; name another directory, or remove it")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-        part.chmod(0o755)
-    except OSError as error:
-        raise os_fault(error, out, "--out") from error
-    try:
-        yield part
-        os.rename(part, out)
-    except OSError as error:
-        raise os_fault(error, out, "--out") from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)

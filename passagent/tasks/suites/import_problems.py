@@ -6,37 +6,33 @@ row for the same text and the same question is not run again. A task's directory
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
-import signal
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
-from queue import SimpleQueue
+from typing import Any
 
 from pydantic import ValidationError
 
-from passagent.sandbox.child import ForkServer
-from passagent.sandbox.sandbox import Limits
 from passagent.system.faults import os_fault
-from passagent.system.machine_memory import memory_bytes, memory_kills
+from passagent.system.machine_memory import memory_bytes
 from passagent.system.resumable import RowFile
 from passagent.tasks.reader import FILES, GRAPH_LIST
-from passagent.tasks.suites.problem_child import Request
-from passagent.tasks.suites.problems import PROBLEM, Answer, How, Problem, Reason, Row
+from passagent.tasks.suites.forked_jobs import Jobs, Refused, lacks_memory
+from passagent.tasks.suites.problems import PROBLEM, Converted, How, Problem, Row
 
 RECORD = "import.jsonl"
-_CHILD = "passagent.tasks.suites.problem_child"
-_MOST_ANSWER = 256 << 20
 _LEAST = 1 << 16
 """Bytes of inputs below which none are cut for want of memory."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_TOLERANCE = 1e-5
+"""Between the model's call and what was captured of it; times the dtype's precision over float32's."""
 
 
 def open_record(out: Path) -> RowFile[Row]:
-    """The record of an import into `out`, by the problems' names. Raises UsageError."""
+    """Open the record of an import into `out`, by the problems' names. Raises UsageError."""
     return RowFile(out / RECORD, Row, "a row of passagent tasks import")
 
 
@@ -54,96 +50,59 @@ def import_problems(problems: Sequence[Problem], out: Path, how: How) -> Iterato
             yield row
         else:
             new.append(problem)
-    if not new:
-        return
     try:
         out.mkdir(parents=True, exist_ok=True)
         for unfinished in out.glob(".*.part"):
             shutil.rmtree(unfinished)
     except OSError as error:
         raise os_fault(error, out, "--out") from error
-    servers = SimpleQueue[ForkServer]()
-    with ExitStack() as stack, ThreadPoolExecutor(how.jobs) as threads:
-        for _ in range(min(how.jobs, len(new))):
-            server = ForkServer(_CHILD, "the importing process", how.threads, how.device)
-            servers.put(stack.enter_context(server))
-
-        def run(problem: Problem) -> Row:
-            server = servers.get()
-            try:
-                return _import(problem, out, how, server)
-            finally:
-                servers.put(server)
-
-        for row in threads.map(run, new):
+    memory = 0 if how.device.startswith("cuda") else memory_bytes() * 3 // 4 // how.jobs
+    with Jobs(how.jobs, how.device, how.timeout_s, memory) as jobs:
+        for row in jobs.map(lambda problem: _import(problem, out, how, jobs), new):
             record.add(row)
             yield row
 
 
-def _import(problem: Problem, out: Path, how: How, server: ForkServer) -> Row:
-    began = time.monotonic()
-    answer = _ask(problem, how, server)
+def _import(problem: Problem, out: Path, how: How, jobs: Jobs) -> Row:
+    """Run a problem and write its tasks; smaller ones where what is computed finds no memory."""
+    began, most_bytes = time.monotonic(), how.most_bytes
+    while True:
+        payload = {"problem": problem.model_dump(), "device": how.device, "most_bytes": most_bytes}
+        answer = jobs.run(make_tasks, payload | {"compute_ops": how.compute_ops})
+        if answer.reason != "memory" or most_bytes is None or most_bytes <= _LEAST:
+            break
+        most_bytes //= 8
     row = Row(
         name=problem.name,
         group=problem.group,
         file=problem.origin.file,
         source=how.key(problem),
         seconds=round(time.monotonic() - began, 2),
-        **answer.model_dump(exclude={"tasks", "source"}),
+        reason=answer.reason or None,
+        message=answer.message,
     )
-    tasks = {f"{problem.name}{suffix}": subgraphs for suffix, subgraphs in answer.tasks.items()}
+    if answer.reason:
+        return row
+    try:
+        converted = Converted.model_validate(answer.value)
+    except ValidationError:
+        return row.model_copy(update={"reason": "fails", "message": "its process gives no task"})
+    tasks = {f"{problem.name}{suffix}": subgraphs for suffix, subgraphs in converted.tasks.items()}
+    names = [*tasks, *(name for subgraphs in tasks.values() for name in subgraphs)]
+    files = {name for subgraphs in tasks.values() for texts in subgraphs.values() for name in texts}
+    if not all(map(_NAME.fullmatch, names)) or not files <= set(FILES):
+        message = "its process names files that a task does not have"
+        return row.model_copy(update={"reason": "fails", "message": message})
     try:
         for name, subgraphs in tasks.items():
-            _write(out, name, subgraphs, answer.source)
+            _write(out, name, subgraphs, converted.source)
     except OSError as error:
         raise os_fault(error, out, "--out") from error
-    return row.model_copy(update={"tasks": list(tasks)})
-
-
-def _ask(problem: Problem, how: How, server: ForkServer) -> Answer:
-    """Return what a fork makes of the problem; its answer is data, and is checked as such."""
-    most_bytes = how.most_bytes
-    answer = _ask_once(problem, how, server, most_bytes)
-    while answer.reason == "memory" and most_bytes is not None and most_bytes > _LEAST:
-        most_bytes //= 8  # the inputs fit, what is computed of them does not
-        answer = _ask_once(problem, how, server, most_bytes)
-    return answer
-
-
-def _ask_once(problem: Problem, how: How, server: ForkServer, most_bytes: int | None) -> Answer:
-    kills = memory_kills()
-    request = Request(problem=problem, how=how, most_bytes=most_bytes)
-    memory = 0 if how.is_cuda else memory_bytes() * 3 // 4 // how.jobs
-    limits = Limits(memory=memory, scratch=1 << 30, threads=256)
-    raw, ended = server.run(
-        request.model_dump_json().encode(), limits, how.timeout_s, _MOST_ANSWER, cuda=how.is_cuda
-    )
-    if raw is None:
-        return _refused("timeout", f"takes more than {how.timeout_s:g} s")
-    if not raw:
-        if memory_kills() > kills:
-            return _refused("memory", "needs more memory than there is")
-        status = ended["status"]
-        how_ended = f"by {signal.Signals(-status).name}" if status < 0 else f"with exit code {status}"
-        return _refused("fails", f"ends the process that runs it, {how_ended}")
-    try:
-        answer = Answer.model_validate_json(raw)
-    except ValidationError:
-        return _refused("fails", "its process gives no answer that can be read")
-    names = [f"{problem.name}{suffix}" for suffix in answer.tasks]
-    names += [name for subgraphs in answer.tasks.values() for name in subgraphs]
-    files = {name for subgraphs in answer.tasks.values() for texts in subgraphs.values() for name in texts}
-    if not all(map(_NAME.fullmatch, names)) or not files <= set(FILES):
-        return _refused("fails", "its process names files that a task does not have")
-    return answer
-
-
-def _refused(reason: Reason, message: str) -> Answer:
-    return Answer(reason=reason, message=message)
+    return row.model_copy(update=dict(converted) | {"source": row.source, "tasks": [*tasks]})
 
 
 def _write(out: Path, name: str, subgraphs: dict[str, dict[str, str]], source: str) -> None:
-    """A task's directory, whole or not at all."""
+    """Write a task's directory, whole or not at all."""
     part, place = out / f".{name}.part", out / name
     for subgraph, files in subgraphs.items():
         (part / subgraph).mkdir(parents=True)
@@ -155,3 +114,56 @@ def _write(out: Path, name: str, subgraphs: dict[str, dict[str, str]], source: s
     if place.exists():
         shutil.rmtree(place)
     part.rename(place)
+
+
+def make_tasks(payload: dict[str, Any]) -> dict[str, Any]:
+    """Make the tasks of a problem, by one capture of each of its calls, as a Converted in plain data.
+
+    It runs in the working directory of a throw-away process. Raises Refused, and what the problem's code
+    raises.
+    """
+    import torch.utils._pytree as pytree
+
+    from passagent.tasks.constraints import spread
+    from passagent.tasks.extract.extracting import extract_model, find_difference
+    from passagent.tasks.suites.loading_problems import called_twice, load_problem
+
+    problem, scratch = Problem.model_validate(payload["problem"]), Path.cwd()
+    converted, first_fault = Converted(is_exact=True), ""
+    calls = load_problem(problem, scratch, payload["device"], payload["most_bytes"])
+    for number, loaded in enumerate(calls):
+        model, out = loaded.model, scratch / f"written_{number}"
+        expected = called_twice(model.module, model.args, model.kwargs)
+        extracted = extract_model(model, out, saves_memory=True)
+        result = pytree.tree_leaves(extracted.result)
+        differing, _ = find_difference(result, expected, _TOLERANCE, _TOLERANCE)
+        if differing:
+            raise Refused("differs", f"the captured graph: {differing}")
+        good = [graph for graph in extracted.graphs if graph.validation.ok]
+        first_fault = first_fault or next(iter(extracted.problems), "")
+        if len(good) < len(extracted.graphs):
+            converted.left_out += 1
+            continue
+        facts = {
+            "origin": problem.origin.model_dump(),
+            "cut": loaded.cut,
+            "group": problem.name,
+            "compute_ops": payload["compute_ops"],
+            "returns": type(extracted.result).__name__,
+        }
+        converted.source = loaded.source
+        for graph in good:
+            files = {file.name: file.read_text(encoding="utf-8") for file in (out / graph.name).iterdir()}
+            recorded = json.loads(files["graph_net.json"])
+            files["graph_net.json"] = json.dumps(recorded | facts, indent=4) + "\n"
+            suffix = graph.name.removeprefix(model.name)
+            converted.tasks.setdefault(suffix, {})[graph.name] = files
+            converted.operators += graph.operators
+            converted.is_exact &= graph.validation.is_exact
+        converted.cut |= loaded.cut
+        converted.weak = list(dict.fromkeys([*converted.weak, *spread(expected)]))
+    if not converted.tasks:
+        is_other = "differs from the model" in first_fault
+        reason = "memory" if lacks_memory(first_fault) else "differs" if is_other else "not_captured"
+        raise Refused(reason, first_fault or "it has no call whose inputs fit")
+    return converted.model_dump()

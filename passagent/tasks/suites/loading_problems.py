@@ -7,17 +7,20 @@ import importlib.util
 import itertools
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
 
 from passagent.tasks.extract.factories import Model
-from passagent.tasks.suites.problems import Problem, Refused
+from passagent.tasks.extract.model_capture import copied
+from passagent.tasks.large_tensors import close, equal, set_aside
+from passagent.tasks.suites.forked_jobs import Refused
+from passagent.tasks.suites.problems import Problem
 
 SEED = 0
 FREE_AXIS = (1, 16, 128)
@@ -55,8 +58,25 @@ def input_bytes(inputs: Any) -> int:
     return sum(leaf.nbytes for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
+def called_twice(
+    call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] = MappingProxyType({})
+) -> list[Any]:
+    """Return the outputs of a call. Raises Refused where a second one differs, or there is no tensor."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        first = set_aside(pytree.tree_leaves(call(*copied(args), **kwargs)))
+        torch.manual_seed(1)
+        second = pytree.tree_leaves(call(*copied(args), **kwargs))
+    if not any(isinstance(output, torch.Tensor) for output in first):
+        raise Refused("no_tensor", f"a call returns {type(first[0] if first else None).__name__}")
+    for output, other in zip(first, second, strict=True):
+        if isinstance(output, torch.Tensor) and not equal(output, other) and not close(output, other):
+            raise Refused("random", "two calls with the same inputs give different outputs")
+    return first
+
+
 def seed_all() -> None:
-    """Every generator that a problem may draw from."""
+    """Seed every generator that a problem may draw from."""
     random.seed(SEED)
     torch.manual_seed(SEED)
     if "numpy" in sys.modules:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict
@@ -20,39 +19,10 @@ from passagent.errors import UsageError, closest
 from passagent.system.faults import os_fault
 from passagent.tasks.reader import ALLOWED, ComputeOps
 
-Reason = Literal[
-    "fails",
-    "missing_package",
-    "needs_gpu",
-    "memory",
-    "too_large",
-    "timeout",
-    "random",
-    "no_tensor",
-    "no_model",
-    "not_captured",
-    "differs",
-]
-"""fails: its code raises an error. too_large: its inputs do not get small enough. random: two calls with the
-same inputs differ. no_tensor: a call returns none. no_model: it does not define what its suite asks for.
-not_captured: Dynamo or the layout of a task cannot hold it. differs: what was written does not compute what
-the problem does."""
-
-
-class Refused(Exception):
-    """A problem that becomes no task."""
-
-    def __init__(self, reason: Reason, message: str) -> None:
-        super().__init__(message)
-        self.reason: Reason = reason
-
 
 class Outcome(BaseModel):
-    """The outcome of a problem."""
+    """Facts about the tasks of a problem."""
 
-    reason: Reason | None = None
-    message: str = ""
-    """One line: the file and line, what is wrong."""
     is_exact: bool = False
     """Outputs are equal bit for bit."""
     operators: int = 0
@@ -63,8 +33,8 @@ class Outcome(BaseModel):
     """Reasons why a result on it is worth little: outputs that are constant, or close to each other."""
 
 
-class Answer(Outcome):
-    """The outcome of a problem, from the process that ran it."""
+class Converted(Outcome):
+    """The tasks of a problem, from the process that ran it."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -82,6 +52,17 @@ class Row(Outcome):
     file: str
     source: str
     """sha256 of the problem and of how it was asked for."""
+    reason: str | None = None
+    """Why it became no task: `missing_package`, `needs_gpu`, `memory`, `timeout`, or
+
+    - fails: its code raises an error; too_large: its inputs do not get small enough
+    - random: two calls with the same inputs differ; no_tensor: a call returns none
+    - no_model: it does not define what its suite asks for
+    - not_captured: Dynamo or the layout of a task cannot hold it
+    - differs: what was written does not compute what the problem does
+    """
+    message: str = ""
+    """One line: the file and line, what is wrong."""
     tasks: list[str] = []
     seconds: float = 0.0
 
@@ -136,16 +117,6 @@ class How:
     jobs: int = 1
     compute_ops: ComputeOps = ALLOWED
     """A word on whether passes may replace matrix products and convolutions; kept in the tasks."""
-
-    @property
-    def is_cuda(self) -> bool:
-        """True if problems run on a GPU."""
-        return self.device.startswith("cuda")
-
-    @property
-    def threads(self) -> int:
-        """OpenMP threads of a fork."""
-        return max(1, len(os.sched_getaffinity(0)) // self.jobs)
 
     def key(self, problem: Problem) -> str:
         """sha256 of the problem and of what its task depends on."""

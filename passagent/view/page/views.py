@@ -352,7 +352,7 @@ def bench(store: Store, name: str) -> dict[str, Any]:
     rows = list(Results(store.runs_dir / BENCHES / name).rows.values())
     compilers = list(dict.fromkeys(row.compiler for row in rows))
     protocol = rows[0].identity if rows else {}
-    summaries = summaries_of(compilers, rows, protocol.get("b", 0.1), protocol.get("p", 0.0))
+    summaries = summaries_of(compilers, rows)
     return {
         "name": name,
         "table_of": bench_table.bench_table(summaries),

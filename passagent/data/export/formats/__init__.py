@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from passagent.data.export.example import Example
+from passagent.data.export.example import FILES, Example, FileRow
 from passagent.data.export.formats import atif, llamafactory
 from passagent.data.export.formats.chat_messages import (
     PARTS,
@@ -16,8 +16,6 @@ from passagent.data.export.formats.chat_messages import (
     openai_rows,
     trl_rows,
 )
-from passagent.data.export.formats.common import FILES, FileRow
-from passagent.errors import UsageError, nearest
 from passagent.models.wire import clean
 
 
@@ -49,35 +47,27 @@ def _stored(example: Example) -> Iterator[FileRow]:
     yield "episodes.jsonl", {**example.trajectory.model_dump(), "columns": columns, **files}
 
 
-_TRL, _OPENAI = "TRL's SFTTrainer: messages and tools", "OpenAI fine-tuning: messages with weights, tools"
-_LLAMA = "LLaMA-Factory: sharegpt and dataset_info.json"
-_AXOLOTL = "axolotl's chat_template strategy: messages with train"
-_PASSAGENT = "everything, as it is stored: passagent.trajectory/1 and columns"
-_ATIF = "ATIF v1.8, the interchange format that harbor reads: a document each"
-_LLAMA_FILES = (llamafactory.WHOLE, llamafactory.LAST)
 FORMATS = {
     form.name: form
     for form in (
-        Format("passagent", _PASSAGENT, _stored, ("episodes.jsonl",)),
-        Format("trl", _TRL, trl_rows, (WHOLE, PARTS)),
-        Format("openai", _OPENAI, openai_rows, (TRAIN,), is_table=False),
-        Format("llamafactory", _LLAMA, llamafactory.rows, _LLAMA_FILES, True, llamafactory.extra_files),
+        Format("passagent", "everything, as it is stored", _stored, ("episodes.jsonl",)),
+        Format("trl", "TRL's SFTTrainer: messages and tools", trl_rows, (WHOLE, PARTS)),
+        Format("openai", "OpenAI fine-tuning: messages with weights", openai_rows, (TRAIN,), is_table=False),
+        Format(
+            "llamafactory",
+            "LLaMA-Factory: sharegpt and dataset_info.json",
+            llamafactory.rows,
+            (llamafactory.WHOLE, llamafactory.LAST),
+            extra_files=llamafactory.extra_files,
+        ),
         Format(
             "axolotl",
-            _AXOLOTL,
+            "axolotl's chat_template strategy: messages with train",
             axolotl_rows,
             (TRAIN,),
-            True,
-            axolotl_files,
+            extra_files=axolotl_files,
         ),
-        Format("atif", _ATIF, atif.rows, is_table=False),
+        Format("atif", "ATIF v1.8, which harbor reads: a document each", atif.rows, is_table=False),
     )
 }
 """Every format, by its name."""
-
-
-def find_format(name: str) -> Format:
-    """Return the format of this name. Raises UsageError."""
-    if name not in FORMATS:
-        raise UsageError(f"there is no format '{name[:80]}'{nearest(name[:80], list(FORMATS))}")
-    return FORMATS[name]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from passagent.data.export.example import Example, ToolCall, Turn
-from passagent.data.export.formats.common import FileRow, Row, functions, provenance
+from passagent.data.export.example import Example, FileRow, Row, ToolCall, Turn, functions, provenance
 
 VERSION = "ATIF-v1.8"
 _SOURCES = {"system": "system", "user": "user", "assistant": "agent"}

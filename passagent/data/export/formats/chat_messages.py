@@ -10,8 +10,16 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from passagent.data.export.example import Example, Turn
-from passagent.data.export.formats.common import FileRow, Row, functions, has_untrained, provenance, stretches
+from passagent.data.export.example import (
+    Example,
+    FileRow,
+    Row,
+    Turn,
+    functions,
+    has_untrained,
+    provenance,
+    stretches,
+)
 
 WHOLE, PARTS = "messages.jsonl", "prompt_completion.jsonl"
 """TRL's files."""

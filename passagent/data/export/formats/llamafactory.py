@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from passagent.data.export.example import Example, Turn
-from passagent.data.export.formats.common import FileRow, Row, has_untrained, provenance, stretches
+from passagent.data.export.example import Example, FileRow, Row, Turn, has_untrained, provenance, stretches
 
 WHOLE, LAST = "train.jsonl", "train_last.jsonl"
 INFO = "dataset_info.json"

@@ -35,15 +35,12 @@ def write_parquet(lines: Path, target: Path) -> int:
     kinds = column_kinds(_rows(lines))
     types: dict[str, Any] = {kind: pa.type_for_alias(name) for kind, name in _SCALARS.items()}
     types[_JSON] = pa.json_()
-
-    def arrow_type(kind: str | tuple[str, ...]) -> Any:
-        if isinstance(kind, tuple):
-            return pa.list_(pa.struct([(name, pa.string()) for name in kind]))
-        return types[kind]
-
-    features = {name: _feature(kind) for name, kind in kinds.items()}
+    features = {
+        name: {"_type": "Json"} if kind == _JSON else {"_type": "Value", "dtype": _SCALARS[kind]}
+        for name, kind in kinds.items()
+    }
     schema = pa.schema(
-        [(name, arrow_type(kind)) for name, kind in kinds.items()],
+        [(name, types[kind]) for name, kind in kinds.items()],
         metadata={"huggingface": json.dumps({"info": {"features": features}})},
     )
     rows, count = _rows(lines), 0
@@ -64,9 +61,9 @@ def check_pyarrow() -> None:
         raise UsageError("parquet needs pyarrow: pip install 'passagent[parquet]'")
 
 
-def column_kinds(rows: Iterator[dict[str, Any]]) -> dict[str, str | tuple[str, ...]]:
-    """Each column's kind: a scalar's type, `json`, or the keys of lists of objects of texts."""
-    kinds: dict[str, str | tuple[str, ...] | None] = {}
+def column_kinds(rows: Iterator[dict[str, Any]]) -> dict[str, str]:
+    """Find each column's kind: a scalar's type, or `json`."""
+    kinds: dict[str, str | None] = {}
     for row in rows:
         for name, value in row.items():
             earlier, kind = kinds.setdefault(name, None), _kind(value)
@@ -79,31 +76,15 @@ def column_kinds(rows: Iterator[dict[str, Any]]) -> dict[str, str | tuple[str, .
     return {name: kind or "str" for name, kind in kinds.items()}
 
 
-def _kind(value: Any) -> str | tuple[str, ...] | None:
+def _kind(value: Any) -> str | None:
     if value is None:
         return None
-    if isinstance(value, int) and not -_INT64 <= value < _INT64:
-        return _JSON
-    if type(value).__name__ in _SCALARS:
-        return type(value).__name__
-    if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
-        keys = {tuple(item) for item in value}
-        if len(keys) == 1 and all(isinstance(text, str) for item in value for text in item.values()):
-            return keys.pop()
-    return _JSON
+    is_large = isinstance(value, int) and not -_INT64 <= value < _INT64
+    return _JSON if is_large or type(value).__name__ not in _SCALARS else type(value).__name__
 
 
-def _stored(value: Any, kind: str | tuple[str, ...]) -> Any:
+def _stored(value: Any, kind: str) -> Any:
     return json.dumps(value, ensure_ascii=False) if kind == _JSON and value is not None else value
-
-
-def _feature(kind: str | tuple[str, ...]) -> dict[str, Any]:
-    """A column's type in the words of `datasets`."""
-    if kind == _JSON:
-        return {"_type": "Json"}
-    if isinstance(kind, tuple):
-        return {"_type": "List", "feature": {name: _feature("str") for name in kind}}
-    return {"_type": "Value", "dtype": _SCALARS[kind]}
 
 
 def _rows(lines: Path) -> Iterator[dict[str, Any]]:

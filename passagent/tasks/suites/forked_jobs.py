@@ -1,0 +1,171 @@
+"""Jobs that run code of others: each in a process of its own, shut in, and killed when it has answered.
+
+A process that has imported torch forks them. A job's answer is plain data, and may be forged by the code that
+it runs: who asks checks it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from passagent.errors import MachineFault
+from passagent.sandbox.child import ForkServer, serve
+from passagent.sandbox.sandbox import Limits
+from passagent.system.machine_memory import memory_kills
+
+_PRELOADED = (
+    "torch._dynamo",
+    "torch._inductor.compile_fx",
+    "torch._inductor.scheduler",
+    "torch.fx.experimental.symbolic_shapes",
+    "passagent.tasks.extract.extracting",
+    "passagent.tasks.suites.loading_problems",
+)
+_MOST_ANSWER = 256 << 20
+_T, _R = TypeVar("_T"), TypeVar("_R")
+
+Function = Callable[[dict[str, Any]], Any]
+"""A function of a module of passagent. It takes and returns plain data, or raises Refused."""
+
+
+class Refused(Exception):
+    """Code or data of which a job can make nothing."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason, self.message = reason, message
+
+
+class Answer(BaseModel):
+    """The result of a job."""
+
+    value: Any = None
+    """The value that the function returned; None where it refused."""
+    reason: str = ""
+    """One word that says why there is no value."""
+    message: str = ""
+    """One line: the file and line, what is wrong."""
+    seconds: float = 0.0
+
+
+class Jobs:
+    """Runs jobs, up to `count` at a time; what it started ends with the `with` block."""
+
+    def __init__(self, count: int, device: str, timeout_s: float, memory: int = 0) -> None:
+        """`memory`: address space of a job, bytes; 0: as much as there is."""
+        self._count, self._device, self._timeout_s = count, device, timeout_s
+        self._threads = max(1, len(os.sched_getaffinity(0)) // count)
+        self._limits = Limits(memory=memory, scratch=1 << 30, threads=256)
+        self._idle = SimpleQueue[ForkServer]()
+        self._started = ExitStack()
+
+    def __enter__(self) -> Jobs:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._started.close()
+
+    def map(self, work: Callable[[_T], _R], items: Iterable[_T]) -> Iterator[_R]:
+        """Yield what `work`, which calls `run`, returns for each item, in order."""
+        with ThreadPoolExecutor(self._count) as threads:
+            try:
+                yield from threads.map(work, items)
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                self._started.close()
+                raise
+
+    def run(self, function: Function, payload: dict[str, Any]) -> Answer:
+        """Call the function in a new process. Raises InfrastructureError if none can be forked."""
+        try:
+            server = self._idle.get_nowait()
+        except Empty:
+            server = ForkServer(__name__, "the process that forks jobs", self._threads, self._device)
+            self._started.enter_context(server)
+        order = {"module": function.__module__, "function": function.__name__, "payload": payload}
+        begun, kills, is_cuda = time.monotonic(), memory_kills(), self._device.startswith("cuda")
+        try:
+            raw, ended = server.run(
+                json.dumps(order).encode(), self._limits, self._timeout_s, _MOST_ANSWER, cuda=is_cuda
+            )
+        finally:
+            self._idle.put(server)
+        answer = _read(raw, ended["status"], memory_kills() > kills, self._timeout_s)
+        return answer.model_copy(update={"seconds": round(time.monotonic() - begun, 2)})
+
+
+def _read(raw: bytes | None, status: int, is_memory_short: bool, timeout_s: float) -> Answer:
+    """Read what a process answered before it ended with `status`; None: it did not answer in time."""
+    if raw is None:
+        return Answer(reason="timeout", message=f"takes more than {timeout_s:g} s")
+    if not raw:
+        if is_memory_short:
+            return Answer(reason="memory", message="needs more memory than there is")
+        how_ended = f"by {signal.Signals(-status).name}" if status < 0 else f"with exit code {status}"
+        return Answer(reason="fails", message=f"ends the process that runs it, {how_ended}")
+    try:
+        return Answer.model_validate_json(raw)
+    except ValidationError:
+        return Answer(reason="fails", message="its process gives no answer that can be read")
+
+
+def main() -> None:
+    """Fork a process for each job that the socket whose descriptor is the first argument asks for."""
+    serve(_answer, _PRELOADED)
+
+
+def _answer(request: bytes, scratch: Path) -> bytes:
+    import torch
+
+    order = json.loads(request)
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    function = getattr(importlib.import_module(order["module"]), order["function"])
+    try:
+        answer = {"value": function(order["payload"])}
+    except BaseException as error:
+        reason, message = _reason(error, scratch)
+        answer = {"reason": reason, "message": " ".join(message.replace(f"{scratch}/", "").split())[:400]}
+    return json.dumps(answer).encode()
+
+
+def _reason(error: BaseException, scratch: Path) -> tuple[str, str]:
+    """Say in a word and a line why a job has no value."""
+    from passagent.tasks.extract.factories import place_in
+
+    if isinstance(error, Refused):
+        return error.reason, error.message
+    where = place_in(error, [*scratch.glob("*.py")])
+    message = f"{where}: " * bool(where) + f"{type(error).__name__}: {error}"
+    if isinstance(error, ModuleNotFoundError):
+        return "missing_package", f"{where or 'it'}: needs the package {error.name}"
+    if isinstance(error, MemoryError | MachineFault) or lacks_memory(str(error)):
+        return "memory", message
+    if re.search(r"not compiled with CUDA|No CUDA GPUs|NVIDIA driver|Torch not compiled", str(error)):
+        return "needs_gpu", message
+    if type(error).__name__ in ("PassagentError", "TaskError"):
+        return "not_captured", str(error)
+    return "fails", message
+
+
+def lacks_memory(text: str) -> bool:
+    """Find the words of torch on the CPU, of its allocator on a GPU, or of a library of NVIDIA."""
+    return any(words in text for words in ("can't allocate memory", "out of memory", "_ALLOC_FAILED"))
+
+
+if __name__ == "__main__":
+    from passagent.tasks.suites.forked_jobs import main  # `Refused` is one class
+
+    main()
