@@ -58,9 +58,9 @@ def check_tasks(words: list[str], device: str, as_json: bool) -> None:
             problem = f"{path}: {len(bad)} of {len(results)} subgraphs are not in order: {bad[0]['name']}"
         if as_json:
             continue
-        columns = ["runnable", "serialisable", "analysable"]
+        columns = ["runnable", "analysable"]
         rows = [[r["name"], *("yes" if r[column] else "no" for column in columns)] for r in results]
-        print(table(["graph", *columns], rows, drop=["analysable", "serialisable"]))
+        print(table(["graph", *columns], rows))
         for result in bad:
             print("\n".join(result["problems"]))
         for result in results:

@@ -16,19 +16,16 @@ import torch.utils._pytree as pytree
 
 from passagent.errors import TaskError
 from passagent.tasks.capture import capture
-from passagent.tasks.constraints import check_subgraph
+from passagent.tasks.constraints import check_subgraph, find_difference
 from passagent.tasks.extract.factories import Model
 from passagent.tasks.extract.graph_text import CleanGraph, clean_graph, specialised
 from passagent.tasks.extract.model_capture import Capture, capture_model, copied, quiet, restored_transforms
 from passagent.tasks.extract.sample import input_metas, whole_directory, write_list, write_sample
 from passagent.tasks.extract.structural_hash import StructuralHash, structural_hash
-from passagent.tasks.large_tensors import close, equal
 from passagent.tasks.module import load_module
 from passagent.tasks.reader import read_subgraph
 
 STAGES = ("read", "run", "extract", "compare")
-_RTOL, _ATOL = 1.3e-6, 1e-5
-"""Where outputs are not equal bit for bit; see find_difference."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,7 @@ def validate(
         except Exception as error:
             text = f"{type(error).__name__}: {str(error).splitlines()[0]}"
             raise TaskError(f"does not run: {text}") from error
-        differing, is_exact = find_difference(outputs, expected, _RTOL, _ATOL)
+        differing, is_exact = find_difference(outputs, expected)
         del outputs  # their memory is needed
         if differing:
             raise TaskError(differing)
@@ -78,36 +75,6 @@ def validate(
     except TaskError as error:
         return Validation(tuple(passed), (str(error),), is_exact)
     return Validation(tuple(passed), (), is_exact)
-
-
-def find_difference(
-    outputs: Sequence[Any], expected: Sequence[Any], rtol: float, atol: float
-) -> tuple[str, bool]:
-    """Say in what the outputs differ from the model's, if they do, and whether they are equal bit for bit.
-
-    The tolerances are those of float32; times the precision of the dtype over float32's.
-    """
-    if len(outputs) != len(expected):
-        return f"gives {len(outputs)} outputs, the model {len(expected)}", False
-    is_exact = True
-    for number, (output, other) in enumerate(zip(outputs, expected, strict=True)):
-        if not isinstance(output, torch.Tensor) or not isinstance(other, torch.Tensor):
-            if output != other:
-                return f"output {number} is {output!r}, of the model {other!r}", False
-            continue
-        if (output.shape, output.dtype) != (other.shape, other.dtype):
-            return f"output {number} is of another shape or dtype than the model's", False
-        if equal(output, other):
-            continue
-        is_exact = False
-        scale = (
-            torch.finfo(output.dtype).eps / torch.finfo(torch.float32).eps
-            if output.is_floating_point()
-            else 0
-        )
-        if not close(output, other, rtol * scale, atol * scale):
-            return f"output {number} differs from the model's", False
-    return "", is_exact
 
 
 def _other_nodes(clean: CleanGraph, module: torch.nn.Module) -> str:

@@ -62,8 +62,8 @@ def make_tasks(request: Request, scratch: Path) -> Answer:
     import torch
     import torch.utils._pytree as pytree
 
-    from passagent.tasks.constraints import spread
-    from passagent.tasks.extract.extracting import extract_model, find_difference
+    from passagent.tasks.constraints import find_difference, spread
+    from passagent.tasks.extract.extracting import extract_model
     from passagent.tasks.suites.loading_problems import load_problem
 
     torch.set_num_threads(request.how.threads)
@@ -100,7 +100,7 @@ def make_tasks(request: Request, scratch: Path) -> Answer:
         answer.cut |= loaded.cut
         answer.weak = list(dict.fromkeys([*answer.weak, *spread(expected)]))
     if not answer.tasks:
-        what: Reason = "differs" if "differs from the model" in first_problem else "not_captured"
+        what: Reason = "differs" if "differs from that of the model" in first_problem else "not_captured"
         if _lacks_memory(first_problem):
             what = "memory"
         raise Refused(what, first_problem or "it has no call whose inputs fit")
