@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from passagent.deploy.loading import DeployedPass, Package
-from passagent.deploy.package_operators import Key, PlannedOperator, layout_of, overload, split
+from passagent.deploy.package_operators import Key, PlannedOperator, layout_of, overload, split, tensor_count
 from passagent.evaluator.matching.effects import Memory
 from passagent.evaluator.matching.matcher import Match, explain, match
 from passagent.evaluator.matching.rewrite import replace_match
@@ -214,7 +214,7 @@ def _is_symbolic(sizes: Sequence[Any]) -> bool:
 
 
 def _constants(skeleton: dict[str, Any]) -> str:
-    fixed = {name: part["value"] for name, part in skeleton.items() if "value" in part}
+    fixed = {name: part for name, part in skeleton.items() if not tensor_count({name: part})}
     return (
         ", ".join(f"{name}={value}" for name, value in fixed.items()) or "these (another number of tensors)"
     )

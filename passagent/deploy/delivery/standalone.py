@@ -63,38 +63,21 @@ the passes, it takes passagent.kernels in place of this file.
 
 def _redirected(name: str, text: str) -> tuple[str, set[str]]:
     """Return a file that imports from the helper, and the names that it imports. Raises UsageError."""
-    try:
-        tree = ast.parse(text)
-    except SyntaxError:
-        return text, set()
-    changed: list[tuple[ast.stmt, str]] = []
     taken = set[str]()
-    for node in ast.walk(tree):
-        home = node.module or "" if isinstance(node, ast.ImportFrom) else ""
-        if isinstance(node, ast.ImportFrom) and home.partition(".")[0] in ("passagent", _MODULE):
-            if home not in ("passagent.kernels", _MODULE):
-                raise _unknown(name, f"from {home} import {', '.join(alias.name for alias in node.names)}")
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and node.module in ("passagent.kernels", _MODULE):
             taken |= {alias.name for alias in node.names}
-            changed.append((node, ast.unparse(ast.ImportFrom(_MODULE, node.names, 0))))
-        elif isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.name.partition(".")[0] == "passagent":
-                    raise _unknown(name, ast.unparse(node))
-    lines = text.splitlines()
-    for node, written in sorted(changed, key=lambda alias: -alias[0].lineno):
-        indent = " " * node.col_offset
-        lines[node.lineno - 1 : node.end_lineno] = [indent + written]
-    missing = sorted(taken - {*_OFFERED})
-    if missing:
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            homes = [node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
+            if any(home.partition(".")[0] == "passagent" for home in homes):
+                raise UsageError(
+                    f"--standalone: {name} has `{ast.unparse(node)}`; only `from passagent.kernels import "
+                    "...` can be done without; write it without --standalone"
+                )
+    if missing := sorted(taken - {*_OFFERED}):
         raise UsageError(
             f"--standalone: {name} takes {', '.join(missing)} of passagent.kernels; {' and '.join(_OFFERED)} "
             "can stand beside a pass; write it without --standalone"
         )
-    return "\n".join(lines) + "\n", taken
-
-
-def _unknown(name: str, line: str) -> UsageError:
-    return UsageError(
-        f"--standalone: {name} has `{line}`; only `from passagent.kernels import ...` can be done without; "
-        "write it without --standalone"
-    )
+    line = re.compile(r"^(\s*from\s+)passagent\.kernels(\s+import\b)", re.MULTILINE)
+    return line.sub(rf"\g<1>{_MODULE}\g<2>", text), taken

@@ -78,7 +78,7 @@ def make_tasks(request: Request, scratch: Path) -> Answer:
         differing, _ = find_difference(pytree.tree_leaves(extracted.result), expected, *tolerances)
         if differing:
             raise Refused("differs", f"the captured graph: {differing}")
-        good = [graph for graph in extracted.graphs if graph.validation.ok]
+        good = [graph for graph in extracted.graphs if not graph.problems]
         first_problem = first_problem or next(iter(extracted.problems), "")
         if len(good) < len(extracted.graphs):
             answer.left_out += 1
@@ -96,7 +96,7 @@ def make_tasks(request: Request, scratch: Path) -> Answer:
             files = _texts(out / graph.name, facts)
             answer.tasks.setdefault(suffix, {})[loaded.model.name + suffix] = files
             answer.operators += graph.operators
-            answer.is_exact &= graph.validation.is_exact
+            answer.is_exact &= graph.is_exact
         answer.cut |= loaded.cut
         answer.weak = list(dict.fromkeys([*answer.weak, *spread(expected)]))
     if not answer.tasks:
