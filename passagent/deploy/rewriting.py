@@ -55,13 +55,13 @@ class Rewriting:
 
     def __str__(self) -> str:
         lines = []
-        for one in self.replaced:
-            copied = f", with {', '.join(one.laid_out)} as contiguous copies" if one.laid_out else ""
-            lines.append(f"{one.name}: replaces {', '.join(one.nodes)}{copied}")
-        for left in self.refused:
-            where = f"leaves {', '.join(left.nodes)}" if left.nodes else "matches nothing"
-            lines.append(f"{left.name}: {where}: {left.reason}")
-        lines += [f"graph break at {one}" for one in self.breaks]
+        for site in self.replaced:
+            copied = f", with {', '.join(site.laid_out)} as contiguous copies" if site.laid_out else ""
+            lines.append(f"{site.name}: replaces {', '.join(site.nodes)}{copied}")
+        for miss in self.refused:
+            where = f"leaves {', '.join(miss.nodes)}" if miss.nodes else "matches nothing"
+            lines.append(f"{miss.name}: {where}: {miss.reason}")
+        lines += [f"graph break at {place}" for place in self.breaks]
         lines.append(f"{len(self.replaced)} places replaced")
         return "\n".join(lines)
 
