@@ -26,7 +26,7 @@ _MIXING = {
     "cat", "stack", "scaled_dot_product_attention", "getitem", "embedding", "gather", "index_select",
 }  # fmt: skip
 """Operators beside the elementwise ones in which an integer may meet other values; indices are checked."""
-_COPYING = {"aten::_to_copy", "aten::clone", "aten::repeat"}
+_COPYING = {"aten::_to_copy", "aten::_unsafe_view", "aten::clone", "aten::repeat"}
 _Given = dict[int, torch.Tensor]
 _Shapes = dict[fx.Node, tuple[int, ...]]
 _CORNERS = 8
