@@ -12,8 +12,7 @@ import torch
 from cases import cases_of, write_task
 
 from passagent.config import EvaluatorConfig
-from passagent.deploy.delivery.deliver import deliver
-from passagent.deploy.delivery.readme import Delivery
+from passagent.deploy.delivery.deliver import Delivery, deliver
 from passagent.deploy.delivery.standalone import standalone
 from passagent.evaluator.candidate import Candidate
 from passagent.evaluator.result import Evaluation, GraphResult, Speedup

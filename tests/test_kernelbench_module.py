@@ -8,11 +8,11 @@ import torch
 from closeness import assert_as_exact_as_eager
 from exported import by_the_expert
 
-from passagent.deploy.delivery.rewritten_graph import join_files
+from passagent.deploy.delivery.linker import link
 from passagent.deploy.delivery.standalone import standalone
 from passagent.deploy.delivery.suite_modules import file_name, kernelbench_module
 from passagent.errors import UsageError
-from passagent.evaluator.candidate import MANIFEST, Candidate
+from passagent.evaluator.candidate import Candidate
 from passagent.plan.facts import device_facts
 from passagent.plan.record import record, subgraphs_of
 from passagent.tasks import load_task
@@ -123,14 +123,14 @@ def test_what_is_no_whole_problem_is_said(task, facts, told):
 HIGH = "from b import low\n\n\n# why\ndef high():\n    return low() * math.pi\n"
 
 
-def test_joined_files_hold_what_the_passes_import_and_no_function_of_the_matcher():
+def test_linked_module_holds_what_is_needed_behind_what_it_needs():
     files = {
-        "a.py": f"import math\n{HIGH}\n\ndef pattern(x):\n    return x\n",
-        "b.py": "from __future__ import annotations\n\nONE = 1\n\n\ndef low():\n    return ONE\n",
-        "other.py": "UNUSED = 1\n",
-        MANIFEST: "[]",
+        "a": f"import math\n{HIGH}\n\ndef pattern(x):\n    return x\n",
+        "b": "from __future__ import annotations\n\nONE = 1\n\n\ndef low():\n    return ONE\n",
+        "other": "UNUSED = 1\n",
+        "main": "import math\nfrom a import high\n\n\ndef run():\n    return high() + math.e\n",
     }
-    text = join_files("About.", ["a.py"], files, "import math\n\n\ndef run():\n    return high()\n")
+    text = link('"""About."""', files, "main", ["run"])
     assert text.startswith('"""About."""\n\nfrom __future__ import annotations\nimport math\n\n')
     assert (
         text.index("ONE = 1") < text.index("def low") < text.index("# why\ndef high") < text.index("def run")
@@ -142,13 +142,12 @@ def test_joined_files_hold_what_the_passes_import_and_no_function_of_the_matcher
 @pytest.mark.parametrize(
     ("a", "b", "message"),
     [
-        (HIGH, "def low():\n    return 2\n\n\ndef high():\n    return 1\n", "high is defined in"),
-        (HIGH, "import high\n\n\ndef low():\n    return high\n", "high is defined in"),
-        (f"from math import pi as low\n{HIGH}", "low = 1\n", "low is defined in"),
+        (f"math = 1\n{HIGH}", "import math\n\n\ndef low():\n    return math.e\n", "math is defined in"),
+        (f"ONE = 1\n{HIGH}ONE += high()\n", "ONE = 2\n\n\ndef low():\n    return ONE\n", "ONE is defined"),
         ("import b\n\n\ndef high():\n    return b.low()\n", "low = 1\n", "a.py: `import b`: in one file"),
         ("from b import low; N = 3\n", "low = 1\n", "a.py: two statements on one line"),
     ],
 )
-def test_files_that_cannot_be_one_are_an_error(a, b, message):
+def test_modules_that_cannot_be_linked_are_an_error(a, b, message):
     with pytest.raises(UsageError, match=message):
-        join_files("", ["a.py", "b.py"], {"a.py": a, "b.py": b}, "")
+        link("", {"a": a, "b": b}, "a", ["high", "ONE"])

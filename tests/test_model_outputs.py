@@ -36,8 +36,8 @@ def test_tensors_are_read_from_every_container():
     returned = Returned(x, (Pair(x, {"key": [x]}), Registered(x), 3), None)
     assert list(read_outputs(returned)) == [
         "output.logits",
-        "output.states[0][0]",
-        "output.states[0][1]['key'][0]",
+        "output.states[0].left",
+        "output.states[0].right['key'][0]",
         "output.states[1][0]",
     ]
     assert list(read_outputs(OrderedDict(a=x))) == ["output['a']"]

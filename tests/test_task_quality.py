@@ -22,7 +22,6 @@ from passagent.tasks.constraints import check_task
         ("return (a * 0 + 2,)", ["constant output", "outputs hardly depend on the inputs"]),
         ("return (a * 1e-4,)", ["outputs close to each other", "outputs hardly depend on the inputs"]),
         ("return (torch.arange(6.0).view(3, 2) + a * 1e-4,)", ["outputs hardly depend on the inputs"]),
-        ("return (a + 0 * b,)", ["no output depends on input 1"]),
         ("return (a + b,)", []),
         ("return ((a > 0),)", []),
     ],
@@ -30,7 +29,7 @@ from passagent.tasks.constraints import check_task
 def test_outputs_that_say_little_are_told(tmp_path, body, told):
     [found] = check_task(write(tmp_path, body, "a float32 [3,2]; b float32 [3,2]"))
     assert found.ok
-    assert [one for one in found.weak if "input" not in one or one in told] == told
+    assert found.weak == told
 
 
 def recording(target, name="graph", library=()):

@@ -134,15 +134,14 @@ def test_check_finds_nothing_wrong_with_the_examples(name):
     [
         ("b = a.reshape(7)\nreturn (b,)", "runnable", r"model\.py:6: does not run: RuntimeError"),
         ("return (a.nosuch(),)", "runnable", "nosuch"),
-        ("return (torch.rand(3) + 0 * a[:1],)", "runnable", "two runs differ in output 0"),
-        ("return (a.log() - a.log() + (a - a) / (a - a),)", "runnable", "output 0 has .* NaN"),
+        ("return (torch.rand(3) + 0 * a[:1],)", "runnable", "output 0 differs from that of a second run"),
+        ("return (a.log() - a.log() + (a - a) / (a - a),)", "runnable", "output 0 has NaN"),
         ("torch._dynamo.graph_break()\nreturn (a + 1,)", "analysable", "not one graph"),
     ],
 )
 def test_check_names_what_is_wrong(tmp_path, body, wrong, message):
     (result,) = check_task(write(tmp_path, body, "a float32 [4]"))
     assert not getattr(result, wrong)
-    assert result.serialisable
     assert any(re.search(message, problem) for problem in result.problems), result.problems
 
 

@@ -48,13 +48,6 @@ def test_reads_a_real_task():
     assert len(task.subgraphs[0].graph_hash) == 64
 
 
-def test_reads_every_example():
-    names = {path.name for path in EXAMPLES.iterdir() if path.is_dir()}
-    assert len(names) >= 6
-    for name in names:
-        assert load_task(EXAMPLES / name).operators, name
-
-
 def test_a_subgraph_directory_is_a_task(subgraph):
     task = load_task(subgraph)
     assert [s.name for s in task.subgraphs] == ["subgraph"]

@@ -20,8 +20,7 @@ from passagent.agent.tokens import cut_end, fit, tokens
 from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.reference.eager import EagerGraph, Output
 from passagent.tasks import Subgraph, Task
-from passagent.tasks.operator_names import operator_names
-from passagent.tasks.reader import find_forward
+from passagent.tasks.reader import find_forward, operator_names
 
 MAX_VARIANTS = 12
 MAX_ROWS = 40

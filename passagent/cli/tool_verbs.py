@@ -205,7 +205,7 @@ def tasks_check(
     device: Device,
     json: Json,
 ) -> None:
-    """Check that the subgraphs of tasks are runnable, serialisable and analysable.
+    """Check that the subgraphs of tasks are runnable and analysable.
 
     With --against: that they share nothing with other tasks. With --coverage: what the expert lowers.
     """

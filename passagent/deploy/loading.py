@@ -20,7 +20,7 @@ from passagent.evaluator.candidate import PLANS
 from passagent.evaluator.matching.rewrite import PlannedPass
 from passagent.plan import artefact
 from passagent.plan.arguments import Argument
-from passagent.plan.model import Recording
+from passagent.plan.model import Pass, Recording
 from passagent.plan.recorded_pattern import pattern_graph
 
 MANIFEST = "manifest.json"
@@ -124,9 +124,7 @@ def _pass(entry: dict[str, Any], files: dict[str, str]) -> DeployedPass:
             PlannedCall(recorded.plans[call["plan"]], _ARGUMENTS.validate_python(call["arguments"]))
             for call in described["calls"]
         ]
-        name = operator_name(entry_pattern(recorded), described["bindings"], calls)
-        if name != described["name"]:
-            raise PassagentError(f"{entry['name']}: operator {described['name']} is not what its name says")
+        name = operator_name(recorded, described["bindings"], calls)
         operator = PlannedOperator(graph, described["bindings"], calls, recording.device)
         operators[name] = register(name, operator, described["outputs"])
         skeletons.append((described["bindings"], name))
@@ -145,13 +143,9 @@ def planned_passes(recording: Recording) -> list[PlannedPass]:
     ]
 
 
-def entry_pattern(recorded: Any) -> list[dict[str, Any]]:
-    """A recorded pass's pattern as plain data."""
-    return [node.model_dump(mode="json", exclude_none=True) for node in recorded.pattern]
-
-
-def operator_name(pattern: list[dict[str, Any]], skeleton: Skeleton, calls: Sequence[PlannedCall]) -> str:
-    """The name of an operator, by its content."""
+def operator_name(recorded: Pass, skeleton: Skeleton, calls: Sequence[PlannedCall]) -> str:
+    """The name of an operator of a recorded pass, by its content."""
+    pattern = [node.model_dump(mode="json", exclude_none=True) for node in recorded.pattern]
     plans = [[call.plan.digest(), _ARGUMENTS.dump_python(call.arguments, mode="json")] for call in calls]
     content = json.dumps([pattern, skeleton, plans], sort_keys=True)
     return f"p_{hashlib.sha256(content.encode()).hexdigest()[:12]}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from types import SimpleNamespace
@@ -33,26 +33,26 @@ Outputs = dict[str, torch.Tensor]
 """Copies on the CPU, by their place in what a model returns: `output.logits`, `output[1]['key']`."""
 
 
-def read_outputs(returned: Any) -> Outputs:
+def read_outputs(returned: Any, place: str = "output") -> Outputs:
     """The tensors in what a model returned: in tuples, dicts, dataclasses and nodes of torch's pytree."""
-    return {place: value.detach().cpu().clone() for place, value in _tensors(returned, "output")}
+    outputs: Outputs = {}
+    for path, value in pytree.tree_flatten_with_path(returned, _is_without_keys)[0]:
+        where = place + pytree.keystr(path)
+        if isinstance(value, torch.Tensor):
+            outputs[where] = value.detach().cpu().clone()
+        elif _is_without_keys(value):
+            outputs |= read_outputs(list(pytree.SUPPORTED_NODES[type(value)].flatten_fn(value)[0]), where)
+        elif is_dataclass(value) and not isinstance(value, type):
+            for part in fields(value):
+                outputs |= read_outputs(getattr(value, part.name), f"{where}.{part.name}")
+        elif isinstance(value, Mapping):
+            outputs |= read_outputs(dict(value), where)
+    return outputs
 
 
-def _tensors(value: Any, place: str) -> Iterator[tuple[str, torch.Tensor]]:
-    inner: list[tuple[str, Any]] = []
-    if isinstance(value, torch.Tensor):
-        yield place, value
-    elif is_dataclass(value) and not isinstance(value, type):
-        inner = [(f".{field.name}", getattr(value, field.name)) for field in fields(value)]
-    elif isinstance(value, Mapping):
-        inner = [(f"[{key!r}]", part) for key, part in value.items()]
-    elif isinstance(value, list | tuple):
-        inner = [(f"[{number}]", part) for number, part in enumerate(value)]
-    elif type(value) in pytree.SUPPORTED_NODES:
-        children = pytree.SUPPORTED_NODES[type(value)].flatten_fn(value)[0]
-        inner = [(f"[{number}]", part) for number, part in enumerate(children)]
-    for where, part in inner:
-        yield from _tensors(part, place + where)
+def _is_without_keys(value: Any) -> bool:
+    node = pytree.SUPPORTED_NODES.get(type(value))
+    return node is not None and node.flatten_with_keys_fn is None
 
 
 def outputs_in_float64(model: Model) -> Outputs:
@@ -200,7 +200,7 @@ def measure_model(
             sides[f"{mode} + passes"] = _compiled(model, mode, packages)
         lacking = {f"{modes[0]}, without {name}": name for name in used if len(used) > 1}
         for side, name in lacking.items():
-            sides[side] = _compiled(model, modes[0], [without(package, name) for package in packages])
+            sides[side] = _compiled(model, modes[0], [without(package, [name]) for package in packages])
         exact = outputs_in_float64(model)
         differing = {
             side: find_difference(expected, exact, read_outputs(call())) for side, call in sides.items()
@@ -222,9 +222,9 @@ def measure_model(
     )
 
 
-def without(package: Package, name: str) -> Package:
-    """The package without one of its passes."""
-    passes = [deployed for deployed in package.passes if deployed.name != name]
+def without(package: Package, names: Collection[str]) -> Package:
+    """Return the package without some of its passes."""
+    passes = [deployed for deployed in package.passes if deployed.name not in names]
     content = [package.digest, *(deployed.name for deployed in passes)]
     return replace(package, passes=passes, digest=hashlib.sha256("\n".join(content).encode()).hexdigest())
 

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from passagent.config import load_config
 from passagent.deploy.loading import load_package
-from passagent.deploy.model_timing import measure_model
+from passagent.deploy.model_timing import measure_model, without
 from passagent.deploy.optimized import DROPPED, FAILED, KEPT, LEFT, NOTHING, Optimized, RegionOutcome
 from passagent.deploy.package_writing import check_name, drop, pack, read_sources
 from passagent.deploy.region_searches import RegionSearches, runs_of
@@ -54,7 +52,7 @@ from passagent.tasks.module import load_module
 from passagent.tasks.reader import Subgraph
 
 FOR_THE_END = 0.3
-"""Share of the time that packaging and measuring the whole model get."""
+"""Share of the time that is left for packaging and measuring the whole model: the searches end before."""
 SETTINGS: dict[str, Any] = {
     "experience.library": OFF,  # the regions are looked up here, by what Inductor was beaten with
     "evaluator.dispatch": "graph", "evaluator.reference": "inductor", "search.iters": 4,
@@ -79,15 +77,10 @@ def optimize(options: OptimizeOptions, model: Model, say: Say) -> Optimized:
     compiler()
     library_file = library_path(options["library"])
     say(library_text(library_file))
-    end = None if options["max_time"] is None else begun + options["max_time"]
-    deadline = None if end is None else end - FOR_THE_END * (end - begun)
+    deadline = None if options["max_time"] is None else begun + (1 - FOR_THE_END) * options["max_time"]
     state = Path(options["state"] or out.with_name(f"{out.name}.state"))
     with locked(state / "runs", "optimize.lock", "--state"):
-        try:
-            with _cut_at(end):
-                device, regions = _regions(model, state, say)
-        except _TimeIsOver:
-            raise PassagentError("the time was over before the model was cut into regions") from None
+        device, regions = _regions(model, state, say)
         settings = SETTINGS | {"evaluator.device": device} | settings_of(OptimizeOptions, options)
         result = Optimized(model.name, device_name(device), state, _outcomes(regions, device, say))
         searches = RegionSearches(state / "runs", load_config(options["config"], settings), say, deadline)
@@ -114,36 +107,9 @@ def optimize(options: OptimizeOptions, model: Model, say: Say) -> Optimized:
                 if _is_as_fast_as_inductor(regions, region, searches, library):
                     sources[region.name] = str(region.run)
         result.left_out += regions.refused
-        try:
-            with _cut_at(end):
-                _measure(out, model, result, sources, say)
-        except _TimeIsOver:
-            result.stopped = result.why_not = "the time was over before the whole model was timed"
+        _measure(out, model, result, sources, say)
     _report(result)
     return result
-
-
-class _TimeIsOver(BaseException):
-    """The command's time is over. No Exception, as compilers take those of what they call for errors."""
-
-
-@contextmanager
-def _cut_at(end: float | None) -> Iterator[None]:
-    """Raise _TimeIsOver inside the block at `end`, by time.monotonic(); Python cuts its main thread only."""
-    if end is None or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def cut(*_: object) -> None:
-        raise _TimeIsOver
-
-    before = signal.signal(signal.SIGALRM, cut)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, max(1e-6, end - time.monotonic()))
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def _regions(model: Model, state: Path, say: Say) -> tuple[str, Regions]:
@@ -270,14 +236,13 @@ def _measure(out: Path, model: Model, result: Optimized, sources: dict[str, str]
         package = load_package(place)
         result.left_out += [f"{name}: {why}" for name, why in packed.left_out]
         say("timing the whole model: eager, Inductor, Inductor with passes, and without each of them")
-        measured, entries = measure_model(model, [package]), package.manifest["passes"]
-        if measured.losers:
-            say(f"without {', '.join(measured.losers)}, which do not pay, once more")
-            fewer = result.state / "fewer" / place.name
-            shutil.rmtree(fewer, ignore_errors=True)
-            package = load_package(drop(package, measured.losers, fewer))
-            if package.passes:
-                measured = measure_model(model, [package])
+        measured = measure_model(model, [package])
+        losers = measured.losers
+        if losers:
+            say(f"without {', '.join(losers)}, which do not pay, once more")
+            fewer = without(package, losers)
+            if fewer.passes:
+                measured = measure_model(model, [fewer])
             else:
                 result.why_not = "no pass makes the whole model faster"
     except PassagentError as error:
@@ -286,32 +251,27 @@ def _measure(out: Path, model: Model, result: Optimized, sources: dict[str, str]
     result.measurement = measured
     gaining = [mode for mode, gain in measured.gains.items() if gain.low > 1]
     result.mode = [*gaining, *measured.gains][0]
-    _mark(result, sources, entries, {entry["name"] for entry in package.manifest["passes"]})
+    for region in result.regions:
+        entries = package.manifest["passes"]
+        names = [entry["name"] for entry in entries if entry["source"]["run"] == sources.get(region.name)]
+        region.passes = [name for name in names if name not in losers]
+        if region.passes:
+            region.outcome = KEPT
+        elif region.name in sources:
+            why = "the whole model is faster without it" if names else "it cannot be deployed"
+            region.outcome, region.why = DROPPED, why
     gain = measured.gains[result.mode]
-    if measured.unequal and not result.why_not:
+    if result.why_not:
+        return
+    if measured.unequal:
         result.why_not = f"outputs are not eager's: {measured.unequal[0]}"
-    elif not gaining and not result.why_not:
+    elif not gaining:
         result.why_not = (
             f"with the passes the model is {gain.ratio:.3f} times as fast as "
             f"{measured.baseline(result.mode)} ({gain.low:.3f} to {gain.high:.3f}), which proves no gain"
         )
-    if not result.why_not:
-        result.package = drop(package, [], out)
-
-
-def _mark(
-    result: Optimized, sources: dict[str, str], packed: list[dict[str, Any]], packaged: set[str]
-) -> None:
-    """Say of each region whether its passes are in the package that was measured last."""
-    for region in result.regions:
-        names = [e["name"] for e in packed if e["source"]["run"] == sources.get(region.name)]
-        region.passes = [name for name in names if name in packaged]
-        if region.passes:
-            region.outcome = KEPT
-        elif names:
-            region.outcome, region.why = DROPPED, "the whole model is faster without it"
-        elif region.name in sources:
-            region.outcome, region.why = DROPPED, "it cannot be deployed"
+    else:
+        result.package = drop(package, losers, out)
 
 
 def _why_nothing(result: Optimized) -> str:

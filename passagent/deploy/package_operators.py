@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -28,44 +29,32 @@ from passagent.plan.table import Mode
 from passagent.tasks.graphio import load_value, plain_value
 
 Skeleton = dict[str, Any]
-"""For each parameter `{"tensor": N}`, `{"value": literal}`, or of a list with tensors `{"items": [...]}`."""
+"""Each parameter's value as plain data (graphio.py), in which the call's tensors are the nodes a0, a1, ..."""
 
 
 def split(bindings: Mapping[str, Any]) -> tuple[Skeleton, list[fx.Node]]:
     """The skeleton of a match's bindings, and the nodes at its tensors."""
-    tensors: list[fx.Node] = []
+    tensors, places = list[fx.Node](), fx.Graph()
 
-    def shape(value: Any) -> Any:
-        if isinstance(value, fx.Node):
-            tensors.append(value)
-            return {"tensor": len(tensors) - 1}
-        if isinstance(value, tuple | list) and any(isinstance(item, fx.Node) for item in value):
-            return {"items": [shape(item) for item in value], "is_list": isinstance(value, list)}
-        return {"value": plain_value(value)}
+    def place(node: fx.Node) -> fx.Node:
+        tensors.append(node)
+        return places.placeholder(f"a{len(tensors) - 1}")
 
-    return {name: shape(bindings[name]) for name in sorted(bindings)}, tensors
+    return {name: plain_value(fx.node.map_arg(bindings[name], place)) for name in sorted(bindings)}, tensors
 
 
 def join(skeleton: Skeleton, tensors: Sequence[Any]) -> dict[str, Any]:
     """Bindings with these tensors, or nodes, in their places."""
-
-    def value(part: Any) -> Any:
-        if "tensor" in part:
-            return tensors[part["tensor"]]
-        if "items" in part:
-            return (list if part["is_list"] else tuple)(value(item) for item in part["items"])
-        return load_value(part["value"], {})
-
-    return {name: value(part) for name, part in skeleton.items()}
+    places: dict[str, Any] = {f"a{number}": tensor for number, tensor in enumerate(tensors)}
+    return {name: load_value(value, places) for name, value in skeleton.items()}
 
 
 def tensor_count(skeleton: Skeleton) -> int:
     """How many tensors a call is given."""
-
-    def count(part: Any) -> int:
-        return 1 if "tensor" in part else sum(map(count, part.get("items", ())))
-
-    return sum(map(count, skeleton.values()))
+    places: dict[str, Any] = defaultdict(object)
+    for value in skeleton.values():
+        load_value(value, places)
+    return len(places)
 
 
 def pattern_module(pattern: fx.Graph, skeleton: Skeleton) -> fx.GraphModule:

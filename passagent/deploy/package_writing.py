@@ -18,7 +18,6 @@ from passagent.deploy.loading import (
     FORMAT,
     MANIFEST,
     Package,
-    entry_pattern,
     never_called,
     operator_name,
     planned_passes,
@@ -39,7 +38,7 @@ from passagent.evaluator.matching.effects import Memory
 from passagent.evaluator.matching.rewrite import apply_passes
 from passagent.plan import artefact
 from passagent.plan.arguments import ValueArg, leaves
-from passagent.plan.model import Call, Recording
+from passagent.plan.model import Call, Pass, Recording
 from passagent.plan.record import check_fits, subgraphs_of
 from passagent.plan.recorded_pattern import pattern_graph
 from passagent.search import finalists
@@ -177,10 +176,12 @@ def _entries(source: Source, directory: str, left_out: list[tuple[str, str]]) ->
     return entries
 
 
-def _operator(recorded: Any, graph: fx.Graph, skeleton: Skeleton, calls: list[PlannedCall]) -> dict[str, Any]:
+def _operator(
+    recorded: Pass, graph: fx.Graph, skeleton: Skeleton, calls: list[PlannedCall]
+) -> dict[str, Any]:
     returned = next(node for node in reversed(graph.nodes) if node.op == "output").args[0]
     return {
-        "name": operator_name(entry_pattern(recorded), skeleton, calls),
+        "name": operator_name(recorded, skeleton, calls),
         "bindings": skeleton,
         "outputs": len(returned) if isinstance(returned, tuple | list) else 1,
         "calls": [

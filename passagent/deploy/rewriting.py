@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from passagent.deploy.loading import DeployedPass, Package
-from passagent.deploy.package_operators import Key, PlannedOperator, layout_of, overload, split
+from passagent.deploy.package_operators import Key, PlannedOperator, layout_of, overload, split, tensor_count
 from passagent.evaluator.matching.effects import Memory
 from passagent.evaluator.matching.matcher import Match, explain, match
 from passagent.evaluator.matching.rewrite import replace_match
@@ -55,13 +55,13 @@ class Rewriting:
 
     def __str__(self) -> str:
         lines = []
-        for one in self.replaced:
-            copied = f", with {', '.join(one.laid_out)} as contiguous copies" if one.laid_out else ""
-            lines.append(f"{one.name}: replaces {', '.join(one.nodes)}{copied}")
-        for left in self.refused:
-            where = f"leaves {', '.join(left.nodes)}" if left.nodes else "matches nothing"
-            lines.append(f"{left.name}: {where}: {left.reason}")
-        lines += [f"graph break at {one}" for one in self.breaks]
+        for site in self.replaced:
+            copied = f", with {', '.join(site.laid_out)} as contiguous copies" if site.laid_out else ""
+            lines.append(f"{site.name}: replaces {', '.join(site.nodes)}{copied}")
+        for miss in self.refused:
+            where = f"leaves {', '.join(miss.nodes)}" if miss.nodes else "matches nothing"
+            lines.append(f"{miss.name}: {where}: {miss.reason}")
+        lines += [f"graph break at {place}" for place in self.breaks]
         lines.append(f"{len(self.replaced)} places replaced")
         return "\n".join(lines)
 
@@ -214,7 +214,7 @@ def _is_symbolic(sizes: Sequence[Any]) -> bool:
 
 
 def _constants(skeleton: dict[str, Any]) -> str:
-    fixed = {name: part["value"] for name, part in skeleton.items() if "value" in part}
+    fixed = {name: part for name, part in skeleton.items() if not tensor_count({name: part})}
     return (
         ", ".join(f"{name}={value}" for name, value in fixed.items()) or "these (another number of tensors)"
     )

@@ -1,4 +1,4 @@
-"""`passagent tasks check`: is each subgraph runnable, serialisable, analysable (GraphNet 4.1), or why not.
+"""`passagent tasks check`: is each subgraph runnable and analysable (GraphNet 4.1), or why not.
 
 A kernel that writes constants passes where outputs are constant, or do not depend on the inputs. Such a task
 is in order, and may be meant so; robust-kbench's filters on outputs mark it.
@@ -6,15 +6,9 @@ is in order, and may be meant so; robust-kbench's filters on outputs mark it.
 
 from __future__ import annotations
 
-import ast
-import dataclasses
-import json
 import operator
-import os
-import signal
-import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,15 +24,12 @@ from passagent.tasks.examples import locate
 from passagent.tasks.graphio import MODULES
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.large_tensors import close, equal, set_aside, slices
-from passagent.tasks.meta import meta_source, read_meta
 from passagent.tasks.module import load_module, source_name
-from passagent.tasks.reader import Subgraph, find_forward, parameters, read_subgraph, subgraph_places
+from passagent.tasks.reader import Subgraph, read_subgraph, subgraph_places
 from passagent.tasks.room import check_room
 
 TINY = 0.01
 """robust-kbench's least range, standard deviation, and change from inputs to inputs, of outputs."""
-_MOST_INPUTS = 16
-"""Limit on the inputs of which each is changed alone."""
 
 
 def spread(outputs: Sequence[Any]) -> list[str]:
@@ -56,27 +47,26 @@ def spread(outputs: Sequence[Any]) -> list[str]:
     return list(dict.fromkeys(problems))
 
 
-def dependence(
+def _is_independent(
     call: Callable[[list[Any]], list[Any]],
     inputs: Sequence[Any],
     others: Sequence[Any],
     outputs: Sequence[Any],
-) -> list[str]:
-    """Name the inputs that no output depends on, by calls with other inputs.
+) -> bool:
+    """Return whether outputs hardly change with the floats among the inputs.
 
     `call`: the outputs for inputs, which it does not change. `others`: the same inputs with other values.
     """
-    places = [place for place, value in enumerate(inputs) if _differs(value, others[place])]
-    if not places or not any(map(_counts, outputs)):
-        return []
-    if not _changed(outputs, call(list(others))):
-        return ["outputs hardly depend on the inputs"]
-    unread = []
-    for place in places[:_MOST_INPUTS]:
-        mixed = [others[place] if at == place else value for at, value in enumerate(inputs)]
-        if not _differ(outputs, call(mixed)):
-            unread.append(f"no output depends on input {place}")
-    return unread
+    floats = [isinstance(value, torch.Tensor) and value.is_floating_point() for value in inputs]
+    is_changed = any(f and not equal(a, b) for f, a, b in zip(floats, inputs, others, strict=True))
+    if not is_changed or not any(map(_counts, outputs)):
+        return False
+    return not any(
+        a.shape != b.shape
+        or any(float((c.float() - d.float()).nan_to_num_().abs_().max()) >= TINY for c, d in slices(a, b))
+        for a, b in zip(outputs, call(list(others)), strict=True)
+        if _counts(a)
+    )
 
 
 def _counts(value: Any) -> bool:
@@ -84,25 +74,36 @@ def _counts(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel() > 1
 
 
-def _differs(value: Any, other: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_floating_point() and not equal(value, other)
+_RTOL, _ATOL = 1.3e-6, 1e-5
 
 
-def _changed(outputs: Sequence[Any], others: Sequence[Any]) -> bool:
-    pairs = [(a, b) for a, b in zip(outputs, others, strict=True) if _counts(a)]
-    return any(
-        a.shape != b.shape
-        or any(float((c.float() - d.float()).nan_to_num_().abs_().max()) >= TINY for c, d in slices(a, b))
-        for a, b in pairs
-    )
+def find_difference(
+    outputs: Sequence[Any],
+    expected: Sequence[Any],
+    rtol: float = _RTOL,
+    atol: float = _ATOL,
+    other: str = "the model",
+) -> tuple[str, bool]:
+    """Say in what the outputs differ from those of `other`, if they do, and whether they are equal bitwise.
 
-
-def _differ(outputs: Sequence[Any], others: Sequence[Any]) -> bool:
-    tensors = [(a, b) for a, b in zip(outputs, others, strict=True) if isinstance(a, torch.Tensor)]
-    return any(
-        a.shape != b.shape or any(not torch.equal(c.nan_to_num(), d.nan_to_num()) for c, d in slices(a, b))
-        for a, b in tensors
-    )
+    The tolerances are those of float32; times the precision of the dtype over float32's.
+    """
+    if len(outputs) != len(expected):
+        return f"gives {len(outputs)} outputs, {other} {len(expected)}", False
+    is_exact = True
+    for number, (output, want) in enumerate(zip(outputs, expected, strict=True)):
+        if not isinstance(output, torch.Tensor) or not isinstance(want, torch.Tensor):
+            if type(output) is not type(want) or output != want:
+                return f"output {number} is {output!r}, of {other} {want!r}", False
+        elif (output.shape, output.dtype) != (want.shape, want.dtype):
+            return f"output {number} is of another shape or dtype than that of {other}", False
+        elif not equal(output, want):
+            is_exact = False
+            is_float = output.is_floating_point()
+            scale = torch.finfo(output.dtype).eps / torch.finfo(torch.float32).eps if is_float else 0
+            if not close(output, want, rtol * scale, atol * scale):
+                return f"output {number} differs from that of {other}", False
+    return "", is_exact
 
 
 SEED = 0
@@ -115,11 +116,9 @@ class CheckResult:
     """One subgraph."""
 
     name: str
-    runnable: bool
+    runnable: bool = False
     """Runs in eager mode, finite, and gives the same result twice."""
-    serialisable: bool
-    """Metadata and source survive being written and read again."""
-    analysable: bool
+    analysable: bool = False
     """Dynamo captures it as one graph of known operators, which computes what the module computes."""
     problems: list[str] = field(default_factory=list)
     weak: list[str] = field(default_factory=list)
@@ -127,33 +126,28 @@ class CheckResult:
 
     @property
     def ok(self) -> bool:
-        """All three."""
-        return self.runnable and self.serialisable and self.analysable
+        """Both."""
+        return self.runnable and self.analysable
 
 
-def check_task(path: str | Path, device: str = "cpu") -> list[CheckResult]:
+def check_task(path: str | Path, device: str = "cpu") -> Iterator[CheckResult]:
     """Check every subgraph of the task at `path`.
 
     Raises as load_task does if they cannot be found, MachineFault for a fault of the machine.
     """
-    return [check_place(place, name, device) for place, name in subgraph_places(locate(path))]
-
-
-def check_place(place: Path, name: str, device: str) -> CheckResult:
-    """Check the subgraph at `place`. Raises MachineFault."""
-    try:
-        subgraph = read_subgraph(place, name)
-    except TaskError as error:
-        return CheckResult(name, runnable=False, serialisable=False, analysable=False, problems=[str(error)])
-    return check_subgraph(subgraph, device)
+    for place, name in subgraph_places(locate(path)):
+        try:
+            subgraph = read_subgraph(place, name)
+        except TaskError as error:
+            yield CheckResult(name, problems=[str(error)])
+        else:
+            yield check_subgraph(subgraph, device)
 
 
 def check_subgraph(subgraph: Subgraph, device: str = "cpu") -> CheckResult:
-    """Check one subgraph on `device`."""
+    """Check one subgraph on `device`. Raises MachineFault."""
     file = subgraph.path / "model.py"
-    result = CheckResult(subgraph.name, runnable=False, serialisable=False, analysable=False)
-    result.serialisable = not (problems := _serialisable(subgraph))
-    result.problems += problems
+    result = CheckResult(subgraph.name)
     try:
         check_room(subgraph, _COPIES)
         module = load_module(subgraph, device)
@@ -168,20 +162,27 @@ def check_subgraph(subgraph: Subgraph, device: str = "cpu") -> CheckResult:
     except Exception as error:
         if fault := machine_fault(error, str(subgraph.path)):
             raise fault from error
-        result.problems.append(f"{file}:{_line(error, file)}: does not run: {_first_line(error)}")
+        name = source_name(subgraph.path)
+        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == name]
+        text = f"{type(error).__name__}: {error}".splitlines()[0]
+        result.problems.append(f"{file}:{lines[-1] if lines else 1}: does not run: {text}")
         return result
-    problems = [f"{file}: {problem}" for problem in _unequal(outputs, again, "two runs")]
+    differing, _ = find_difference(outputs, again, other="a second run")
     del again  # its memory is needed
-    problems += [f"{file}: {problem}" for problem in _not_finite(outputs)]
-    result.runnable = not problems
+    result.problems += [f"{file}: {differing}"] if differing else []
+    # NaN is a problem; an infinity is not, as masks are made of it
+    floats = [(i, t) for i, t in enumerate(outputs) if isinstance(t, torch.Tensor) and t.is_floating_point()]
+    result.problems += [f"{file}: output {i} has NaN" for i, t in floats if bool(t.isnan().any())]
+    result.runnable = not result.problems
     if result.runnable:
         others = set_aside(make_inputs(subgraph, device, SEED + 1))
         result.weak = spread(outputs)
-        result.weak += dependence(lambda given: _run(module, given, inputs), inputs, others, outputs)
+        if _is_independent(lambda values: _run(module, values, inputs), inputs, others, outputs):
+            result.weak.append("outputs hardly depend on the inputs")
         del others
-    problems += (unknown := _analysable(module, inputs, outputs, file))
+    unknown = _analysable(module, inputs, outputs)
     result.analysable = not unknown
-    result.problems += problems
+    result.problems += [f"{file}: {problem}" for problem in unknown]
     return result
 
 
@@ -195,45 +196,18 @@ def _run(module: torch.nn.Module, values: list[Any], inputs: list[Any]) -> list[
         return pytree.tree_leaves(module(*copies))
 
 
-def _serialisable(subgraph: Subgraph) -> list[str]:
-    """Written and read again, metadata and source must be the same."""
-    metas = read_meta(subgraph.path / "weight_meta.py", meta_source(subgraph.inputs))
-    problems = []
-    for meta in subgraph.inputs:
-        back = metas.get(meta.name)
-        for key, value in dataclasses.asdict(meta).items():
-            # repr: nan equals itself
-            if back is None or repr(getattr(back, key)) != repr(value):
-                problems.append(
-                    f"{subgraph.path}/weight_meta.py: {meta.name}: '{key}' does not survive writing"
-                )
-    file = subgraph.path / "model.py"
-    rewritten = ast.unparse(ast.parse(subgraph.source))
-    names = [parameter.arg for parameter in parameters(find_forward(rewritten, file), file)]
-    if names != [meta.name for meta in subgraph.inputs] or ast.dump(ast.parse(rewritten)) != ast.dump(
-        ast.parse(subgraph.source)
-    ):
-        problems.append(f"{file}: the source does not survive writing")
-    return problems
-
-
-def _analysable(module: torch.nn.Module, inputs: list[Any], outputs: list[Any], file: Path) -> list[str]:
+def _analysable(module: torch.nn.Module, inputs: list[Any], outputs: list[Any]) -> list[str]:
     try:
         captured = capture(module, inputs)
     except TaskError as error:
-        return [f"{file}: {error}"]
-    graph_module = captured.graph_module
-    problems = []
-    for node in graph_module.graph.nodes:
-        if reason := unknown_operator(node):
-            problems.append(f"{file}: operator {node.name}: {reason}")
-    if not problems:
-        values = [inputs[i] for i in captured.order]
-        got = _run(graph_module, values, values)
-        problems = [
-            f"{file}: {problem}" for problem in _unequal(outputs, got, "eager and the captured graph")
-        ]
-    return problems
+        return [str(error)]
+    nodes = captured.graph_module.graph.nodes
+    unknown = [f"operator {node.name}: {reason}" for node in nodes if (reason := unknown_operator(node))]
+    if unknown:
+        return unknown
+    values = [inputs[i] for i in captured.order]
+    differing, _ = find_difference(_run(captured.graph_module, values, values), outputs, other="eager")
+    return [f"captured: {differing}"] if differing else []
 
 
 def unknown_operator(node: torch.fx.Node) -> str | None:
@@ -249,56 +223,3 @@ def unknown_operator(node: torch.fx.Node) -> str | None:
     if node.op == "call_module":
         return f"calls the module {node.target}; a subgraph takes its parameters as inputs"
     return None
-
-
-def _unequal(first: list[Any], second: list[Any], who: str) -> list[str]:
-    if len(first) != len(second):
-        return [f"{who} differ: {len(first)} and {len(second)} outputs"]
-    problems = []
-    for position, (a, b) in enumerate(zip(first, second, strict=True)):
-        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-            same = a.shape == b.shape and a.dtype == b.dtype and close(a, b)
-        else:
-            same = type(a) is type(b) and a == b
-        if not same:
-            problems.append(f"{who} differ in output {position}")
-    return problems
-
-
-def _not_finite(outputs: list[Any]) -> list[str]:
-    """NaN is a problem; an infinity is not, as masks are made of it."""
-    tensors = [(i, t) for i, t in enumerate(outputs) if isinstance(t, torch.Tensor) and t.is_floating_point()]
-    return [f"output {i} has {int(t.isnan().sum())} NaN" for i, t in tensors if bool(t.isnan().any())]
-
-
-def _line(error: BaseException, file: Path) -> int:
-    """The innermost line of the subgraph's `file` in the error's traceback."""
-    frames = reversed(traceback.extract_tb(error.__traceback__))
-    return next((frame.lineno or 1 for frame in frames if frame.filename == source_name(file.parent)), 1)
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
-
-
-def main() -> None:
-    """`python -m passagent.tasks.constraints PATH DEVICE`: a JSON object on stdout for each subgraph.
-
-    Each is a CheckResult and `ok`; a fault of the machine (`fault`) is the last one.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent tells of it
-    path, device = sys.argv[1:]
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a model prints is no answer
-    for place, name in subgraph_places(Path(path)):
-        try:
-            result = check_place(place, name, device)
-        except MachineFault as error:
-            print(json.dumps({"fault": str(error)}), file=answers, flush=True)
-            return
-        print(json.dumps(dataclasses.asdict(result) | {"ok": result.ok}), file=answers, flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -39,23 +39,16 @@ def is_task(path: Path) -> bool:
 
 def _expand(word: str, root: str | None) -> list[Path]:
     path = locate(word)
-    if path.is_dir():
-        if tasks := list(_below(path, set())):
-            return tasks
-        raise UsageError(f"{path}: holds no task, which is a directory with {GRAPH_LIST} or model.py")
-    if path.is_file():
-        return list(_listed(path, root))
-    if not glob.has_magic(word):
-        raise UsageError(f"{word}: no such directory or sample list{meant_by(path)}")
-    matched = [Path(match) for match in sorted(glob.glob(word, recursive=True))]
-    tasks = [task for match in matched if match.is_dir() for task in _below(match, set())]
-    if tasks:
+    matched = [path] if path.exists() else [Path(match) for match in sorted(glob.glob(word, recursive=True))]
+    if tasks := [task for match in matched if match.is_dir() for task in _below(match, set())]:
         return tasks
-    lists = [match for match in matched if match.suffix in (".txt", ".csv")]
-    if not lists:
-        what = "matches nothing" if not matched else "matches no task"
-        raise UsageError(f"{word}: {what}; a task is a directory that holds {GRAPH_LIST} or model.py")
-    return [task for match in lists for task in _listed(match, root)]
+    files = [match for match in matched if match.is_file()]
+    if lists := [file for file in files if file == path or file.suffix in (".txt", ".csv")]:
+        return [task for listing in lists for task in _listed(listing, root)]
+    if matched:
+        raise UsageError(f"{word}: holds no task, which is a directory with {GRAPH_LIST} or model.py")
+    none = "matches nothing" if glob.has_magic(word) else f"no such directory or sample list{meant_by(path)}"
+    raise UsageError(f"{word}: {none}")
 
 
 def _below(path: Path, visited: set[Path]) -> Iterator[Path]:

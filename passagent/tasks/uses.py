@@ -16,32 +16,17 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from passagent.tasks.inputs import draw_one, is_mask, recorded_range
 from passagent.tasks.meta import TensorMeta
 from passagent.tasks.reader import Subgraph
 
-_SAME_VALUES = {
-    "view", "reshape", "flatten", "unsqueeze", "squeeze", "expand", "expand_as", "contiguous", "clone",
-    "detach", "permute", "transpose", "t", "getitem", "to", "long", "int", "float", "repeat", "narrow",
-    "select", "cuda",
+_MIXING = {
+    "cat", "stack", "scaled_dot_product_attention", "getitem", "embedding", "gather", "index_select",
 }  # fmt: skip
-_INDEXING = {
-    "embedding": ("input", 0, "weight", 1),
-    "index_select": ("index", 2, "input", 0),
-    "gather": ("index", 2, "input", 0),
-}
-"""Operators that take indices: name and position of these, and of the table."""
-_WRITING = dict.fromkeys(("scatter", "scatter_add", "index_add", "index_copy"), _INDEXING["gather"])
-"""Operators that write at indices, in the same form."""
-_ELEMENTWISE = {
-    "add", "sub", "rsub", "mul", "div", "truediv", "floordiv", "maximum", "minimum", "where", "masked_fill",
-    "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "logical_and", "logical_or", "cat", "stack", "type_as",
-    "to", "pow", "expand_as", "view_as", "reshape_as", "scaled_dot_product_attention",
-}  # fmt: skip
-"""Operators in which an integer may meet other values, whatever it is."""
-_SHAPES = {"size", "dim", "numel", "stride", "getattr"}
-_IN_PLACE = {f"i{name}": name for name in ("add", "sub", "mul", "truediv", "floordiv", "and", "or", "pow")}
+"""Operators beside the elementwise ones in which an integer may meet other values; indices are checked."""
+_COPYING = {"aten::_to_copy", "aten::_unsafe_view", "aten::clone", "aten::repeat"}
 _Given = dict[int, torch.Tensor]
 _Shapes = dict[fx.Node, tuple[int, ...]]
 _CORNERS = 8
@@ -133,8 +118,8 @@ def _variances(graph: fx.Graph, order: Sequence[int]) -> set[int]:
     for node in graph.nodes:
         if _called(node) == "batch_norm":
             value = node.args[2] if len(node.args) > 2 else node.kwargs.get("running_var")
-            while isinstance(value, fx.Node) and _called(value) in _SAME_VALUES:
-                value = value.args[0]
+            while isinstance(value, fx.Node) and len(value.all_input_nodes) == 1:
+                [value] = value.all_input_nodes
             if value in places:
                 positions.add(places[value])
     return positions
@@ -261,26 +246,30 @@ class _Following(fx.Interpreter):
         args, kwargs = fx.node.map_aggregate(self.fetch_args_kwargs_from_env(n), _here)
         sources = frozenset[int]().union(*(self.sources.get(operand, ()) for operand in n.all_input_nodes))
         self._check_indices(n, name, args, kwargs)
-        if any(value.is_meta for value in _tensors((args, kwargs))):
-            if sources and name not in {"getitem", *_INDEXING, *_ELEMENTWISE}:
-                self._fix(sources, f"{name} may depend on its value")
+        is_mixed = any(value.is_meta for value in _tensors((args, kwargs)))
+        if is_mixed:
             args, kwargs = fx.node.map_aggregate((args, kwargs), _as_meta)
-            sources = frozenset()
         try:
-            value = args[0] if name in ("cuda", "cpu") else getattr(self, n.op)(n.target, args, kwargs)
+            with _Overloads() as run:
+                value = args[0] if name in ("cuda", "cpu") else getattr(self, n.op)(n.target, args, kwargs)
         except Exception as error:
-            raise _Broken(sources) from error
-        if isinstance(value, torch.Tensor) and not value.is_meta and value.numel() > _MOST:
+            raise _Broken(frozenset() if is_mixed else sources) from error
+        if is_mixed:
+            is_elementwise = all(torch.Tag.pointwise in o.tags or _is_copy(o) for o in run.overloads)
+            if sources and name not in _MIXING and not is_elementwise:
+                self._fix(sources, f"{name} may depend on its value")
+            return value
+        if isinstance(value, torch.Tensor) and value.numel() > _MOST:
             self._fix(sources, "too large a value comes of it")
             return value.to("meta")
         if sources:
-            self._note(n, name, value, sources)
+            self._note(n, value, sources, run)
         return value
 
-    def _note(self, n: fx.Node, name: str, value: Any, sources: frozenset[int]) -> None:
+    def _note(self, n: fx.Node, value: Any, sources: frozenset[int], run: _Overloads) -> None:
         """Remember what a value comes of."""
-        if value is not None and not _tensors(value) and name not in _SHAPES:
-            self._fix(sources, f"{name} makes a Python number of it")
+        if any(torch.Tag.data_dependent_output in overload.tags for overload in run.overloads):
+            self._fix(sources, f"{_called(n)} makes a Python number of it")
         self.sources[n] = sources
         if isinstance(value, torch.Tensor):
             self.shapes[n] = tuple(value.shape)
@@ -288,22 +277,22 @@ class _Following(fx.Interpreter):
                 raise _Broken(sources)
         first = n.args[0] if n.args else None
         if isinstance(first, fx.Node):
-            if name in _SAME_VALUES and first in self._direct and len(sources) == 1:
-                self._direct[n] = self._direct[first]
-            if name != getattr(n.target, "__name__", n.target) or name == "setitem":  # in place
+            if any(overload._schema.is_mutable for overload in run.overloads):
                 self.sources[first] = self.sources.get(first, frozenset()) | sources
                 self._direct.pop(first, None)
+            elif first in self._direct and len(sources) == 1 and all(map(_is_copy, run.overloads)):
+                self._direct[n] = self._direct[first]
 
     def _check_indices(self, n: fx.Node, name: str, args: Any, kwargs: Any) -> None:
         """Raises _Broken where an index is out of range."""
-        if places := (_INDEXING | _WRITING).get(name):
-            index, at, table, among = places
-            node = n.args[at] if len(n.args) > at else n.kwargs.get(index)
-            values = args[at] if len(args) > at else kwargs.get(index)
-            indexed = args[among] if len(args) > among else kwargs.get(table)
-            dim = 0 if name == "embedding" else args[1] if len(args) > 1 else kwargs.get("dim", 0)
+        names = ["input", "weight"] if name == "embedding" else ["input", "dim", "index"]
+        if name == "embedding" or _takes_index(name):
+            nodes, named = dict(zip(names, n.args, strict=False)), dict(zip(names, args, strict=False))
+            nodes, named = {**nodes, **n.kwargs}, {**named, **kwargs}
+            index, table = ("input", "weight") if name == "embedding" else ("index", "input")
+            values, indexed = named.get(index), named.get(table)
             if isinstance(values, torch.Tensor) and isinstance(indexed, torch.Tensor) and indexed.dim():
-                self._check_index(node, values, 0, indexed.shape[dim])
+                self._check_index(nodes[index], values, 0, indexed.shape[named.get("dim", 0)])
         elif name == "one_hot" and args and (count := [*args[1:], kwargs.get("num_classes", -1)][0]) > 0:
             self._check_index(n.args[0], args[0], 0, count)
         elif name in ("getitem", "setitem") and isinstance(args[0], torch.Tensor):
@@ -330,10 +319,33 @@ class _Following(fx.Interpreter):
             self.fixed.setdefault(position, why)
 
 
+class _Overloads(TorchDispatchMode):
+    """Notes the overloads that run: what they do with values is in their schemas and tags."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.overloads: list[torch._ops.OpOverload] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.overloads.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+def _is_copy(overload: torch._ops.OpOverload) -> bool:
+    """Return whether an overload's result has no other values than its operand."""
+    return overload.is_view or overload._schema.name in _COPYING
+
+
+def _takes_index(name: str) -> bool:
+    """Return whether an operator takes a tensor, a dimension and indices in it, as gather does."""
+    packet = getattr(torch.ops.aten, name, None)
+    schemas = [getattr(packet, overload)._schema for overload in packet.overloads()] if packet else []
+    return any([part.name for part in s.arguments][:3] == ["self", "dim", "index"] for s in schemas)
+
+
 def _called(node: fx.Node) -> str:
     """The operator's name, of one in place without what says so."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return _IN_PLACE.get(name, name.rstrip("_"))
+    return (node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")).rstrip("_")
 
 
 def _dims(item: Any) -> int:

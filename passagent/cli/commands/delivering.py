@@ -24,7 +24,7 @@ from passagent.tasks import Task
 from passagent.view.run_summary import found_since_text
 
 if TYPE_CHECKING:
-    from passagent.deploy.delivery.readme import Delivery
+    from passagent.deploy.delivery.deliver import Delivery
 
 
 def best(name: str, options: BestOptions, as_json: bool) -> None:
@@ -67,7 +67,7 @@ def best(name: str, options: BestOptions, as_json: bool) -> None:
         score, notes = delivery.evaluation.as_score, delivery.notes
         print(json.dumps(data | {"as_score": score, "notes": notes, "files": sorted(files)}))
     else:
-        from passagent.deploy.delivery.readme import figures
+        from passagent.deploy.delivery.deliver import figures
 
         figure = figures(delivery.evaluation)
         print(f"node {delivery.node} ({figure}) of run {run.id}: {path}, see its README.md")
@@ -93,8 +93,7 @@ def _delivered(store: Store, run: Run, task: Task, stands_alone: bool) -> Delive
     files = nodes.get_files(store, node)
     author, evaluation = author_of(store, run, node), confirmed_evaluation(store, node)
     with recording_process() as process:  # it imports torch while this process does
-        from passagent.deploy.delivery.deliver import deliver
-        from passagent.deploy.delivery.readme import Delivery
+        from passagent.deploy.delivery.deliver import Delivery, deliver
         from passagent.deploy.delivery.standalone import standalone
 
         written = standalone(files) if stands_alone else files

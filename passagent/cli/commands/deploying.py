@@ -40,7 +40,7 @@ def optimize(spec: str, options: OptimizeOptions, as_json: bool) -> None:
 
 def extract(spec: str, inputs: str | None, dynamic: bool, out: str, as_json: bool) -> None:
     """Extract the model of `FILE.py:factory` into `out`. Raises PassagentError if a graph is not in order."""
-    from passagent.tasks.extract.extracting import STAGES, extract_model
+    from passagent.tasks.extract.extracting import extract_model
     from passagent.tasks.extract.factories import load_model
 
     extracted = extract_model(load_model(spec, inputs), Path(out), dynamic)
@@ -52,7 +52,8 @@ def extract(spec: str, inputs: str | None, dynamic: bool, out: str, as_json: boo
                 "runs": graph.runs,
                 "structure": graph.hash and graph.hash.structure,
                 "instance": graph.hash and graph.hash.instance,
-                **asdict(graph.validation),
+                "problems": graph.problems,
+                "is_exact": graph.is_exact,
             }
             for graph in extracted.graphs
         ]
@@ -61,12 +62,10 @@ def extract(spec: str, inputs: str | None, dynamic: bool, out: str, as_json: boo
     else:
         rows = []
         for graph in extracted.graphs:
-            passed, is_exact = graph.validation.passed, graph.validation.is_exact
-            outputs = "the model's, bit for bit" if is_exact else "close to the model's"
-            outputs = outputs if "run" in passed else "not compared"
-            stages = f"{len(passed)} of {len(STAGES)}"
-            rows.append([graph.name, str(graph.operators), str(graph.runs), stages, outputs])
-        print(table(["graph", ">operators", ">runs", "validated", "outputs"], rows))
+            outputs = "the model's, bit for bit" if graph.is_exact else "close to the model's"
+            outputs = "not validated" if graph.problems else outputs
+            rows.append([graph.name, str(graph.operators), str(graph.runs), outputs])
+        print(table(["graph", ">operators", ">runs", "outputs"], rows))
         for line in (*(f"graph break at {place}" for place in extracted.breaks), *extracted.problems):
             print(line)
         print(f"wrote {extracted.path}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import black
 import torch
@@ -27,23 +27,18 @@ Cases = dict[str, dict[str, str]]
 """For each pass and case the parameters of its pattern, as Python text."""
 
 
-class Described(NamedTuple):
+class Described(str):
     """A tensor that eager computed, as the text that draws one like it in the test."""
-
-    text: str
-    layout: str
-    """Its shape, dtype and strides alone."""
 
 
 def read_cases(recording: Recording, subgraphs: Sequence[Subgraph], task: Task, device: str) -> Cases:
-    """Return for every pass each combination of shapes and dtypes that it is given, once, with the values.
+    """Return for every pass the values that each match gives it, those that read alike once.
 
     `subgraphs` are those of `task`; eager runs on `device`. Raises UsageError where it cannot, ValueError for
     what cannot be written as Python.
     """
     passes = planned_passes(recording)
     cases: Cases = {recorded.name: {} for recorded in passes}
-    layouts = set[tuple[str, str]]()
     for subgraph, source in zip(subgraphs, task.subgraphs, strict=True):
         graph_module = load_graph(subgraph.nodes)
         inputs = make_inputs(source, device, 0)
@@ -61,13 +56,11 @@ def read_cases(recording: Recording, subgraphs: Sequence[Subgraph], task: Task, 
                 order: list[str] = parameters,
                 case: str = subgraph.name,
             ) -> Any:
-                values = {parameter: bindings[parameter] for parameter in order}
-                layout = name, _written(values, "layout")
-                if layout not in layouts:
-                    layouts.add(layout)
+                text = _written({parameter: bindings[parameter] for parameter in order})
+                if text not in cases[name].values():
                     while case in cases[name]:
                         case += " again"
-                    cases[name][case] = _written(values, "text")
+                    cases[name][case] = text
                 return never_called, tuple(bindings.values())
 
             apply_passes(graph_module, [planned], replacement=keep)
@@ -93,10 +86,8 @@ def describe(value: Any) -> Any:
     shape, stride = tuple(value.shape), value.stride()
     overlaps = any(not step and size > 1 for size, step in zip(shape, stride, strict=True))
     is_plain = overlaps or stride == torch.empty(shape, device="meta").stride()
-    layout = f"{shape!r}, {value.dtype}"
-    strides = [] if is_plain else [f"stride={stride!r}"]
-    fields = [layout, *_distribution(value.detach().reshape(-1)), *strides]
-    return Described(f"Input({', '.join(fields)})", f"{layout}, {stride!r}")
+    fields = [repr(shape), str(value.dtype), *_distribution(value.detach().reshape(-1))]
+    return Described(f"Input({', '.join([*fields, *([] if is_plain else [f'stride={stride!r}'])])})")
 
 
 def _distribution(flat: torch.Tensor) -> list[str]:
@@ -257,24 +248,24 @@ def test_text(cases: Cases, device: str, needs: str, levels: Iterable[int | None
     return black.format_str(text, mode=black.Mode())
 
 
-def _written(value: Any, part: str) -> str:
-    """Return a value as Python text, of tensors the `part` of Described. Raises ValueError if it has none."""
+def _written(value: Any) -> str:
+    """Return a value as Python text. Raises ValueError if it has none."""
     match value:
         case fx.Node():
-            return _written(value.meta["example_value"], part)
+            return _written(value.meta["example_value"])
         case Described():
-            return str(getattr(value, part))
+            return str(value)
         case dict():
-            return f"{{{', '.join(f'{key!r}: {_written(item, part)}' for key, item in value.items())}}}"
+            return f"{{{', '.join(f'{key!r}: {_written(item)}' for key, item in value.items())}}}"
         case list() | tuple():
-            return f"[{', '.join(_written(item, part) for item in value)}]"
+            return f"[{', '.join(_written(item) for item in value)}]"
         case torch.device():
             return "torch.device(DEVICE)"
         case float():
             return _number(value)
         case slice():
             bounds = (value.start, value.stop, value.step)
-            return f"slice({', '.join(_written(bound, part) for bound in bounds)})"
+            return f"slice({', '.join(_written(bound) for bound in bounds)})"
         case torch.dtype() | torch.memory_format() | torch.layout():
             return str(value)
         case None | bool() | int() | str() | complex():

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import re
+import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from passagent.deploy.delivery.rewritten_graph import FIRST, join_files, rewritten
+from passagent.deploy.delivery.linker import link
+from passagent.deploy.loading import planned_passes
 from passagent.errors import UsageError
-from passagent.plan.model import Recording
+from passagent.evaluator.matching.rewrite import apply_passes
+from passagent.plan.convert import bound_argument
+from passagent.plan.messages import Subgraph
+from passagent.plan.model import Call, Recording
 from passagent.plan.record import subgraphs_of
+from passagent.tasks.extract.graph_text import model_text
+from passagent.tasks.graphio import load_graph
 from passagent.tasks.reader import Task
 from passagent.tasks.suites.problems import PROBLEM
 
@@ -51,6 +59,80 @@ def read_problem(task: Task, suite: str) -> tuple[str, dict[str, Any]]:
     return (task.path / PROBLEM).read_text(encoding="utf-8"), facts
 
 
+_MAIN = "the graph"
+"""Stands for the module that calls the passes, in errors."""
+_FIRST = '''
+def first_of(value):
+    """The only output of a pass whose pattern returns a tuple of one."""
+    return value if isinstance(value, torch.Tensor) else value[0]
+'''
+
+
+def _call_text(number: int, subgraph: Subgraph, recording: Recording, files: dict[str, str]) -> str:
+    """Return imports and a function `call_NUMBER` of a subgraph's inputs, which returns a tuple.
+
+    In it a pass's function stands for each match. Raises UsageError where no pass matches.
+    """
+    calls = next((part.calls for part in recording.subgraphs if part.name == subgraph.name), ())
+    if not calls:
+        raise UsageError(f"no pass matches {subgraph.name}: there is nothing to write")
+    remaining, imports = iter(calls), dict[str, None]()
+
+    def replacement(bindings: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
+        call: Call = next(remaining)
+        file = recording.passes[call.number].file
+        name = _function(files[file], file)
+        imports[f"from {Path(file).stem} import {name}"] = None
+        return _named(name), tuple(bound_argument(part, bindings) for part in call.arguments)
+
+    graph_module = load_graph(subgraph.nodes)
+    apply_passes(graph_module, planned_passes(recording), replacement=replacement)
+    for position, node in enumerate(graph_module.graph.nodes):
+        if getattr(node.target, "__name__", "") == "_getitem":
+            node.target = _named("first_of")
+        if getattr(node.target, "__module__", "") == _HERE:
+            node._rename(f"out_{position}")  # a variable of a function's name would hide it
+    text = model_text(graph_module.graph).replace(f"{_HERE}_", "")
+    outer = [line for line in text.splitlines() if line.startswith(("import", "from")) and _HERE not in line]
+    forward = ast.parse(text[text.index("class GraphModule") :]).body[0].body[0]  # type: ignore[attr-defined]
+    forward.name, forward.args.args = f"call_{number}", forward.args.args[1:]
+    return "\n".join([*outer, *imports, ast.unparse(forward)])
+
+
+_HERE = "written_here"
+"""The module of functions that the file itself holds."""
+
+
+@functools.cache
+def _named(name: str) -> Any:
+    """A function that a graph prints as `written_here_NAME`; one for each name, or the graph numbers them."""
+    function = types.FunctionType((lambda *_: None).__code__, {}, name)
+    function.__module__, function.__qualname__ = _HERE, name
+    return function
+
+
+def _function(text: str, file: str) -> str:
+    """The name of the function that a pass's `replacement_func` returns. Raises UsageError."""
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef) and node.name == "replacement_func":
+            last = node.body[-1]
+            if isinstance(last, ast.Return) and isinstance(last.value, ast.Name):
+                return last.value.id
+    raise UsageError(f"{file}: its replacement_func must end with `return NAME`")
+
+
+def _linked(subject: str, recording: Recording, files: dict[str, str], main: list[str], wanted: str) -> str:
+    """Return one module: what `wanted` of the texts `main` needs of them and of the passes' files."""
+    passes = ", ".join(recorded.name for recorded in recording.passes)
+    about = (
+        f"{subject} with {passes} in place. What it holds of passagent\n"
+        "is under the Apache License 2.0 (https://www.apache.org/licenses/LICENSE-2.0).\n"
+    )
+    modules = {Path(name).stem: text for name, text in files.items() if name.endswith(".py")}
+    text = "\n".join(["import torch", _FIRST, *main])
+    return link(f'"""{about}"""', modules | {_MAIN: text}, _MAIN, [wanted])
+
+
 def kernelbench_module(task: Task, recording: Recording, files: dict[str, str]) -> str:
     """The text of a file with `ModelNew`, whose forward calls the passes' kernels.
 
@@ -60,44 +142,28 @@ def kernelbench_module(task: Task, recording: Recording, files: dict[str, str]) 
     text, facts = read_problem(task, "kernelbench")
     file, returns = facts["origin"]["file"], facts["returns"]
     [subgraph] = subgraphs_of(task, recording.device.partition(":")[0])
-    [forward] = [
-        node
-        for model in ast.parse(text).body
-        if isinstance(model, ast.ClassDef) and model.name == "Model"
-        for node in model.body
-        if isinstance(node, ast.FunctionDef) and node.name == "forward"
-    ]
+    tree = ast.parse(text)
+    [model] = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Model"]
+    model.body = [node for node in model.body if not isinstance(node, ast.Expr)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id == "Model":
+            node.id = "ModelNew"
+    model.name = "ModelNew"
+    [forward] = [node for node in model.body if isinstance(node, ast.FunctionDef) and node.name == "forward"]
     arguments = _parameters(forward)[1:]
     metas = [task.subgraphs[0].inputs[place] for place in subgraph.order]
-    places = [_place(meta.original_name, arguments) for meta in metas]
-    body = rewritten(subgraph, recording, files, places)
-    checks = [
-        f"{place}.shape != {tuple(meta.shape)!r}"
-        for place, meta in zip(places, metas, strict=True)
-        if place in arguments
-    ]
+    shapes = {_place(meta.original_name, arguments): meta.shape for meta in metas}
+    checks = [f"{place}.shape != {shape!r}" for place, shape in shapes.items() if place in arguments]
+    forms = {"Tensor": "{}[0]", "list": "list({})", "tuple": "{}"}
+    if returns not in forms:
+        raise UsageError(f"--format kernelbench: {file}: a call returns a {returns}")
+    lines = ["return " + forms[returns].format(f"call_0({', '.join(shapes)})")]
     if checks:
         what = "ModelNew computes for the shapes that its passes were written for"
-        body.statements[:0] = ast.parse(f"if {' or '.join(checks)}:\n    raise ValueError({what!r})").body
-    result: ast.expr = ast.Tuple(body.results, ast.Load())
-    if returns == "Tensor" and len(body.results) == 1:
-        result = body.results[0]
-    elif returns == "list":
-        result = ast.List(body.results, ast.Load())
-    elif returns != "tuple":
-        raise UsageError(f"--format kernelbench: {file}: a call returns a {returns}")
-    forward.body, forward.returns = [*body.statements, ast.Return(result)], None
-    main = "\n".join([*body.imports, "import torch", FIRST, _model(text, forward)])
-    about = _about(f"{Path(file).name} of KernelBench (MIT)", recording)
-    return join_files(about, body.files, files, main)
-
-
-def _about(subject: str, recording: Recording) -> str:
-    passes = ", ".join(recorded.name for recorded in recording.passes)
-    return (
-        f"{subject} with {passes} in place. What it holds of passagent\n"
-        "is under the Apache License 2.0 (https://www.apache.org/licenses/LICENSE-2.0).\n"
-    )
+        lines.insert(0, f"if {' or '.join(checks)}:\n    raise ValueError({what!r})")
+    forward.body, forward.returns = ast.parse("\n".join(lines)).body, None
+    main = [_call_text(0, subgraph, recording, files), ast.unparse(ast.fix_missing_locations(tree))]
+    return _linked(f"{Path(file).name} of KernelBench (MIT)", recording, files, main, "ModelNew")
 
 
 def _parameters(function: ast.FunctionDef) -> list[str]:
@@ -119,27 +185,6 @@ def _place(original: str, arguments: Sequence[str]) -> str:
     return "self" + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in path)
 
 
-def _model(text: str, forward: ast.FunctionDef) -> str:
-    """The problem's text with `ModelNew` for `Model`, and another forward."""
-
-    class Renamed(ast.NodeTransformer):
-        def visit_Name(self, node: ast.Name) -> ast.Name:
-            return ast.Name("ModelNew", node.ctx) if node.id == "Model" else node
-
-    tree = ast.parse(text)
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef) and node.name == "Model":
-            node.name = "ModelNew"
-            node.body = [
-                forward
-                if isinstance(statement, ast.FunctionDef) and statement.name == "forward"
-                else statement
-                for statement in node.body
-                if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant))
-            ]
-    return ast.unparse(ast.fix_missing_locations(Renamed().visit(tree)))
-
-
 _ENTRY = "main.py"
 
 
@@ -154,33 +199,25 @@ def solution(task: Task, recording: Recording, files: dict[str, str], run: str) 
         node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name == "run"
     ]
     name, parameters = str(facts["group"]), _parameters(run_function)
-    functions, heads, choices, pass_files = [FIRST], ["import torch"], list[str](), dict[str, None]()
+    main, body = list[str](), list[str]()
     for number, subgraph in enumerate(subgraphs_of(task, recording.device.partition(":")[0])):
         metas = [task.subgraphs[number].inputs[place] for place in subgraph.order]
-        names = [re.sub(r"^L_(.*)_$", r"\1", meta.original_name) for meta in metas]
+        names = [meta.original_name.removeprefix("L_").removesuffix("_") for meta in metas]
         if sorted(names) != sorted(parameters):
             taken = ", ".join(sorted({*parameters} ^ {*names}))
             raise UsageError(
                 f"--format flashinfer: {name}: {taken} is no tensor that the captured graph takes"
             )
-        body = rewritten(subgraph, recording, files, names)
-        heads += body.imports
-        pass_files |= dict.fromkeys(body.files)
-        [function] = ast.parse(f"def _call_{number}({', '.join(names)}):\n    pass").body
-        assert isinstance(function, ast.FunctionDef)
-        single = len(body.results) == 1
-        result = body.results[0] if single else ast.Tuple(body.results, ast.Load())
-        function.body = [*body.statements, ast.Return(result)]
-        functions.append(ast.unparse(ast.fix_missing_locations(function)))
+        main.append(_call_text(number, subgraph, recording, files))
         shapes = " and ".join(
-            f"{name}.shape == {meta.shape!r}" for name, meta in zip(names, metas, strict=True)
+            f"{word}.shape == {meta.shape!r}" for word, meta in zip(names, metas, strict=True)
         )
-        choices.append(f"    if {shapes}:\n        return _call_{number}({', '.join(names)})")
+        body.append(f"    if {shapes}:\n        results = call_{number}({', '.join(names)})")
+        body.append("        return results[0] if len(results) == 1 else results")
     message = "this solution computes for the shapes that its passes were measured on"
-    functions.append(
-        f"def run({', '.join(parameters)}):\n" + "\n".join(choices) + f"\n    raise ValueError({message!r})\n"
+    main.append(
+        "\n".join([f"def run({', '.join(parameters)}):", *body, f"    raise ValueError({message!r})"])
     )
-    about, main = _about(f"Definition {name}", recording), "\n\n".join(["\n".join(heads), *functions])
     kernels = (
         kernel for recorded in recording.passes for plan in recorded.plans for kernel in plan.kernels.values()
     )
@@ -195,6 +232,8 @@ def solution(task: Task, recording: Recording, files: dict[str, str], run: str) 
             "dependencies": [],
             "destination_passing_style": False,
         },
-        "sources": [{"path": _ENTRY, "content": join_files(about, pass_files, files, main)}],
+        "sources": [
+            {"path": _ENTRY, "content": _linked(f"Definition {name}", recording, files, main, "run")}
+        ],
         "description": f"run {run} of passagent",
     }

@@ -1,7 +1,7 @@
 """Extract a model: capture it, write each of its graphs, validate what was written.
 
-The four stages of validation (GraphNet 4.1) read, run, extract again and compare outputs and nodes. They use
-the inputs and weights of the model's own call.
+Validation (GraphNet 4.1) reads, runs, extracts again and compares outputs and nodes, with the inputs and
+weights of the model's own call.
 """
 
 from __future__ import annotations
@@ -17,98 +17,44 @@ import torch.utils._pytree as pytree
 from passagent.errors import TaskError
 from passagent.system.resumable import whole_directory
 from passagent.tasks.capture import capture
-from passagent.tasks.constraints import check_subgraph
+from passagent.tasks.constraints import check_subgraph, find_difference
 from passagent.tasks.extract.factories import Model
 from passagent.tasks.extract.graph_text import CleanGraph, clean_graph, specialised
 from passagent.tasks.extract.model_capture import Capture, capture_model, copied, quiet, restored_transforms
 from passagent.tasks.extract.sample import input_metas, write_list, write_sample
 from passagent.tasks.extract.structural_hash import StructuralHash, structural_hash
-from passagent.tasks.large_tensors import close, equal
 from passagent.tasks.module import load_module
 from passagent.tasks.reader import read_subgraph
-
-STAGES = ("read", "run", "extract", "compare")
-_RTOL, _ATOL = 1.3e-6, 1e-5
-"""Where outputs are not equal bit for bit; see find_difference."""
-
-
-@dataclass(frozen=True)
-class Validation:
-    """How far a directory came."""
-
-    passed: tuple[str, ...]
-    """The stages of STAGES that it passed."""
-    problems: tuple[str, ...]
-    is_exact: bool
-    """The outputs are those of the model, bit for bit."""
-
-    @property
-    def ok(self) -> bool:
-        """All stages."""
-        return not self.problems
 
 
 def validate(
     path: Path, clean: CleanGraph, expected: Sequence[Any], device: str, is_training: bool = False
-) -> Validation:
-    """Validate the subgraph directory `path`, written of `clean`, whose outputs are `expected`."""
-    passed, is_exact = list[str](), False
+) -> tuple[list[str], bool]:
+    """Validate the subgraph directory `path`, written of `clean`, whose outputs are `expected`.
+
+    Return what is wrong, and whether its outputs are those of the model, bit for bit.
+    """
+    is_exact = False
     try:
         subgraph = read_subgraph(path, path.name)
         module = load_module(subgraph, device)
-        passed.append("read")
         try:
             with torch.set_grad_enabled(is_training):
                 outputs = pytree.tree_leaves(module(*copied(clean.values)))
         except Exception as error:
             text = f"{type(error).__name__}: {str(error).splitlines()[0]}"
             raise TaskError(f"does not run: {text}") from error
-        differing, is_exact = find_difference(outputs, expected, _RTOL, _ATOL)
+        differing, is_exact = find_difference(outputs, expected)
         del outputs  # their memory is needed
         if differing:
-            raise TaskError(differing)
-        passed.append("run")
+            return [differing], is_exact
         with quiet():
-            checked = check_subgraph(subgraph, device)
-        if not checked.ok:
-            return Validation(tuple(passed), tuple(checked.problems), is_exact)
-        passed.append("extract")
-        if problem := _other_nodes(clean, module):
-            raise TaskError(problem)
-        passed.append("compare")
+            problems = check_subgraph(subgraph, device).problems
+        if not problems and (problem := _other_nodes(clean, module)):
+            problems = [problem]
     except TaskError as error:
-        return Validation(tuple(passed), (str(error),), is_exact)
-    return Validation(tuple(passed), (), is_exact)
-
-
-def find_difference(
-    outputs: Sequence[Any], expected: Sequence[Any], rtol: float, atol: float
-) -> tuple[str, bool]:
-    """Say in what the outputs differ from the model's, if they do, and whether they are equal bit for bit.
-
-    The tolerances are those of float32; times the precision of the dtype over float32's.
-    """
-    if len(outputs) != len(expected):
-        return f"gives {len(outputs)} outputs, the model {len(expected)}", False
-    is_exact = True
-    for number, (output, other) in enumerate(zip(outputs, expected, strict=True)):
-        if not isinstance(output, torch.Tensor) or not isinstance(other, torch.Tensor):
-            if output != other:
-                return f"output {number} is {output!r}, of the model {other!r}", False
-            continue
-        if (output.shape, output.dtype) != (other.shape, other.dtype):
-            return f"output {number} is of another shape or dtype than the model's", False
-        if equal(output, other):
-            continue
-        is_exact = False
-        scale = (
-            torch.finfo(output.dtype).eps / torch.finfo(torch.float32).eps
-            if output.is_floating_point()
-            else 0
-        )
-        if not close(output, other, rtol * scale, atol * scale):
-            return f"output {number} differs from the model's", False
-    return "", is_exact
+        problems = [str(error)]
+    return problems, is_exact
 
 
 def _other_nodes(clean: CleanGraph, module: torch.nn.Module) -> str:
@@ -134,7 +80,9 @@ class ExtractedGraph:
     runs: int
     hash: StructuralHash | None
     """None where it was refused."""
-    validation: Validation
+    problems: list[str]
+    is_exact: bool
+    """The outputs are those of the model, bit for bit."""
 
 
 @dataclass(frozen=True)
@@ -151,13 +99,13 @@ class Extracted:
 
     @property
     def ok(self) -> bool:
-        """Every graph was written and passed all stages."""
-        return all(graph.validation.ok for graph in self.graphs)
+        """Every graph was written and validated."""
+        return not self.problems
 
     @property
     def problems(self) -> list[str]:
         """Faults of the graphs, a line each."""
-        return [f"{graph.name}: {problem}" for graph in self.graphs for problem in graph.validation.problems]
+        return [f"{graph.name}: {problem}" for graph in self.graphs for problem in graph.problems]
 
 
 @restored_transforms()
@@ -180,13 +128,13 @@ def extract_model(model: Model, out: Path, dynamic: bool = False, saves_memory: 
                 metas = input_metas(clean.names, clean.values)
                 hashes = write_sample(place / name, clean.graph, metas, model.name, facts)
             except TaskError as error:
-                hashes, validation = None, Validation((), (str(error),), False)
+                hashes, problems, is_exact = None, [str(error)], False
             else:
-                validation = validate(place / name, clean, piece.outputs, device, model.is_training)
-            graphs.append(ExtractedGraph(name, operators, piece.runs, hashes, validation))
+                problems, is_exact = validate(place / name, clean, piece.outputs, device, model.is_training)
+            graphs.append(ExtractedGraph(name, operators, piece.runs, hashes, problems, is_exact))
         written = [graph.name for graph in graphs if graph.hash is not None]
         if not written:
-            raise TaskError(f"{model.name}: {graphs[0].validation.problems[0]}")
+            raise TaskError(f"{model.name}: {graphs[0].problems[0]}")
         write_list(place, written)
     return Extracted(out, graphs, captured.breaks, captured.result)
 

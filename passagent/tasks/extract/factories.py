@@ -58,15 +58,7 @@ def load_model(spec: str, inputs: str | None = None) -> Model:
 
 
 def _called(spec: str) -> Any:
-    function = _function(spec)
-    try:
-        return function()
-    except Exception as error:
-        place = place_in(error, [Path(spec.rpartition(":")[0])]) or spec
-        raise PassagentError(f"{place}: fails: {type(error).__name__}: {error}") from error
-
-
-def _function(spec: str) -> Callable[[], Any]:
+    """Return what `FILE.py:FUNCTION` returns."""
     file, separator, name = spec.rpartition(":")
     path = Path(file)
     if not separator or path.suffix != ".py":
@@ -81,18 +73,17 @@ def _function(spec: str) -> Callable[[], Any]:
     here = str(path.parent.resolve())
     if here not in sys.path:
         sys.path.insert(0, here)
+    function: Any = None
     try:
         spec_of_file.loader.exec_module(module)
+        function = getattr(module, name, None)
+        if callable(function):
+            return function()
     except Exception as error:
-        place = place_in(error, [path]) or file
+        place = place_in(error, [path]) or (file if function is None else spec)
         raise PassagentError(f"{place}: fails: {type(error).__name__}: {error}") from error
-    function = getattr(module, name, None)
-    if not callable(function):
-        functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
-        raise UsageError(
-            f"{file}: defines no function {name!r}{nearest(name, functions) if functions else ''}"
-        )
-    return function  # type: ignore[no-any-return]
+    functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+    raise UsageError(f"{file}: defines no function {name!r}{nearest(name, functions) if functions else ''}")
 
 
 def place_in(error: BaseException, files: Iterable[Path]) -> str:

@@ -231,7 +231,7 @@ def _write(
         clean = CleanGraph(region.graph(), names, inputs)
         write_sample(path / name, clean.graph, input_metas(names, inputs), model.name, {})
         outputs = [observed.values[node.name] for node in region.outputs]
-        validation = validate(path / name, clean, outputs, device, model.is_training)
-        problems += [problem.replace(str(path / name), name) for problem in validation.problems]
+        wrong, _ = validate(path / name, clean, outputs, device, model.is_training)
+        problems += [problem.replace(str(path / name), name) for problem in wrong]
     write_list(path, list(runs))
     return runs, tuple(problems)
