@@ -124,8 +124,8 @@ def make_tasks(payload: dict[str, Any]) -> dict[str, Any]:
     """
     import torch.utils._pytree as pytree
 
-    from passagent.tasks.constraints import spread
-    from passagent.tasks.extract.extracting import extract_model, find_difference
+    from passagent.tasks.constraints import find_difference, spread
+    from passagent.tasks.extract.extracting import extract_model
     from passagent.tasks.suites.loading_problems import called_twice, load_problem
 
     problem, scratch = Problem.model_validate(payload["problem"]), Path.cwd()
@@ -139,7 +139,7 @@ def make_tasks(payload: dict[str, Any]) -> dict[str, Any]:
         differing, _ = find_difference(result, expected, _TOLERANCE, _TOLERANCE)
         if differing:
             raise Refused("differs", f"the captured graph: {differing}")
-        good = [graph for graph in extracted.graphs if graph.validation.ok]
+        good = [graph for graph in extracted.graphs if not graph.problems]
         first_fault = first_fault or next(iter(extracted.problems), "")
         if len(good) < len(extracted.graphs):
             converted.left_out += 1
@@ -159,11 +159,11 @@ def make_tasks(payload: dict[str, Any]) -> dict[str, Any]:
             suffix = graph.name.removeprefix(model.name)
             converted.tasks.setdefault(suffix, {})[graph.name] = files
             converted.operators += graph.operators
-            converted.is_exact &= graph.validation.is_exact
+            converted.is_exact &= graph.is_exact
         converted.cut |= loaded.cut
         converted.weak = list(dict.fromkeys([*converted.weak, *spread(expected)]))
     if not converted.tasks:
-        is_other = "differs from the model" in first_fault
+        is_other = "differs from that of the model" in first_fault
         reason = "memory" if lacks_memory(first_fault) else "differs" if is_other else "not_captured"
         raise Refused(reason, first_fault or "it has no call whose inputs fit")
     return converted.model_dump()
