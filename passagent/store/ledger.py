@@ -155,7 +155,6 @@ def end(store: Store, call_id: int, state: str, ending: Ending) -> None:
     tokens = {kind: ending.tokens.get(kind, 0) for kind in KINDS}
     names = {
         **tokens,
-        "is_estimate": int(ending.tokens.get("is_estimate", False)),
         "state": state,
         "cost": ending.cost,
         "latency": ending.latency_s,
@@ -168,7 +167,7 @@ def end(store: Store, call_id: int, state: str, ending: Ending) -> None:
     sums = "input_tokens = input_tokens + :input_tokens, output_tokens = output_tokens + :output_tokens"
     with store.transaction():
         store.execute(
-            f"UPDATE calls SET state = :state, {columns}, is_estimate = :is_estimate, cost = :cost, "
+            f"UPDATE calls SET state = :state, {columns}, cost = :cost, "
             "latency_s = :latency, stop_reason = :stop, error = :error, finished_at = :at WHERE id = :id",
             names,
         )
