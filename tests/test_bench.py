@@ -123,7 +123,7 @@ def test_shards_of_two_machines_are_one_benchmark(call, tmp_path):
         (["task1", "--compiler", "torch:inductor:fast"], "inductor has no mode 'fast'; known: "),
         (["task1", "--compiler", "torch:aot_eager:default"], "only the backend inductor has modes"),
         (["task1", "--device", "gpu"], "--device gpu: write cpu, cuda"),
-        (["task1", "--set", "evaluator.trails=10"], "did you mean 'evaluator.trials'?"),
+        (["task1", "--set", "evaluator.budgets=10"], "did you mean 'evaluator.budget_s'?"),
         (["task1", "--out", "list.txt/x"], "cannot be written"),
         (["task1", "--shard", "2/2"], "--shard 2/2: write I/N with I from 0 to N-1"),
     ],
