@@ -117,7 +117,7 @@ def check_score(result: Evaluation) -> None:
         return
     assert result.es is not None
     if result.status == "refused":
-        assert list(result.es.values()) == pytest.approx([CONFIG.b] * len(result.es))
+        assert list(result.es.values()) == pytest.approx([score.B] * len(result.es))
     assert result.as_score < 0.9
 
 

@@ -12,6 +12,7 @@ import torch
 from cases import TaskText, referees_of, write_task
 
 from passagent.config import EvaluatorConfig
+from passagent.evaluator import score
 from passagent.evaluator.reference.drawing import SET_KINDS
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.tasks.inputs import generator_of
@@ -176,7 +177,7 @@ def test_pass_for_random_values_only_is_a_wrong_result(name, referees, tmp_path)
     where = f"output 0 at {worst.index} is {worst.got!r}, eager's is {worst.expected!r}, for inputs "
     assert wrong.error.startswith(where)
     assert wrong.error.removeprefix(where) in SET_KINDS
-    forgiven = {t: 1.0 if int(t) >= 1 else CONFIG.b for t in wrong.es}
+    forgiven = {t: 1.0 if int(t) >= 1 else score.B for t in wrong.es}
     assert wrong.es == pytest.approx(forgiven)  # as an error of accuracy is
 
 

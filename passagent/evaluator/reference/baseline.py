@@ -78,16 +78,17 @@ class Baseline:
         key = _key(subgraph, dispatch)
         self._see_whether_it_lives()
         kept_reference = self._kept.get(key)
-        if kept_reference is not None and kept_reference.uses < EPOCH and self._alive():
+        if kept_reference is not None and kept_reference.uses < EPOCH and self._worker is not None:
             kept_reference.uses += 1
             self._kept.move_to_end(key)
             return kept_reference
-        self._forget([key] if kept_reference is not None else [])
+        if kept_reference is not None:
+            self._forget(key)
         drawn = self._kept[key] = self._draw(key, subgraph, dispatch)
         while len(self._kept) > 1 and keeping.are_too_many(
             [reference.size for reference in self._kept.values()], self._config.device
         ):
-            self._forget([next(iter(self._kept))])
+            self._forget(next(iter(self._kept)))
         return drawn
 
     def describe(self, subgraph: Subgraph, dispatch: str) -> EagerGraph:
@@ -105,10 +106,13 @@ class Baseline:
 
     def begin(self, subgraph: Subgraph) -> None:
         """Start the worker, unless it runs, to take `subgraph` first. Raises InfrastructureError."""
-        if not self._alive():
+        if self._worker is None:
             if captures.without_dynamo(subgraph, self._config.device) is None:
                 self._zygote.load_dynamo()
-            self._worker = self._start()
+            # In the same sandbox as a candidate's: what a layer of it costs, it costs both sides.
+            worker, self._born = self._zygote.fork(None), time.monotonic()
+            request = worker_messages.Load(plans=None, compiler=None, device=self._config.device)
+            self._worker = answered(worker, request, self._config.timeout_s, "the baseline's worker")
             self._outputs = Arena.create(_SPARSE)
 
     def turn_to(self, subgraphs: Sequence[Subgraph], dispatch: str) -> None:
@@ -117,7 +121,7 @@ class Baseline:
         keys = {_key(subgraph, dispatch) for subgraph in subgraphs}
         others = [key for key in self._kept if key not in keys]
         while others and sum(reference.size for reference in self._kept.values()) > keeping.KEPT_BYTES:
-            self._forget([others.pop(0)])
+            self._forget(others.pop(0))
 
     def close(self) -> None:
         """Free the references; the worker ends with its fork server."""
@@ -218,12 +222,7 @@ class Baseline:
         return graph
 
     def _drawn(
-        self,
-        subgraph: Subgraph,
-        wider: Subgraph,
-        dispatch: str,
-        graph: captures.KeptGraph,
-        is_special: bool,
+        self, subgraph: Subgraph, wider: Subgraph, dispatch: str, graph: captures.KeptGraph, is_special: bool
     ) -> Reference:
         """Draw the sets of a reference, as draw_sets does, and run eager on them."""
         name, rotation = _key(subgraph, dispatch), Rotation.of(wider)
@@ -232,8 +231,8 @@ class Baseline:
         drawn = (arena, [*sets.values()], [*sets])
         try:
             pace_ns = pace.kept_ns(subgraph, self._config.device, dispatch)
-            reference = Reference(name, subgraph, dispatch, *drawn, rotation, [], [], pace_ns=pace_ns)
-            reference.nodes, reference.order = graph.nodes, graph.order
+            captured = (rotation, graph.nodes, graph.order)
+            reference = Reference(name, subgraph, dispatch, *drawn, *captured, pace_ns=pace_ns)
             self._prepare(reference)
         except BaseException:
             arena.close()
@@ -334,8 +333,8 @@ class Baseline:
                 self._is_affordable(reference, windows) for _ in range(3)
             ):
                 return sorted(often)
-            droppable = [i for i in often if i not in needed]
-            often = [i for i in often if i != droppable[-1]]
+            largest = next(i for i in reversed(often) if i not in needed)
+            often = [i for i in often if i != largest]
 
     def _is_affordable(self, reference: Reference, windows: list[Windows]) -> bool:
         answer = self.ask(run_request(reference, 0, windows, settle=windows[0]), self._config.timeout_s)
@@ -369,25 +368,12 @@ class Baseline:
             raise TaskError(f"{subgraph.path}: eager fails: {answer.error.message}")
         return answer.reply
 
-    def _alive(self) -> bool:
-        return self._worker is not None
-
-    def _start(self) -> Worker:
-        # In the same sandbox as a candidate's: what a layer of it costs, it costs both sides.
-        worker = self._zygote.fork(None)
-        self._born = time.monotonic()
-        request = worker_messages.Load(plans=None, compiler=None, device=self._config.device)
-        return answered(worker, request, self._config.timeout_s, "the baseline's worker")
-
-    def _forget(self, keys: list[str]) -> None:
-        """Drop references here and in the worker."""
-        if not keys:
-            return
-        for key in keys:
-            self._kept.pop(key).close()
+    def _forget(self, key: str) -> None:
+        """Drop a reference here and in the worker."""
+        self._kept.pop(key).close()
         give_memory_back()
         if self._worker is not None:
-            self.ask(worker_messages.Release(ids=keys), self._config.timeout_s)
+            self.ask(worker_messages.Release(ids=[key]), self._config.timeout_s)
 
     def _see_whether_it_lives(self) -> None:
         if self._worker is not None and not self._worker.is_alive():
