@@ -119,15 +119,14 @@ def entry(**fields) -> str:
         ("- just text", "hint number 1"),
         ("a: b", "valid list"),
         ("- [unclosed", "not valid YAML"),
+        (entry() * 2, "second hint with this id"),
     ],
 )
-def test_a_broken_library_is_one_clear_line(text, message):
+def test_a_broken_library_is_one_clear_line(text, message, monkeypatch, tmp_path):
+    (tmp_path / "knowledge").mkdir()
+    (tmp_path / "knowledge" / "hints.yaml").write_text(text)
+    monkeypatch.setenv("PASSAGENT_RESOURCES", str(tmp_path))
     with pytest.raises(UsageError, match=message) as caught:
-        load_hints(text, "mine.yaml")
-    assert str(caught.value).startswith("mine.yaml: ")
+        load_hints()
+    assert str(caught.value).startswith(f"{tmp_path}/knowledge/hints.yaml: ")
     assert "\n" not in str(caught.value)
-
-
-def test_ids_are_unique():
-    with pytest.raises(UsageError, match="second hint with this id"):
-        load_hints(entry() * 2)

@@ -30,7 +30,7 @@ MAX_SPEEDUPS = 1_000
 AROUND = 20
 """Unchanged lines shown around a change."""
 _WRITTEN, _SCHEMA = ("trigger", "context", "advice", "confidence"), LearnedHint.model_json_schema()
-"""What the model writes of a hint; its id and source are known."""
+"""The fields of a hint that the model writes, and the hint's schema."""
 TOOL = ToolSpec(
     "write_hint",
     "Write down what the episode taught.",

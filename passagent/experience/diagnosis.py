@@ -118,7 +118,7 @@ ADVICE = {
     "memory": "only fewer bytes help: fuse, read each input once, keep the dtype small",
     "latency": "fewer operators, launches, allocations and copies help; faster arithmetic does not",
 }
-"""What helps against a limit that a diagnosis and a profile (profiling/evidence.py) can both show."""
+"""Advice for a limit that a diagnosis and a profile (profiling/evidence.py) can both show."""
 _MEANING = {
     "memory_bound": f"the time is close to what moving the inputs and outputs takes; {ADVICE['memory']}",
     "latency_bound": f"the time is mostly that of issuing operators and kernels; {ADVICE['latency']}",

@@ -105,14 +105,11 @@ class Uplift(NamedTuple):
     """Episodes that they were held from."""
 
 
-def load_hints(text: str | None = None, where: str | None = None) -> list[Hint]:
-    """The library `knowledge/hints.yaml`, or the one in `text`. Raises UsageError naming hint and field."""
-    if text is None:
-        path = resources.find(HINTS)
-        text, where = path.read_text(encoding="utf-8"), str(path)
-    where = where or "hints"
+def load_hints() -> list[Hint]:
+    """Read the library `knowledge/hints.yaml`. Raises UsageError naming file, hint and field."""
+    where = resources.find(HINTS)
     try:
-        entries: Any = yaml.safe_load(text)
+        entries: Any = yaml.safe_load(where.read_text(encoding="utf-8"))
         hints = TypeAdapter(list[Hint]).validate_python(entries)
     except yaml.YAMLError as error:
         raise UsageError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from error

@@ -54,7 +54,7 @@ class _Library:
     bags: list[Counter[str]]
     """The words of each section with their counts, those of its heading, path and index entry included."""
     holders: Counter[str]
-    """How many sections hold a word."""
+    """The number of sections that hold a word."""
     mean_size: float
     """Words of a section."""
 

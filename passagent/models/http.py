@@ -185,7 +185,7 @@ class HttpModel:
 
 
 def _why(error: BaseException) -> str:
-    """Why a connection cannot be made, in a few words."""
+    """Say in a few words why a connection cannot be made."""
     root = error
     while inner := root.__cause__ or root.__context__:
         root = inner

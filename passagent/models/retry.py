@@ -58,7 +58,7 @@ class Retrying:
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
     """Waits so long, s."""
     ask: Callable[[list[Message], list[ToolSpec], int], Awaitable[Reply]] | None = None
-    """Asks in place of `inner`, and is told the number of the try, from 1; see Meter.ask."""
+    """Asks in place of `inner`; the last argument is the number of the try, from 1. See Meter.ask."""
 
     @property
     def name(self) -> str:

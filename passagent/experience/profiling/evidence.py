@@ -145,7 +145,7 @@ _COUNTER_RULES = (
     _Rule("divergence", "threads in an instruction",
           lambda m: m["threads_an_instruction"], THREADS, is_least=True),
 )  # fmt: skip
-"""Their order counts: the first explains those after it."""
+"""The order counts: the first explains those after it."""
 _QUIET_RULES = (
     _Rule("occupancy", "warps at work", lambda m: m["occupancy_percent"], OCCUPANCY_PERCENT, "%", True),
     _Rule("latency", "the busiest unit", _busiest, BUSY_PERCENT, "%", True, _WAITING),
