@@ -322,8 +322,8 @@ def _best_text(data: dict[str, Any]) -> str:
     best = data["best"]
     if best is None:
         return "best pass: none; no candidate was correct on every graph"
-    ends = (None, None) if data.get("finalists") else (best["as_low"], best["as_high"])  # they say it below
-    score = interval(best["as_score"], *ends, 4)
+    score = interval(best["as_score"], best["as_low"], best["as_high"], 4)
+    score = number(best["as_score"], 4) if data.get("finalists") else score  # its interval stands below
     again, note = ", measured again" if best["confirmed"] else "", f": {best['note']}" if best["note"] else ""
     return f"best pass: node {best['node']}, {best['from']}, AS {score}{again}, correct on every graph{note}"
 
