@@ -46,13 +46,26 @@ class Left(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpisodeBegun(Event):
-    """A model begins to work, from a node or from the task itself."""
+class OfEpisode(Event):
+    """Something that happened in an episode."""
 
-    kind = "episode_begun"
     episode: int
     island: int
     """-1: seeds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfNode(OfEpisode):
+    """Something that happened to a candidate."""
+
+    node: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeBegun(OfEpisode):
+    """A model begins to work, from a node or from the task itself."""
+
+    kind = "episode_begun"
     model: str | None
     parent: int | None
     """The node; None: the task itself."""
@@ -67,12 +80,10 @@ class EpisodeContinued(EpisodeBegun):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpisodeEnded(Event):
+class EpisodeEnded(OfEpisode):
     """An episode is over."""
 
     kind = "episode_ended"
-    episode: int
-    island: int
     model: str | None
     parent: int | None
     parent_status: str | None
@@ -87,11 +98,9 @@ class EpisodeEnded(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Requested(Event):
+class Requested(OfEpisode):
     """A model was asked: what an answer and a failure have in common."""
 
-    episode: int
-    island: int
     role: str
     """`agent`, `validator` or `hint_distiller`."""
     model: str
@@ -120,13 +129,10 @@ class RequestFailed(Requested):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Proposed(Event):
+class Proposed(OfNode):
     """A candidate was written, and is to be evaluated."""
 
     kind = "proposed"
-    node: int
-    island: int
-    episode: int
     parent: int | None
     note: str
     repeat_of: int | None
@@ -134,23 +140,17 @@ class Proposed(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationBegun(Event):
+class EvaluationBegun(OfNode):
     """This process evaluates a candidate, or looks for it in the store. Not stored."""
 
     kind = "evaluation_begun"
-    node: int
-    island: int
-    episode: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged(Event):
+class Judged(OfNode):
     """A candidate was evaluated."""
 
     kind = "judged"
-    node: int
-    island: int
-    episode: int
     status: str
     as_score: float | None
     from_store: bool
@@ -187,12 +187,10 @@ class MeasuredAgain(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HintWritten(Event):
+class HintWritten(OfEpisode):
     """A hint was distilled from an episode."""
 
     kind = "hint_written"
-    episode: int
-    island: int
     hint: str | None
 
 

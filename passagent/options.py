@@ -132,15 +132,15 @@ class SpendingOptions(TypedDict, total=False):
     price: Price
 
 
-class TimeOptions(TypedDict, total=False):
-    """How long a run lasts."""
+class LimitOptions(SpendingOptions, total=False):
+    """Limits to cost and time."""
 
     max_time: Annotated[
         float | None, Option(key="search.max_time_s", metavar="TIME", shown="no limit", parse=seconds)
     ]
 
 
-class StopOptions(TypedDict, total=False):
+class StopOptions(LimitOptions, total=False):
     """When a search ends."""
 
     iters: Annotated[int | None, Option(key="search.iters")]
@@ -200,22 +200,16 @@ class StoreOptions(TypedDict, total=False):
     runs_dir: RunsDir
 
 
-class ForkOptions(
-    ModelOptions, StopOptions, TimeOptions, SpendingOptions, SettingsOptions, PoolOptions, LibraryOptions,
-    total=False,
-):  # fmt: skip
+class ForkOptions(ModelOptions, StopOptions, SettingsOptions, PoolOptions, LibraryOptions, total=False):
     """Options of a run that starts from a node of another one. What is not given is as in that one."""
 
 
-class ResumeOptions(
-    StopOptions, TimeOptions, SpendingOptions, SettingsOptions, StoreOptions, PoolOptions, LibraryOptions,
-    total=False,
-):  # fmt: skip
+class ResumeOptions(StopOptions, SettingsOptions, StoreOptions, PoolOptions, LibraryOptions, total=False):
     """Options of a run that goes on. What is not given is as it was."""
 
 
 class RunOptions(
-    ModelOptions, DeviceOptions, StopOptions, TimeOptions, SpendingOptions, PresetOptions, StoreOptions,
+    ModelOptions, DeviceOptions, StopOptions, PresetOptions, StoreOptions,
     PoolOptions, LibraryOptions, total=False,
 ):  # fmt: skip
     """Options of a search."""
@@ -227,7 +221,7 @@ class RunOptions(
 
 
 class CollectOptions(
-    ModelOptions, DeviceOptions, TimeOptions, SpendingOptions, SettingsOptions, StoreOptions, PoolOptions,
+    ModelOptions, DeviceOptions, LimitOptions, SettingsOptions, StoreOptions, PoolOptions,
     LibraryOptions, total=False,
 ):  # fmt: skip
     """Options of a collection of conversations."""

@@ -321,6 +321,7 @@ def _best_text(data: dict[str, Any]) -> str:
     if best is None:
         return "best pass: none; no candidate was correct on every graph"
     score = interval(best["as_score"], best["as_low"], best["as_high"], 4)
+    score = number(best["as_score"], 4) if data.get("finalists") else score  # its interval stands below
     again, note = ", measured again" if best["confirmed"] else "", f": {best['note']}" if best["note"] else ""
     return f"best pass: node {best['node']}, {best['from']}, AS {score}{again}, correct on every graph{note}"
 

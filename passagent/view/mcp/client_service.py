@@ -276,8 +276,10 @@ class Service:
         job = self._jobs.get(node.id) or await self._take_up(node)
         if job is not None:
             await waited(job.work, seconds, report, lambda: self.job_line(node_id)[0])
-        elif is_open(node):
-            await asyncio.sleep(seconds)
+        until = time.monotonic() + seconds
+        while job is None and is_open(node) and time.monotonic() < until:
+            await asyncio.sleep(LOOK_S)
+            node = nodes.get_node(self.store, node_id)
         return nodes.get_node(self.store, node_id)
 
     async def _take_up(self, node: Node) -> Job | None:

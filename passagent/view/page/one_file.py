@@ -21,18 +21,6 @@ MOST_NODES = 16
 """Candidates that are shown whole."""
 
 
-class Anchors:
-    """Links inside of the file; what is not in it has none."""
-
-    def __init__(self, held: set[str]) -> None:
-        self.held = held
-
-    def __call__(self, *parts: object, **query: object) -> str | None:
-        """Return the address inside of the file."""
-        name = anchor(*parts)
-        return f"#{name}" if name in self.held else None
-
-
 def anchor(*parts: object) -> str:
     """The name of a page in the file."""
     return "-".join(map(str, parts))
@@ -50,9 +38,9 @@ def one_file(store: Store, run: Run) -> str:
     if best is not None:
         episode_data = views.episode(store, run.id, str(best.number))
         pages.append((anchor("run", run.id, "episode", best.number), "episode.html", episode_data))
-    templates = environment()
+    templates, inside = environment(), {name for name, _, _ in pages}
     base = {
-        "go": Anchors({name for name, _, _ in pages}),
+        "go": lambda *parts, **query: f"#{anchor(*parts)}" if anchor(*parts) in inside else None,
         "layout": "section.html",
         "is_file": True,
         "csrf": "",
