@@ -200,8 +200,8 @@ def relatives(store: Store, episode: Episode, parent: Node | None, limit: int) -
     """
     run_id, island = episode.run_id, episode.island
     ahead = nodes.ancestors(store, parent.id, limit) if parent else []
-    made = nodes.of_episode(store, parent.episode_id) if parent else []
-    later = [node for node in made if parent and node.place > parent.place]
+    same_episode = nodes.of_episode(store, parent.episode_id) if parent else []
+    later = [node for node in same_episode if parent and node.place > parent.place]
     after = nodes.siblings(store, run_id, island, episode.parent_id, limit)
     others = nodes.newest_before(store, episode, limit, 3 * limit + 1)
     seeds = bests.best_of_island(store, run_id, SEEDS, limit + 1)

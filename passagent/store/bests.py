@@ -77,9 +77,10 @@ def as_before(store: Store, node: Node) -> tuple[float | None, float | None]:
     made: as its episode began, see best_known, or of its episode's earlier nodes.
     """
     parent = None if node.parent_id is None else get_node(store, node.parent_id)
-    earlier = [one for one in of_episode(store, node.episode_id) if one.id < node.id and one.status == "ok"]
+    same_episode = of_episode(store, node.episode_id)
+    earlier = [other for other in same_episode if other.id < node.id and other.status == "ok"]
     scores = [best_known(store, node.run_id, node.island, node.number)]
-    scores += [one.as_score for one in earlier if one.repeat_of is None]
+    scores += [other.as_score for other in earlier if other.repeat_of is None]
     best = max((score for score in scores if score is not None and score != UNTIMED), default=None)
     return parent.as_score if parent and parent.status == "ok" else None, best
 

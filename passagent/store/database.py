@@ -174,11 +174,8 @@ class Store(Connection):
         super().__init__(runs_dir / DATABASE, to_look=to_look)
         self.runs_dir = runs_dir
         try:
-            if to_look:
-                check(self.connection, self.path)
-            else:
-                with self._explained():
-                    create_or_check(self.connection, self.path)
+            with self._explained():
+                (check if to_look else create_or_check)(self.connection, self.path)
             self.execute("PRAGMA foreign_keys = ON")
             # `execute` waits from here on: SQLite looks again after up to 100 ms only
             self.execute("PRAGMA busy_timeout = 0")
