@@ -45,12 +45,12 @@ from passagent.expert.write import (
     cuda_text,
 )
 from passagent.expert.write.cuda_grid import Work
-from passagent.expert.write.entry import pass_files
-from passagent.expert.write.family import (
+from passagent.expert.write.entry import (
     Family,
     identifier,
     matching,
     named,
+    pass_files,
     title,
     used_in,
     view_lines,
