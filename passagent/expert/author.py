@@ -45,12 +45,12 @@ from passagent.expert.write import (
     cuda_text,
 )
 from passagent.expert.write.cuda_grid import Work
-from passagent.expert.write.entry import pass_files
-from passagent.expert.write.family import (
+from passagent.expert.write.entry import (
     Family,
     identifier,
     matching,
     named,
+    pass_files,
     title,
     used_in,
     view_lines,
@@ -224,12 +224,12 @@ def _variant(region: Region, half: Region | None, family: Family, target: Target
 def _lowered(region: Region, types: list[Types], family: Family, goal: Target) -> Variant:
     if is_attention(region):
         names = [family.names[i] for i in family.regions[0].inputs]
-        low = lower_attention(region, family.parameters, types, goal.inputs)
+        attention = lower_attention(region, family.parameters, types, goal.inputs)
         parameters, order = [p.name for p in family.parameters], goal.outputs[0]
         name, stages = identifier(family.regions[0]), goal.plan.stages
-        kernel, shape = attention_text.attention_kernel(low, name, names, parameters, order, stages)
-        results = Results(["out"], [shape], [low.output.dtype], [order], [""])
-        return _variant_of(kernel, low.trace, results, region, goal.inputs)
+        kernel, shape = attention_text.attention_kernel(attention, name, names, parameters, order, stages)
+        results = Results(["out"], [shape], [attention.output.dtype], [order], [""])
+        return _variant_of(kernel, attention.trace, results, region, goal.inputs)
     low = lower_region(region, family.parameters, goal.name, types, goal.inputs)
     low.trace.decisive = decides_later(region)
     first = family.regions[0]

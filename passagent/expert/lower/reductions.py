@@ -9,6 +9,7 @@ from passagent.expert.lower.call import (
     Call,
     Number,
     Term,
+    apply,
     arguments,
     compute_type,
     grow,
@@ -277,7 +278,7 @@ def rms_norm(
     dims = list(range(len(input.dims) - len(normalized_shape), len(input.dims)))
     total = over(c, "sum", input, dims, _squared)
     average = c.e("div", total.expr, count(c, input, dims, total.expr.dtype))
-    scale = inverse_root(Term(c, average) + eps).expr
+    scale = inverse_root(apply("add", Term(c, average), eps)).expr
     inputs = [input, Value(total.dims, scale), *([weight] if weight is not None else [])]
     shape, parts = broadcast(c.trace, inputs)
     expr = c.e("mul", c.wide(parts[0]), parts[1])
@@ -324,7 +325,7 @@ def batch_norm(c: Call, input: Value, *args: Any, **named: Any) -> Value:
         return _normalised(c, input, [k for k in range(rank) if k != 1], options)
     if options.get("training") or None in running:
         raise c.fail("with statistics that it writes")
-    average, variance = (along(c, statistic, rank, 1) for statistic in running)
+    average, variance = (along(c, options[name], rank, 1) for name in ("running_mean", "running_var"))
     return _affine(c, [input, average, variance], options, _of_channel if c.target == "cuda" else _by_channel)
 
 

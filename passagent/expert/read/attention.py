@@ -106,7 +106,7 @@ def _with_sides(core: list[fx.Node], inside: set[fx.Node]) -> set[fx.Node]:
     """The core with what only it reads: views and numbers around its operands, and how a bias is made."""
     nodes = set(core)
     changed = True
-    allowed: dict[fx.Node, set[str]] = {}
+    allowed: dict[fx.Node, frozenset[str]] = {}
     for node in core:
         for place, source in enumerate(node.all_input_nodes):
             operand = op_name(node) in PRODUCTS or (op_name(node) == CALL and place < 3)

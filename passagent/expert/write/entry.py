@@ -1,42 +1,168 @@
-"""The files of passes: patterns, and each region's function, which calls the kernels of one of its ways."""
+"""The files of passes: families of regions with one pattern, and a region's function, which calls kernels."""
 
 from __future__ import annotations
 
+import copy
 import json
+import operator
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+from torch import fx
+
+from passagent.evaluator.matching.matcher import first_match
+from passagent.evaluator.matching.pattern import trace_pattern
+from passagent.evaluator.matching.rewrite import PlannedPass, replace_match
 from passagent.evaluator.result import MANIFEST
 from passagent.expert.choices import Plan
+from passagent.expert.graph import arguments, example, op_name, words
+from passagent.expert.lower.region import Parameter, Region
+from passagent.expert.read import pattern_text
+from passagent.expert.read.fusible_regions import does_nothing
 from passagent.expert.read.pattern_text import write_pattern
 from passagent.expert.write.cuda_grid import helpers
-from passagent.expert.write.family import Family, kind, pass_name, title
 from passagent.expert.write.routes import (
     Route,
     Variant,
     ViewRoute,
     accepted,
     alike,
-    arguments,
     complaint,
     distinct,
     dtype_test,
     enclosed,
     guards,
     joined,
+    kernel_arguments,
     kernel_lines,
     made,
     order_text,
     output_names,
     taken,
     tuple_text,
-    view_lines,
     with_made,
 )
 from passagent.expert.write.writer import TritonKernel
+
+
+@dataclass
+class Family:
+    """Regions of several graphs that one pattern matches."""
+
+    regions: list[Region]
+    parameters: list[Parameter]
+    names: dict[fx.Node, str]
+    """Names of the first region's inputs and nodes."""
+
+
+def named(region: Region, family: Family) -> dict[str, Any]:
+    """The arguments of a family's region: shapes of its inputs, values of the pattern's parameters."""
+    args: dict[str, Any] = {p.name: dict(arguments(region.nodes[p.node]))[p.path] for p in family.parameters}
+    for first, node in zip(family.regions[0].inputs, region.inputs, strict=True):
+        value = example(node)
+        args[family.names[first]] = tuple(value.shape) if isinstance(value, torch.Tensor) else value
+    return args
+
+
+def view_route(family: Family) -> ViewRoute:
+    """Views need no kernel: the wrapper takes them itself, without the operators that do nothing."""
+    region, body = family.regions[0], view_lines(family)
+    inputs = [family.names[i] for i in region.inputs]
+    return ViewRoute(identifier(region), inputs, used_in(family, body), body)
+
+
+def used_in(family: Family, lines: list[str]) -> list[str]:
+    """Parameters of the pattern that the lines name."""
+    return [p.name for p in family.parameters if re.search(rf"\b{p.name}\b", "\n".join(lines))]
+
+
+def view_lines(family: Family) -> list[str]:
+    """The operators of a region that computes nothing, without those that do nothing."""
+    region, names = family.regions[0], dict(family.names)
+    where = {(p.node, p.path): p.name for p in family.parameters}
+    lines = []
+    for position, node in enumerate(region.nodes):
+        if does_nothing(node):
+            names[node] = names[node.all_input_nodes[0]]
+            continue
+
+        def leaf(path: Any, value: Any, position: int = position) -> str:
+            return (
+                names[value]
+                if isinstance(value, fx.Node)
+                else where.get((position, path)) or pattern_text.literal(value)
+            )
+
+        lines.append(f"    {names[node]} = {pattern_text.call(node, leaf)}")
+    outputs = [names[o] for o in region.outputs]
+    return [*lines, f"    return {', '.join(outputs)}"]
+
+
+def matching(families: Sequence[Family], graphs: Sequence[fx.Graph]) -> list[bool]:
+    """Tell for each family whether its pass matches in a graph, after the passes before it."""
+    passes = [PlannedPass(str(number), "", _pattern(family)) for number, family in enumerate(families)]
+    matches = [False] * len(passes)
+    for graph in map(copy.deepcopy, graphs):
+        for number, loaded in enumerate(passes):
+            while (match := first_match(loaded.pattern_graph, graph)) is not None:
+                replace_match(graph, loaded, match, replacement=_call)
+                matches[number] = True
+    return matches
+
+
+def _pattern(family: Family) -> fx.Graph:
+    """The graph of the family's pattern, as the evaluator reads it."""
+    text = "\n".join(write_pattern(family.regions[0], family.parameters, family.names))
+    names: dict[str, Any] = {"torch": torch, "operator": operator}
+    exec(text, names)
+    return trace_pattern(names["pattern"], text, "pattern")
+
+
+def _call(bindings: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
+    return _replaced, tuple(bindings.values())
+
+
+def _replaced(*_: Any) -> None:
+    """Stands in a graph for a pass's function."""
+
+
+_QUIET = words("""
+    getitem view reshape flatten contiguous to float type_as dropout detach
+    unsqueeze squeeze expand expand_as permute transpose
+""")
+_SPOKEN = {"iadd": "add", "imul": "mul", "isub": "sub", "truediv": "div", "itruediv": "div"}
+_SPOKEN |= {"adaptive_avg_pool2d": "pool"}
+
+
+def title(region: Region) -> str:
+    """The operators that say what a region does, such as `add + layer_norm`."""
+    spoken = [
+        _SPOKEN.get(op_name(n), op_name(n).strip("_")) for n in region.nodes if op_name(n) not in _QUIET
+    ]
+    spoken = spoken or [op_name(n) for n in region.nodes]
+    short = [w for k, w in enumerate(spoken) if k == 0 or spoken[k - 1] != w]
+    return " + ".join(short if len(short) <= 6 else [*short[:3], "...", *short[-2:]])
+
+
+def kind(route: Route | ViewRoute) -> str:
+    if not isinstance(route, Route):
+        return "as views, without a kernel"
+    most = 1 + max(len(v.before) for v in route.variants)
+    return "in one kernel" if most == 1 else f"in {most} kernels"
+
+
+def identifier(region: Region) -> str:
+    words = [w for w in re.sub(r"\W+", " ", title(region)).split() if w]
+    return "_".join(["fused", *words])
+
+
+def pass_name(name: str) -> str:
+    return "Fuse" + "".join(w.capitalize() for w in name.removeprefix("fused_").split("_"))
+
 
 LinesOf = Callable[[Route, Any, str], list[str]]
 """The text of a variant's kernel, as a function of that name that allocates its outputs."""
@@ -86,7 +212,7 @@ def module_lines(
             else:
                 texts, called = (
                     lines_of(route, way[0], own_name),
-                    [f"{own_name}({', '.join(arguments(route, way[0]))})"],
+                    [f"{own_name}({', '.join(kernel_arguments(route, way[0]))})"],
                 )
             lines += texts
             calls[route.name].append(called)
@@ -115,7 +241,8 @@ def module_lines(
 
 def _function(route: Route | ViewRoute, calls: list[list[str]], entry: str, public: bool) -> list[str]:
     if isinstance(route, ViewRoute):
-        return view_lines(route, entry, public)
+        head = ["", "", *(["@torch.fx.wrap"] if public else [])]
+        return [*head, f"def {entry}({', '.join([*route.inputs, *route.parameters])}):", *route.body]
     return entry_lines(route, calls, entry, public)
 
 
@@ -177,7 +304,7 @@ def _result_lines(route: Route, calls: list[str]) -> list[str]:
 def cpp_kernel_lines(route: Route, v: Variant, name: str) -> list[str]:
     """The plan `_plan<name>` and the kernel `name` of a variant."""
     lines = _plan(route, v, f"_plan{name}")
-    order = order_text(route, arguments(route, v))
+    order = order_text(route, kernel_arguments(route, v))
     source = v.kernel.source.rstrip().splitlines()
     return [
         *lines,
@@ -196,7 +323,7 @@ def cpp_kernel_lines(route: Route, v: Variant, name: str) -> list[str]:
 
 def _plan(route: Route, v: Variant, name: str) -> list[str]:
     inputs = [route.inputs[k] for k in v.kernel.inputs]
-    lines = ["", "", f"def {name}({', '.join(arguments(route, v))}):"]
+    lines = ["", "", f"def {name}({', '.join(kernel_arguments(route, v))}):"]
     lines.append('    """Outputs and sizes for these shapes; called once for each."""')
     shapes, dtypes = [f"s{k}" for k in v.kernel.inputs], [f"d{k}" for k in v.kernel.inputs]
     checks = []

@@ -90,12 +90,6 @@ def _key(v: Variant) -> Any:
     return (v.kernel.source, description, *map(_key, v.before))
 
 
-def view_lines(route: ViewRoute, entry: str, public: bool) -> list[str]:
-    """`def <entry>` of a pattern of views."""
-    head = ["", "", *(["@torch.fx.wrap"] if public else [])]
-    return [*head, f"def {entry}({', '.join([*route.inputs, *route.parameters])}):", *route.body]
-
-
 def used_parameters(route: Route) -> list[str]:
     variants = [w for v in route.variants for w in [*v.before, v]]
     texts = " ".join(
@@ -206,7 +200,7 @@ def _choosing(
     return lines, numbers
 
 
-def arguments(route: Route, v: Variant) -> list[str]:
+def kernel_arguments(route: Route, v: Variant) -> list[str]:
     """The arguments of a variant's kernel."""
     names = [*route.inputs, *(name for b in v.before for name in b.buffers)]
     return [*(names[k] for k in v.kernel.inputs), *v.kernel.params]
@@ -225,11 +219,14 @@ def accepted(route: Route) -> list[str]:
 def taken(route: Route) -> list[str]:
     """The arguments of a route's kernel, or of all its kernels."""
     if len(route.variants) == 1 and not route.variants[0].before:
-        return arguments(route, route.variants[0])
+        return kernel_arguments(route, route.variants[0])
     if not isinstance(route.variants[0].kernel, TritonKernel):
         return [*route.inputs, *route.parameters]
     used = {
-        name for v in route.variants for w in [*v.before, v] for name in arguments(with_made(route, v), w)
+        name
+        for v in route.variants
+        for w in [*v.before, v]
+        for name in kernel_arguments(with_made(route, v), w)
     }
     return [name for name in [*route.inputs, *route.parameters] if name in used]
 
