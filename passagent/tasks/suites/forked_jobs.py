@@ -39,7 +39,8 @@ _PRELOADED = (
     "passagent.tasks.suites.loading_problems",
 )
 _MOST_ANSWER = 256 << 20
-_T, _R = TypeVar("_T"), TypeVar("_R")
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 Function = Callable[[dict[str, Any]], Any]
 """A function of a module of passagent. It takes and returns plain data, or raises Refused."""
