@@ -325,8 +325,8 @@ def open_collection(
     trial_of, broken = trials.list_tasks(find_tasks(list(tasks), options["root"]))
     listed = trials.list_trials(trial_of.values(), options["trials"], shard)
     if not trial_of:
-        path, reason = next(iter(broken.items()))
-        raise PassagentError(f"no task can be loaded, such as {path}: {reason}")
+        place, reason = next(iter(broken.items()))
+        raise PassagentError(f"no task can be loaded, such as {place}: {reason}")
     if not listed:
         raise UsageError("no trial is in this shard: there are too few")
     with (
