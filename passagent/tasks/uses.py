@@ -287,12 +287,12 @@ class _Following(fx.Interpreter):
         """Raises _Broken where an index is out of range."""
         names = ["input", "weight"] if name == "embedding" else ["input", "dim", "index"]
         if name == "embedding" or _takes_index(name):
-            nodes, named = dict(zip(names, n.args, strict=False)), dict(zip(names, args, strict=False))
-            nodes, named = {**nodes, **n.kwargs}, {**named, **kwargs}
+            by_name, named = dict(zip(names, n.args, strict=False)), dict(zip(names, args, strict=False))
+            by_name, named = {**by_name, **n.kwargs}, {**named, **kwargs}
             index, table = ("input", "weight") if name == "embedding" else ("index", "input")
             values, indexed = named.get(index), named.get(table)
             if isinstance(values, torch.Tensor) and isinstance(indexed, torch.Tensor) and indexed.dim():
-                self._check_index(nodes[index], values, 0, indexed.shape[named.get("dim", 0)])
+                self._check_index(by_name[index], values, 0, indexed.shape[named.get("dim", 0)])
         elif name == "one_hot" and args and (count := [*args[1:], kwargs.get("num_classes", -1)][0]) > 0:
             self._check_index(n.args[0], args[0], 0, count)
         elif name in ("getitem", "setitem") and isinstance(args[0], torch.Tensor):
