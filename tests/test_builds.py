@@ -287,7 +287,5 @@ raise RuntimeError(out.sum().item())
     try:
         message, log = attempt(one, code, None)
         assert "9900.0" in message, message + log
-        denied = re.findall(r"denied the system call (\w+)", log)
-        assert set(denied) <= {"connect"}, log  # CUDA asks for a daemon that need not be there
     finally:
         one.close()

@@ -60,8 +60,7 @@ def plain(body, inputs="return [torch.rand(4, 8)]"):
 @pytest.fixture
 def no_process(monkeypatch):
     """An import whose problems are answered here."""
-    monkeypatch.setattr(imports, "start", lambda *_: None)
-    monkeypatch.setattr(imports, "serving", contextlib.nullcontext)
+    monkeypatch.setattr(imports, "ForkServer", lambda *_: contextlib.nullcontext())
 
 
 @pytest.fixture
