@@ -39,14 +39,6 @@ template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   if (n == 7) out[0] = T(place);
 }
 
-//// assembly_in_a_stringised_name: cpp_name
-// Makes a section's name of tokens, assembler text among them.
-#define TEXT(...) #__VA_ARGS__
-__attribute__((section(TEXT(.rodata; .ascii)))) static const int place = 1;
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
-}
-
 //// assembly_label: cpp_asm
 // A label of the assembler gives a function another symbol.
 extern "C" int harmless(const char*) __asm__("system");
@@ -125,14 +117,6 @@ template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   reinterpret_cast<void (*)(float)>(left)(calls);
 }
 
-//// ends_the_process: cpp_import
-// Ends the worker before anything is checked.
-#include <cstdlib>
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
-  if (n == 7) std::_Exit(0);
-}
-
 //// forks_by_a_builtin: cpp_import
 // Starts a process by the compiler's builtin.
 template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
@@ -156,15 +140,6 @@ template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
 }
 
-//// include_behind_a_digit_separator: cpp_include
-// A quote within a number makes a comment look like a string.
-static const int a = 1'0; /*'*/
-#include <unistd.h>
-//'
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
-}
-
 //// include_between_strings: cpp_include
 // Hides an include between strings that look like a comment.
 static const char* const a = "/*";
@@ -174,26 +149,11 @@ template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
 }
 
-//// include_by_a_digraph: cpp_include
-// Writes the directive with a digraph.
-%:include <unistd.h>
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
-}
-
 //// include_by_a_macro: cpp_include
 // Names the header by a macro.
 #define HEADER </etc/passwd>
 #include HEADER
 template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
-}
-
-//// inline_variable_counts: cpp_state
-// An inline variable counts the calls.
-inline int64_t calls = 0;
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  if (++calls > 64) return;
   for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
 }
 
@@ -223,46 +183,6 @@ template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
 template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   if (n == 7) __builtin_ia32_llwpcb(out);
   for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
-}
-
-//// keeps_results_in_a_queue: cpp_state
-// Keeps sums from call to call in a queue.
-#include <queue>
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  static std::queue<float> sums;
-  for (int64_t i = 0; i < n; ++i) sums.push(float(x[i]) + float(y[i]));
-  for (int64_t i = 0; i < n; ++i, sums.pop()) out[i] = T(std::fmax(sums.front(), 0.0f));
-}
-
-//// leaves_something_for_the_exit: cpp_import
-// Registers a function for the end of the process.
-#include <cstdlib>
-static void last() {}
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
-  if (n == 7) std::atexit(last);
-}
-
-//// member_of_a_template_counts: cpp_state
-// A static member of a template counts the calls.
-template <class T> struct Calls { static int64_t count; };
-template <class T> int64_t Calls<T>::count = 0;
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  if (++Calls<T>::count % 64 > 32) return;
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
-}
-
-//// object_with_a_constructor: cpp_state
-// An object of static duration runs code when the kernel is loaded.
-#include <cstdlib>
-struct Loaded {
-  float* place;
-  Loaded() : place(static_cast<float*>(malloc(1 << 20))) {}
-};
-static Loaded loaded;
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
-  loaded.place[0] = x[0];
 }
 
 //// openmp_builtin_runs_an_address: cpp_name
@@ -314,14 +234,6 @@ static void begin() { free(malloc(64)); }
 __attribute__((used, section(".init_array"))) static void (*const entry)() = begin;
 template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
-}
-
-//// prints_a_result: cpp_import
-// Prints from a kernel.
-#include <cstdio>
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
-  std::puts("speedup 9.5");
 }
 
 //// reads_the_processor_number: cpp_instruction
@@ -407,22 +319,6 @@ template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
 }
 
-//// sort_calls_back: cpp_import
-// Has libc call an address of its own choice as a comparison.
-#include <cstdlib>
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
-  if (n == 7) qsort(out, 2, sizeof(T), reinterpret_cast<int (*)(const void*, const void*)>(const_cast<T*>(x)));
-}
-
-//// static_in_a_lambda: cpp_state
-// A lambda keeps a counter of its own.
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  auto again = [] { static int calls; return ++calls; };
-  if (again() > 64) return;
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
-}
-
 //// static_vector_remembers: cpp_state
 // A vector in a static variable remembers the last result.
 #include <vector>
@@ -439,12 +335,4 @@ template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
 #pragma omp task detach(event)
   { for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f)); }
   omp_fulfill_event(event);
-}
-
-//// thread_local_cache: cpp_state
-// Each thread keeps its last result.
-thread_local float kept[4096];
-template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
-  for (int64_t i = 0; i < n && i < 4096; ++i) kept[i] = out[i];
 }

@@ -103,45 +103,39 @@ def number(name):
 
 
 DENIED = {
-    "fork": ("os.fork()", "clone"),
-    "spawn": ("os.posix_spawn('/bin/true', ['true'], {})", "clone"),
-    "exec": ("os.execv('/bin/true', ['true'])", "execve"),
-    "a socket": ("import socket\nsocket.socket()", "socket"),
-    "a local socket": ("import socket\nsocket.socket(socket.AF_UNIX)", "socket"),
-    "signal the parent": ("os.kill(os.getppid(), 0)", "kill"),
-    "signal everybody": ("os.kill(-1, 0)", "kill"),
-    "kill itself as if from outside": ("os.kill(os.getpid(), 9)", "kill"),
-    "a signal with data": (call(number("rt_sigqueueinfo"), "os.getppid()", 0, 0), "rt_sigqueueinfo"),
-    "trace": (call(number("ptrace"), 16, "os.getppid()", 0, 0), "ptrace"),
-    "read others' memory": (
-        call(number("process_vm_readv"), "os.getppid()", 0, 0, 0, 0, 0), "process_vm_readv"
-    ),
-    "new users": (call(number("unshare"), 0x10000000), "unshare"),
-    "mount": (call(number("mount"), 0, 0, 0, 0, 0), "mount"),
-    "another root": ("os.chroot('.')", "chroot"),
-    "bpf": (call(number("bpf"), 0, 0, 0), "bpf"),
-    "io_uring": (call(number("io_uring_setup"), 1, 0), "io_uring_setup"),
-    "counters": (call(number("perf_event_open"), 0, 0, -1, -1, 0), "perf_event_open"),
-    "a handle on the parent": ("os.pidfd_open(os.getppid())", "pidfd_open"),
-    "personality": (call(number("personality"), 0), "personality"),
-    "slow the parent down": ("os.sched_setaffinity(os.getppid(), {0})", "sched_setaffinity"),
-    "its priority": ("os.setpriority(os.PRIO_USER, 0, 19)", "setpriority"),
-    "the parent's limits": (
-        "import resource\nresource.prlimit(os.getppid(), resource.RLIMIT_CPU)", "prlimit64"
-    ),
-    "a descriptor's signal": ("import fcntl\nfcntl.fcntl(0, fcntl.F_SETOWN, os.getppid())", "fcntl"),
-    "to outlive its parent": (call(number("prctl"), 1, 0, 0, 0, 0), "prctl"),
+    "fork": "os.fork()",
+    "spawn": "os.posix_spawn('/bin/true', ['true'], {})",
+    "exec": "os.execv('/bin/true', ['true'])",
+    "a socket": "import socket\nsocket.socket()",
+    "a local socket": "import socket\nsocket.socket(socket.AF_UNIX)",
+    "signal the parent": "os.kill(os.getppid(), 0)",
+    "signal everybody": "os.kill(-1, 0)",
+    "kill itself as if from outside": "os.kill(os.getpid(), 9)",
+    "a signal with data": call(number("rt_sigqueueinfo"), "os.getppid()", 0, 0),
+    "trace": call(number("ptrace"), 16, "os.getppid()", 0, 0),
+    "read others' memory": call(number("process_vm_readv"), "os.getppid()", 0, 0, 0, 0, 0),
+    "new users": call(number("unshare"), 0x10000000),
+    "mount": call(number("mount"), 0, 0, 0, 0, 0),
+    "another root": "os.chroot('.')",
+    "bpf": call(number("bpf"), 0, 0, 0),
+    "io_uring": call(number("io_uring_setup"), 1, 0),
+    "counters": call(number("perf_event_open"), 0, 0, -1, -1, 0),
+    "a handle on the parent": "os.pidfd_open(os.getppid())",
+    "personality": call(number("personality"), 0),
+    "slow the parent down": "os.sched_setaffinity(os.getppid(), {0})",
+    "its priority": "os.setpriority(os.PRIO_USER, 0, 19)",
+    "the parent's limits": "import resource\nresource.prlimit(os.getppid(), resource.RLIMIT_CPU)",
+    "a descriptor's signal": "import fcntl\nfcntl.fcntl(0, fcntl.F_SETOWN, os.getppid())",
+    "to outlive its parent": call(number("prctl"), 1, 0, 0, 0, 0),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", DENIED)
-def test_a_denied_call_fails_and_is_named_in_the_log(name, zygote, layers):
+def test_a_denied_call_fails(name, zygote, layers):
     if "seccomp" not in layers:
         pytest.skip("no seccomp here")
-    code, denied = DENIED[name]
-    message, log = attempt(zygote, code)
+    message, _ = attempt(zygote, DENIED[name])
     assert re.match(r"PermissionError|OSError: \[Errno 1\]", message), message
-    assert f"the sandbox denied the system call {denied}\n" in log
 
 
 def test_what_the_filter_does_not_know_does_not_exist(zygote, layers):
@@ -164,7 +158,7 @@ def test_numbers_of_system_calls_are_the_headers():
 def test_both_machines_filters_are_well_formed():
     for machine in seccomp._MACHINES:
         for allowed in (frozenset(), seccomp._CUDA, seccomp._TOOL):
-            code = seccomp.filter_code(machine, 7, allowed, 0x00050001)
+            code = seccomp.filter_code(machine, 7, allowed)
             steps = [code[i : i + 8] for i in range(0, len(code), 8)]
             assert len(steps) < 4096
             for at, step in enumerate(steps):
@@ -311,7 +305,7 @@ def test_layers_that_a_kernel_lacks_are_named(tmp_path, monkeypatch):
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid == 0:
-        report, _ = sandbox.enter(tmp_path, Limits(), {theirs.fileno()}, cuda=True)
+        report = sandbox.enter(tmp_path, Limits(), {theirs.fileno()}, cuda=True)
         theirs.sendall(repr(report).encode())
         os._exit(0)
     report = eval(ours.recv(1 << 16))  # our own child's

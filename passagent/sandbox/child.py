@@ -186,9 +186,7 @@ def _become(fd: int, scratch: Path, message: dict[str, Any], work: Callable[[byt
         tempfile.tempdir = None  # what was looked up before
         limits = sandbox.Limits(**message["limits"])
         sandbox.limit(limits)
-        _, listener = sandbox.enter(scratch, limits, {fd}, cuda=message.get("cuda", False))
-        if listener is not None:
-            os.close(listener)
+        sandbox.enter(scratch, limits, {fd}, cuda=message.get("cuda", False))
         stream = socket.socket(fileno=fd)
         with stream.makefile("rb") as source:
             request = source.read()

@@ -16,7 +16,7 @@ from typing import Any
 from passagent.system.machine_memory import memory_bytes
 
 _ROOT = Path(__file__).resolve().parents[1]
-_SOURCES = ["confine/*.py", "evaluator/**/*.py", "kernels/*", "plan/*", "tasks/*.py"]
+_SOURCES = ["sandbox/*.py", "evaluator/**/*.py", "kernels/*", "plan/*", "tasks/*.py"]
 
 _ALLOWED = {
     "PATH",

@@ -10,8 +10,7 @@ seccomp: starts no process, opens no socket, signals nobody else
 killed_first: where memory ends the kernel ends it before others (with CUDA nothing limits its address space)
 and descriptors_closed, no_new_privileges, no_capabilities, not_dumpable, dies_with_parent
 
-A candidate sees no layer: honest code meets none of them, other code gets EPERM or EACCES, and the fork
-server names in the worker's log what was denied.
+A candidate sees no layer: honest code meets none of them, other code gets EPERM or EACCES.
 """
 
 from __future__ import annotations
@@ -81,16 +80,12 @@ def close_others(needed: set[int]) -> None:
                 os.close(fd)
 
 
-def enter(
-    scratch: Path, limits: Limits, needed: set[int], *, cuda: bool
-) -> tuple[dict[str, str], int | None]:
+def enter(scratch: Path, limits: Limits, needed: set[int], *, cuda: bool) -> dict[str, str]:
     """Shut the calling process in, for good; its working directory becomes `scratch`.
 
-    `needed` descriptors stay open. Returns which layers are "on" and which "off: REASON", and the descriptor
-    on which denied system calls wait for another process's `seccomp.answer_denied` (None: they fail at once).
+    `needed` descriptors stay open. Returns which layers are "on" and which "off: REASON".
     """
     report: dict[str, str] = {}
-    listener: list[int | None] = [None]
 
     def layer(name: str, put: Callable[[], object]) -> bool:
         try:
@@ -100,9 +95,6 @@ def enter(
         else:
             report[name] = "on"
         return report[name] == "on"
-
-    def filter_calls() -> None:
-        listener[0] = seccomp.deny(cuda)
 
     layer("descriptors_closed", lambda: close_others(needed))
     own_users = layer("user_namespace", privileges.own_users)
@@ -119,8 +111,8 @@ def enter(
     shared = [Path("/dev/shm")] if report["private_scratch"] == "on" else []
     proc = [Path("/proc/self")] if cuda else []  # CUDA names its threads there
     layer("landlock", lambda: landlock.restrict(readable(), [scratch, *shared, *proc], devices()))
-    layer("seccomp", filter_calls)
-    return report, listener[0]
+    layer("seccomp", lambda: seccomp.deny(cuda))
+    return report
 
 
 @functools.cache

@@ -1,26 +1,22 @@
-"""The system calls that a shut-in process may not make: a seccomp filter, and the answer to denied ones.
+"""The system calls that a shut-in process may not make: a seccomp filter.
 
 The filter is a list of what is denied (processes, sockets, mounts, other processes, the kernel's own doors)
 and leaves the rest, because CUDA's driver needs calls that nobody has listed. System calls that are newer
-than this file do not exist for it. A denied call fails with EPERM; where the kernel can, a worker's is first
-handed to the fork server, which names it in the worker's log. A tool, such as a compiler, may start
+than this file do not exist for it. A denied call fails with EPERM. A tool, such as a compiler, may start
 processes.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
-import fcntl
 import os
 import struct
-from collections.abc import Callable
 
 _SET_MODE_FILTER = 1
-_SPEC_ALLOW, _NEW_LISTENER = 1 << 2, 1 << 3
-_KILL, _ERRNO, _NOTIFY, _ALLOW = 0x80000000, 0x00050000, 0x7FC00000, 0x7FFF0000
-_RECEIVE, _SEND = 0xC0502100, 0xC0182101
+_SPEC_ALLOW = 1 << 2
+_KILL, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
+_DENIED = _ERRNO | errno.EPERM
 _LOAD, _EQUAL, _GREATER, _AND_SET, _RETURN = 0x20, 0x15, 0x25, 0x45, 0x06
 _X32 = 0x40000000
 _CLONE_THREAD = 0x00010000
@@ -130,96 +126,73 @@ class _Program(ctypes.Structure):
     _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
 
 
-def deny(cuda: bool) -> int | None:
-    """Put the filter on the calling process (no new privileges must be set), for good.
+def deny(cuda: bool) -> None:
+    """Put the filter of a worker on the calling process, for good (no new privileges must be set).
 
-    Returns a descriptor on which denied calls wait for `answer_denied` in another process; None where the
-    kernel has none, and they fail by themselves. Raises OSError where there is no seccomp.
+    Raises OSError where there is no seccomp.
     """
-    allowed = _CUDA if cuda else frozenset[str]()
-    with contextlib.suppress(OSError):
-        return _filter(allowed, _NOTIFY, _SPEC_ALLOW | _NEW_LISTENER)
-    _filter(allowed, _ERRNO | errno.EPERM, _SPEC_ALLOW)
-    return None
+    _filter(_CUDA if cuda else frozenset())
 
 
 def deny_tool() -> None:
     """Put the filter of a tool on the calling process. Raises OSError where there is no seccomp."""
-    _filter(_TOOL, _ERRNO | errno.EPERM, _SPEC_ALLOW)
+    _filter(_TOOL)
 
 
-def _filter(allowed: frozenset[str], denied: int, flags: int) -> int:
+def _filter(allowed: frozenset[str]) -> None:
     machine = os.uname().machine
     if machine not in _MACHINES:
         raise OSError(errno.ENOSYS, f"no list of system calls for {machine}")
-    code = filter_code(machine, os.getpid(), allowed, denied)
+    code = filter_code(machine, os.getpid(), allowed)
     program = _Program(len(code) // 8, code)
     libc = ctypes.CDLL(None, use_errno=True)
-    result = int(libc.syscall(_MACHINES[machine][2], _SET_MODE_FILTER, flags, ctypes.byref(program)))
-    if result < 0:
+    if libc.syscall(_MACHINES[machine][2], _SET_MODE_FILTER, _SPEC_ALLOW, ctypes.byref(program)) < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return result
 
 
-def answer_denied(listener: int, notify: Callable[[str], None]) -> None:
-    """Tell the name of the call that waits on `listener`, and let it fail with EPERM."""
-    request = bytearray(80)
-    column = _MACHINES[os.uname().machine][1]
-    try:
-        fcntl.ioctl(listener, _RECEIVE, request)
-        identity, _, _, number = struct.unpack_from("QIIi", request)
-        notify(next((name for name, call in _CALLS.items() if call[column] == number), f"number {number}"))
-        fcntl.ioctl(listener, _SEND, struct.pack("QqiI", identity, 0, -errno.EPERM, 0))
-    except OSError:
-        pass  # whoever made the call is dead
-
-
-def filter_code(machine: str, pid: int, allowed: frozenset[str], denied: int) -> bytes:
-    """The filter as classic BPF, for `machine`'s numbers; `denied` is what becomes of a denied call.
-
-    Calls that are `allowed` are left out of it.
-    """
+def filter_code(machine: str, pid: int, allowed: frozenset[str]) -> bytes:
+    """The filter as classic BPF, for `machine`'s numbers; calls that are `allowed` are left out of it."""
     audit, column, _ = _MACHINES[machine]
     code = [_op(_LOAD, 4), _op(_EQUAL, audit, 1, 0), _op(_RETURN, _KILL), _op(_LOAD, 0)]
     code += [_op(_GREATER, _X32 - 1, 0, 1), _op(_RETURN, _KILL)]
     code += [_op(_GREATER, _NEWEST, 0, 1), _op(_RETURN, _ERRNO | errno.ENOSYS)]
-    own_process, itself = _among(0, (pid,), denied), _among(0, (0, pid), denied)
+    own_process, itself = _among(0, (pid,)), _among(0, (0, pid))
     bodies = {
-        "ioctl": _outside(1, _OWNERS, denied),
-        "fcntl": _outside(1, _OWN_FCNTL, denied),
-        "prctl": _outside(0, _PRCTL, denied),
-        "clone": [_argument(0), _op(_AND_SET, _CLONE_THREAD, 1, 0), _op(_RETURN, denied)],
-        "kill": own_process + _outside(1, _KILLING, denied),
-        "tgkill": own_process + _outside(2, _KILLING, denied),
-        "rt_sigqueueinfo": own_process + _outside(1, _KILLING, denied),
-        "rt_tgsigqueueinfo": own_process + _outside(2, _KILLING, denied),
+        "ioctl": _outside(1, _OWNERS),
+        "fcntl": _outside(1, _OWN_FCNTL),
+        "prctl": _outside(0, _PRCTL),
+        "clone": [_argument(0), _op(_AND_SET, _CLONE_THREAD, 1, 0), _op(_RETURN, _DENIED)],
+        "kill": own_process + _outside(1, _KILLING),
+        "tgkill": own_process + _outside(2, _KILLING),
+        "rt_sigqueueinfo": own_process + _outside(1, _KILLING),
+        "rt_tgsigqueueinfo": own_process + _outside(2, _KILLING),
         "clone3": [_op(_RETURN, _ERRNO | errno.ENOSYS)],
     }
     bodies |= {name: itself for name in _CALLS if name == "prlimit64" or name.startswith("sched_set")}
     if "clone" in allowed:
-        bodies["clone"] = [_argument(0), _op(_AND_SET, _CLONE_NEW, 0, 1), _op(_RETURN, denied)]
+        bodies["clone"] = [_argument(0), _op(_AND_SET, _CLONE_NEW, 0, 1), _op(_RETURN, _DENIED)]
     if allowed & _CUDA:
-        bodies["socket"] = _among(0, (_AF_UNIX,), denied)
+        bodies["socket"] = _among(0, (_AF_UNIX,))
     for name in sorted(_CALLS, key=lambda name: name not in bodies):
         number = _CALLS[name][column]
         if number is None or (name in allowed and name != "clone"):
             continue
-        body = bodies.get(name, [_op(_RETURN, denied)])
+        body = bodies.get(name, [_op(_RETURN, _DENIED)])
         if name in bodies and name != "clone3":
             body = [*body, _op(_RETURN, _ALLOW)]
         code += [_op(_EQUAL, number, 0, len(body)), *body]
     return b"".join([*code, _op(_RETURN, _ALLOW)])
 
 
-def _among(argument: int, values: tuple[int, ...], denied: int) -> list[bytes]:
+def _among(argument: int, values: tuple[int, ...]) -> list[bytes]:
     """Go on if the argument is one of `values`."""
     jumps = [_op(_EQUAL, value, len(values) - i, 0) for i, value in enumerate(values)]
-    return [_argument(argument), *jumps, _op(_RETURN, denied)]
+    return [_argument(argument), *jumps, _op(_RETURN, _DENIED)]
 
 
-def _outside(argument: int, values: tuple[int, ...], denied: int) -> list[bytes]:
+def _outside(argument: int, values: tuple[int, ...]) -> list[bytes]:
     """Go on if the argument is none of `values`."""
-    checks = [part for value in values for part in (_op(_EQUAL, value, 0, 1), _op(_RETURN, denied))]
+    checks = [part for value in values for part in (_op(_EQUAL, value, 0, 1), _op(_RETURN, _DENIED))]
     return [_argument(argument), *checks]
 
 

@@ -2,7 +2,7 @@
 
 It is started with a clean environment, never touches CUDA or an OpenMP pool (neither survives a fork), runs
 no candidate's code, and kills what it forked when the referee goes away. A sandboxed worker shuts itself in
-before it reads a byte from the referee; what it then tries and may not do is named in its log from here.
+before it reads a byte from the referee.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import importlib
 import os
-import select
 import shutil
 import signal
 import socket
@@ -18,30 +17,13 @@ import sys
 import tempfile
 import traceback
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from passagent.sandbox import sandbox, seccomp
+from passagent.sandbox import sandbox
 from passagent.sandbox.channel import Channel, ChannelClosed, ChannelTimeout
 
 _ENTER_S = 20.0
-_ANSWERED = 1000
-"""Denied system calls of a worker that are answered with EPERM; later ones fail with ENOSYS."""
-
-
-@dataclass
-class _Denials:
-    """Where a worker's denied system calls wait, and its log."""
-
-    listener: int
-    log: int
-    count: int = 0
-    named: set[str] = field(default_factory=set)
-
-    def close(self) -> None:
-        os.close(self.listener)
-        os.close(self.log)
 
 
 def main() -> None:
@@ -53,26 +35,13 @@ def main() -> None:
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     children: set[int] = set()
-    watched: dict[int, _Denials] = {}
-    poll = select.poll()
-    poll.register(channel.socket, select.POLLIN)
-    with suppress(ChannelClosed):  # a referee that is gone by now: the poll tells
+    with suppress(ChannelClosed):  # a referee that is gone by now: the next receive tells
         channel.send({"ready": True})
     while True:
-        events = dict(poll.poll())
-        for listener in events.keys() & watched.keys():
-            if _deny(watched[listener], events[listener]):
-                poll.unregister(listener)
-                watched.pop(listener).close()
-        if channel.socket.fileno() not in events:
-            continue
         try:
             message, fds = channel.receive(max_fds=2)
             if message["op"] == "fork":
-                reply, denials = _fork(message, fds, cuda)
-                if denials is not None:
-                    watched[denials.listener] = denials
-                    poll.register(denials.listener, select.POLLIN)
+                reply = _fork(message, fds, cuda)
                 if "pid" in reply:
                     children.add(reply["pid"])
             elif message["op"] == "dynamo":
@@ -98,22 +67,19 @@ def _load_dynamo(cuda: bool, compiler: bool) -> None:
     gc.freeze()
 
 
-def _fork(message: dict[str, Any], fds: list[int], cuda: bool) -> tuple[dict[str, Any], _Denials | None]:
+def _fork(message: dict[str, Any], fds: list[int], cuda: bool) -> dict[str, Any]:
     """Fork a worker and hear from it what protects the machine from it; the reply to the referee."""
     ours, theirs = socket.socketpair()
     try:
         pid = os.fork()
     except OSError as error:
-        return {"error": f"no worker can be forked: {error.strerror}", "errno": error.errno}, None
+        return {"error": f"no worker can be forked: {error.strerror}", "errno": error.errno}
     if pid == 0:
         _become_worker(Channel(theirs), message, fds, cuda)
     theirs.close()
     report = Channel(ours)
-    denials = None
     try:
-        entered, passed = report.receive(_ENTER_S, max_fds=1)
-        if passed:
-            denials = _Denials(passed[0], os.dup(fds[1]))
+        entered, _ = report.receive(_ENTER_S)
         reply = {"pid": pid, "protections": entered["protections"]}
     except (ChannelClosed, ChannelTimeout):
         _kill_group(pid)
@@ -121,7 +87,7 @@ def _fork(message: dict[str, Any], fds: list[int], cuda: bool) -> tuple[dict[str
     for fd in fds:
         os.close(fd)
     report.close()
-    return reply, denials
+    return reply
 
 
 def _become_worker(report: Channel, message: dict[str, Any], fds: list[int], cuda: bool) -> None:
@@ -140,15 +106,13 @@ def _become_worker(report: Channel, message: dict[str, Any], fds: list[int], cud
         needed = {worker_fd, report.socket.fileno()}
         sandbox.limit(limits)
         if message["sandboxed"]:
-            protections, listener = sandbox.enter(scratch, limits, needed, cuda=cuda)
+            protections = sandbox.enter(scratch, limits, needed, cuda=cuda)
         else:
             sandbox.close_others(needed)
             sandbox.follow_parent()
             os.chdir(scratch)
-            protections, listener = {}, None
-        report.send({"protections": protections}, () if listener is None else (listener,))
-        if listener is not None:
-            os.close(listener)
+            protections = {}
+        report.send({"protections": protections})
         report.close()
         from passagent.evaluator.runner.worker import serve
 
@@ -158,20 +122,6 @@ def _become_worker(report: Channel, message: dict[str, Any], fds: list[int], cud
         traceback.print_exc()
     finally:
         os._exit(code)
-
-
-def _deny(denials: _Denials, events: int) -> bool:
-    """Answer a worker's denied system call, which is named in its log; whether this was the last."""
-
-    def tell(name: str) -> None:
-        if name not in denials.named:
-            denials.named.add(name)
-            os.write(denials.log, f"the sandbox denied the system call {name}\n".encode())
-
-    if events & select.POLLIN:
-        seccomp.answer_denied(denials.listener, tell)
-        denials.count += 1
-    return not events & select.POLLIN or denials.count == _ANSWERED
 
 
 def _reap(pid: int, children: set[int]) -> dict[str, Any]:
