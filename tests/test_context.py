@@ -112,6 +112,21 @@ def test_the_score_to_beat_is_the_lower_end_of_a_best_one_with_unstable_timing(t
             assert score_to_beat(store, later) == pytest.approx(score)
 
 
+def test_the_score_to_beat_of_compared_contenders_is_the_mean_of_their_rounds(tmp_path: Path) -> None:
+    with searched(tmp_path) as (store, run):
+        every = [node for node in nodes.of_run(store, run.id) if node.island == 0]
+        best = max(bests.elites(store, run.id, 0, 1), key=lambda node: node.as_score)
+        other = next(node for node in every if node.status == "ok" and node.as_score < best.as_score)
+        for number, node in enumerate((best, other), 1):
+            store.execute(
+                "INSERT INTO confirmations (run_id, series, round, node_id, evaluation_id) "
+                "VALUES (:run, 1, :round, :node, :evaluation)",
+                {"run": run.id, "round": number, "node": best.id, "evaluation": node.evaluation_id},
+            )
+        later = replace(max(every, key=lambda node: node.id), id=10_000)
+        assert score_to_beat(store, later) == pytest.approx((best.as_score * other.as_score) ** 0.5)
+
+
 def test_an_attempt_tells_what_was_changed_and_why_it_failed(tmp_path: Path) -> None:
     with searched(tmp_path) as (store, run):
         wrong = [node for node in nodes.of_run(store, run.id) if node.status == "wrong_result"]

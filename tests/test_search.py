@@ -21,6 +21,7 @@ from passagent.errors import InfrastructureError, PassagentError, UsageError
 from passagent.evaluator.judging import unrecorded
 from passagent.evaluator.reference.eager import EagerGraph, Output
 from passagent.evaluator.result import Candidate, Evaluation, Speedup, Violation
+from passagent.evaluator.service.known import Case, recall
 from passagent.models.scripted import ScriptedModel, calling
 from passagent.search import candidates, finalists, remeasure, stop
 from passagent.search import session as session_module
@@ -507,6 +508,24 @@ def test_finalists_are_measured_again_side_by_side(store, task, five_rounds):
     )
 
 
+def test_series_end_stores_each_finalists_rounds_as_one_evaluation(store, task, five_rounds):
+    settings = {"islands": 2, "iters": 20, "finalists": 3}
+    session = open_tiny(store, task, evaluator=Lucky(), **settings)
+    finish(session)
+    node_ids = {row.node_id for row in finalists.last_series(store, session.run.id)}
+    assert len(node_ids) == 3
+    for node in (nodes.get_node(store, node_id) for node_id in node_ids):
+        known = recall(store, Case(task, Candidate(nodes.get_files(store, node)), session.environment))
+        mean = finalists.score_of(store, node)
+        assert known.evaluation.as_score == pytest.approx(mean) != pytest.approx(node.as_score)
+        assert known.evaluation.graphs[0].speedup.e2e == pytest.approx(mean)
+        assert known.evaluation.as_low < mean < known.evaluation.as_high
+        assert known.evaluation.protocol["rounds"] == 5
+    stored = len(store.rows("SELECT id FROM evaluations"))
+    finish(open_tiny(store, task, evaluator=session.evaluator, run=session.run, **settings))
+    assert len(store.rows("SELECT id FROM evaluations")) == stored
+
+
 def test_best_and_summary_show_headline_and_table_of_the_same_rounds(
     store, task, tmp_path, capsys, five_rounds
 ):
@@ -680,6 +699,38 @@ def test_a_series_that_was_cut_off_is_gone_on_with(store, task):
     assert len(again.asked) == 12 - 5
     finish(open_tiny(store, task, evaluator=again, run=session.run, islands=1, iters=20, finalists=3))
     assert len(again.asked) == 12 - 5  # nothing new: nothing is measured again
+
+
+class Unsteady(Lucky):
+    """Every candidate's timing is unstable, its interval wide; measured again it is a tenth as fast."""
+
+    unstable = True
+
+    async def evaluate(self, task_path, candidate, bar=None):
+        evaluation = await super().evaluate(task_path, candidate)
+        score = evaluation.as_score
+        graph = evaluation.graphs[0].model_copy(update={"unstable": self.unstable})
+        ends = {"as_low": score * 0.5, "as_high": score * 2} if self.unstable else {}
+        ends = ends or {"as_low": score * 0.999, "as_high": score * 1.001}
+        return evaluation.model_copy(update=ends | {"graphs": [graph]})
+
+
+@pytest.mark.parametrize("is_unstable", [True, False])
+def test_contenders_are_compared_at_an_episodes_end_only_while_timing_is_unstable(store, task, is_unstable):
+    class Evaluator(Unsteady):
+        unstable = is_unstable
+
+    session = open_tiny(store, task, evaluator=Evaluator(), islands=1, iters=8, finalists=3, seed=1)
+    finish(session)
+    run, rows = runs.get_run(store, session.run.id), finalists.measurements(store, session.run.id)
+    early = {row.series for row in rows} - {8}
+    assert max(row.series for row in rows) == 8 and bool(early) == is_unstable
+    assert sum(row.series < 8 for row in rows) <= run.evaluations // 2
+    for series in early:
+        node_ids = {row.node_id for row in rows if row.series == series}
+        assert len(node_ids) == 2, "the best and the one within its interval"
+        episode = max(nodes.get_node(store, node_id).number for node_id in node_ids)
+        assert episode == series + 1, "the episode that just ended left one of them"
 
 
 def test_an_interval_says_when_two_cannot_be_told_apart():

@@ -24,6 +24,7 @@ from passagent.evaluator.service.known import Case, Known, keep, recall
 from passagent.evaluator.service.pool import SubjectLost
 from passagent.events import EvaluationBegun
 from passagent.sandbox.environment import evaluator_version
+from passagent.search.finalists import confirmed_evaluation
 from passagent.search.run_models import ask_validator, is_validation_due
 from passagent.search.session import Session
 from passagent.search.stop import Want
@@ -101,13 +102,14 @@ def _repeat_line(store: Store, node: Node) -> str:
 
 
 def score_to_beat(store: Store, node: Node) -> float:
-    """The best AS that the node's island knew of; its lower end where timing is unstable."""
+    """The best AS that the node's island knew of, over all rounds; its lower end where timing is unstable."""
     _, best = bests.as_before(store, node)
     for first in bests.elites(store, node.run_id, node.island, 1):
-        evaluation = evaluation_of(store, first)
-        if first.as_score == best and any(graph.unstable for graph in evaluation.graphs):
-            return evaluation.as_low or best or 0.0
-    return best or 0.0
+        if first.as_score == best:
+            evaluation = confirmed_evaluation(store, first)
+            is_unstable = any(graph.unstable for graph in evaluation.graphs)
+            return (evaluation.as_low if is_unstable else evaluation.as_score) or best or 0.0
+    return best or 0.0  # what is best is measured again
 
 
 def evaluation_of(store: Store, node: Node) -> Evaluation:

@@ -20,7 +20,7 @@ from passagent.evaluator.result import Candidate
 from passagent.models.ensemble import model_names
 from passagent.search.candidates import judge
 from passagent.search.expansion import conclude, run_claimed
-from passagent.search.remeasure import confirm, environment_of, measure_again
+from passagent.search.remeasure import confirm, confirm_contender, environment_of, measure_again
 from passagent.search.run_models import distil, distil_rest
 from passagent.search.session import EXPERT, Session, Stopping
 from passagent.store import episodes, nodes, runs, seeds, sessions
@@ -145,6 +145,7 @@ async def _island(session: Session, island: int) -> None:
             episode = await run_claimed(session, episode)
             await distil(session, island)
             session.notify()
+            await confirm_contender(session, episode)
     except Stopping as stopping:
         log.info("island %d stops: %s", island, stopping)
 

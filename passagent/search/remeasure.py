@@ -9,6 +9,7 @@ have one.
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.service.known import Case, keep, recall
@@ -18,6 +19,7 @@ from passagent.search import finalists
 from passagent.search.candidates import evaluate
 from passagent.search.session import ROUNDS, Session
 from passagent.store import Store, bests, evaluations, nodes, runs
+from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 
 _ELSEWHERE = (
@@ -38,16 +40,56 @@ async def confirm(session: Session) -> None:
     evaluator raises.
     """
     store, run, search = session.store, session.run, session.config.search
-    allowed = runs.get_run(store, run.id).evaluations // 2
+    allowed, series = runs.get_run(store, run.id).evaluations // 2, _finished_episodes(session)
     limit = min(search.finalists, max(FEWEST_FINALISTS, allowed // ENOUGH_ROUNDS))
-    series = sum(island.episodes for island in runs.islands(store, run.id))
     begun = [row for row in finalists.measurements(store, run.id) if row.series == series]
     node_ids = {row.node_id for row in begun}
     if not any(row.round > 1 for row in begun):  # what is compared is settled with the first round
         node_ids |= {node.id for node in finalists.contenders(store, run.id, limit)}
     best = [nodes.get_node(store, node_id) for node_id in sorted(node_ids)]
     count = min(ROUNDS, max(ENOUGH_ROUNDS, allowed // max(1, len(best))))
-    measured = {(row.round, row.node_id) for row in begun}
+    await _measure_rounds(session, series, best, count)
+
+
+async def confirm_contender(session: Session, episode: Episode) -> None:
+    """Compare the run's two best while timing is unstable, if the episode left one near enough to the other.
+
+    Near enough is within its interval. It counts towards the half of the evaluations that `confirm` may take.
+    Raises what the evaluator raises.
+    """
+    store, run = session.store, session.run
+    if session.config.search.finalists < FEWEST_FINALISTS:
+        return
+    best, rows = finalists.contenders(store, run.id, FEWEST_FINALISTS), finalists.measurements(store, run.id)
+    series = _finished_episodes(session) - 1
+    allowed = runs.get_run(store, run.id).evaluations // 2 - len(rows)
+    is_affordable = len(best) == FEWEST_FINALISTS and allowed >= finalists.FEWEST_ROUNDS * len(best)
+    if not is_affordable or any(row.series == series for row in rows):
+        return
+    is_new = any(node.episode_id == episode.id for node in best)
+    if is_new and any(evaluations.is_unstable(_stored(store, node)) for node in best):
+        await _measure_rounds(session, series, best, min(ENOUGH_ROUNDS, allowed // len(best)))
+
+
+def _stored(store: Store, node: Node) -> dict[str, Any]:
+    assert node.evaluation_id is not None
+    return evaluations.get_evaluation(store, node.evaluation_id, samples=False)
+
+
+def _finished_episodes(session: Session) -> int:
+    return sum(island.episodes for island in runs.islands(session.store, session.run.id))
+
+
+async def _measure_rounds(session: Session, series: int, best: list[Node], count: int) -> None:
+    """Measure what is open of a series, until its outcome is known or a person stops the search.
+
+    Then the rounds of each node are stored as one evaluation, the newest of its candidate: it is what later
+    runs and evaluations find.
+    """
+    store, run = session.store, session.run
+    rows = finalists.measurements(store, run.id)
+    measured = {(row.round, row.node_id) for row in rows if row.series == series}
+    is_new = False
     with on_one_device():
         for number in range(1, count + 1):
             rng = random.Random(f"finalists:{run.seed}:{series}:{number}")
@@ -56,9 +98,13 @@ async def confirm(session: Session) -> None:
                     if session.is_interrupted:
                         return
                     await _measure_finalist(session, node, series, number)
+                    is_new = True
             rounds = finalists.rounds_of(store, finalists.last_series(store, run.id))
             if number >= finalists.FEWEST_ROUNDS and finalists.is_settled(finalists.standing(rounds)):
-                return
+                break
+    for node in best if is_new else []:
+        case = Case(session.task, Candidate(nodes.get_files(store, node)), session.environment)
+        keep(store, case, finalists.confirmed_evaluation(store, node))
 
 
 async def _measure_finalist(session: Session, node: Node, series: int, number: int) -> None:
