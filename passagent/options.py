@@ -327,12 +327,7 @@ class OptimizeOptions(ModelOptions, SpendingOptions, PresetOptions, total=False)
     iters: Annotated[int | None, Option("Episodes for each region.", key="search.iters", shown="4")]
     max_time: Annotated[
         float | None,
-        Option(
-            "Stop the searches at 70% of this time: 90, 90s, 30m, 2h.",
-            metavar="TIME",
-            shown="no limit",
-            parse=seconds,
-        ),
+        Option("End after this time: 90, 90s, 30m, 2h.", metavar="TIME", shown="no limit", parse=seconds),
     ]
     state: Annotated[
         str | None, Option("Where tasks, runs and the report are kept.", metavar="DIR", shown="PACKAGE.state")

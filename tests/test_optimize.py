@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from passagent.deploy.optimized import (
     RegionOutcome,
 )
 from passagent.deploy.region_searches import RegionSearches, runs_of
-from passagent.errors import UsageError
+from passagent.errors import PassagentError, UsageError
 from passagent.kernels import toolchain
 from passagent.store import Store, runs
 from passagent.store.pass_library import PassLibrary
@@ -281,3 +282,26 @@ def test_ctrl_c_stops_the_command_and_it_says_how_to_go_on(tmp_path):
         out, err = process.communicate(timeout=300)
     assert process.returncode == 130
     assert err.splitlines()[-1].startswith("passagent: interrupted; what was found is stored"), out + err
+
+
+def test_optimize_cuts_the_timing_of_the_model_when_its_time_is_over(tmp_path, monkeypatch):
+    def package_for_ever(*_: object) -> None:
+        assert callable(signal.getsignal(signal.SIGALRM))
+        assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] < 1000
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        threading.Event().wait(100)
+
+    (tmp_path / "passes").mkdir()
+    monkeypatch.setattr(RegionSearches, "run", lambda *_: asyncio.sleep(0))
+    monkeypatch.setattr(optimizing, "_is_as_fast_as_inductor", lambda *_: True)
+    monkeypatch.setattr(optimizing, "read_sources", lambda *_: [])
+    monkeypatch.setattr(optimizing, "pack", package_for_ever)
+    found = pa.optimize(nn.GELU(), torch.randn(4, 64), out=tmp_path / "passes", max_time=1000)
+    assert found.package is None and "before the whole model was timed" in found.headline()
+    assert found.headline() in (found.state / "report.md").read_text()
+
+
+def test_optimize_cuts_a_capture_when_its_time_is_over(tmp_path, monkeypatch):
+    monkeypatch.setattr(optimizing, "capture_model", lambda *_, **__: threading.Event().wait(100))
+    with pytest.raises(PassagentError, match="the time was over before the model was cut into regions"):
+        pa.optimize(nn.GELU(), torch.randn(4, 64), out=tmp_path / "passes", max_time=0.2)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
-from contextlib import nullcontext
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,7 +54,7 @@ from passagent.tasks.module import load_module
 from passagent.tasks.reader import Subgraph
 
 FOR_THE_END = 0.3
-"""Share of the time that is left for packaging and measuring the whole model: the searches end before."""
+"""Share of the time that packaging and measuring the whole model get."""
 SETTINGS: dict[str, Any] = {
     "experience.library": OFF,  # the regions are looked up here, by what Inductor was beaten with
     "evaluator.dispatch": "graph", "evaluator.reference": "inductor", "search.iters": 4,
@@ -77,10 +79,15 @@ def optimize(options: OptimizeOptions, model: Model, say: Say) -> Optimized:
     compiler()
     library_file = library_path(options["library"])
     say(library_text(library_file))
-    deadline = None if options["max_time"] is None else begun + (1 - FOR_THE_END) * options["max_time"]
+    end = None if options["max_time"] is None else begun + options["max_time"]
+    deadline = None if end is None else end - FOR_THE_END * (end - begun)
     state = Path(options["state"] or out.with_name(f"{out.name}.state"))
     with locked(state / "runs", "optimize.lock", "--state"):
-        device, regions = _regions(model, state, say)
+        try:
+            with _cut_at(end):
+                device, regions = _regions(model, state, say)
+        except _TimeIsOver:
+            raise PassagentError("the time was over before the model was cut into regions") from None
         settings = SETTINGS | {"evaluator.device": device} | settings_of(OptimizeOptions, options)
         result = Optimized(model.name, device_name(device), state, _outcomes(regions, device, say))
         searches = RegionSearches(state / "runs", load_config(options["config"], settings), say, deadline)
@@ -107,9 +114,36 @@ def optimize(options: OptimizeOptions, model: Model, say: Say) -> Optimized:
                 if _is_as_fast_as_inductor(regions, region, searches, library):
                     sources[region.name] = str(region.run)
         result.left_out += regions.refused
-        _measure(out, model, result, sources, say)
+        try:
+            with _cut_at(end):
+                _measure(out, model, result, sources, say)
+        except _TimeIsOver:
+            result.stopped = result.why_not = "the time was over before the whole model was timed"
     _report(result)
     return result
+
+
+class _TimeIsOver(BaseException):
+    """The command's time is over. No Exception, as compilers take those of what they call for errors."""
+
+
+@contextmanager
+def _cut_at(end: float | None) -> Iterator[None]:
+    """Raise _TimeIsOver inside the block at `end`, by time.monotonic(); Python cuts its main thread only."""
+    if end is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def cut(*_: object) -> None:
+        raise _TimeIsOver
+
+    before = signal.signal(signal.SIGALRM, cut)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, max(1e-6, end - time.monotonic()))
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _regions(model: Model, state: Path, say: Say) -> tuple[str, Regions]:
