@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from test_agent_episode import CREATE, Episode
 from test_models_stream import APIS, try_once
-from test_models_wire import ASK, ask, keys, openai_body, server
+from test_models_wire import ASK, ask, error_body, keys, openai_body, server
 from wire_server import Said, WireServer, message_of
 
 from passagent.agent.episode import to_save
 from passagent.models.scripted import ScriptedModel, calling
-from passagent.models.types import Message
+from passagent.models.types import Message, Usage
 
 __all__ = ["keys", "server"]
 
@@ -173,6 +173,32 @@ def test_decorated_tool_name_calls_the_tool_and_a_wild_one_is_answered(tmp_path:
     assert sorted(episode.workspace.files()) == ["A0.py", "A1.py", "A2.py"]
     stored = [c["name"] for m in episode.messages if m["role"] == "assistant" for c in m["tool_calls"]]
     assert stored == names
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_usage_as_float_counts(server: WireServer, api: str) -> None:
+    body = message_of(api, Said("ok", input_tokens=1000, output_tokens=50))
+    usage = json.loads(json.dumps(body["usage"]), parse_int=float)
+    server.answers = [(200, {}, body | {"usage": usage})]
+    assert try_once(server.url, api).usage == Usage(1000, 50)
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (400, "System role not supported"),
+        (500, "Jinja Exception: System role not supported"),
+        (400, "Unsupported value: 'messages[0].role' does not support 'system' with this model."),
+        (400, "Only user and assistant roles are supported!"),
+    ],
+)
+def test_refused_system_role_becomes_the_first_user_turn(
+    server: WireServer, status: int, message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.answers = [(status, {}, error_body(message)), (200, {}, openai_body({"content": "ok"}))]
+    assert try_once(server.url, "chat").message["content"] == "ok"
+    assert server.bodies()[1]["messages"] == [{"role": "user", "content": "be exact\n\ngo"}]
+    assert caplog.text.count("refuses 'system'") == 1
 
 
 @pytest.mark.parametrize(

@@ -24,12 +24,15 @@ class Chat:
         "temperature",
         "stream_options",
         "stream",
+        "system",
     )
 
     def request(
         self, config: ModelConfig, messages: list[Message], tools: list[ToolSpec], refused: set[str]
     ) -> dict[str, Any]:
         """Implement Wire.request."""
+        if "system" in refused:  # it becomes the beginning of the first user turn
+            messages = [m | {"role": "user"} if m["role"] == "system" else m for m in messages]
         # OpenAI's newer models take max_completion_tokens only, many compatible servers max_tokens only
         is_old = config.is_compatible and "max_tokens" not in refused
         request: dict[str, Any] = {

@@ -37,6 +37,10 @@ CALL_AS_TEXT = (
 _UNKNOWN = re.compile(
     r"unsupported|not supported|unrecognized|unknown|unexpected|not permitted|extra|instead", re.I
 )
+_NO_SYSTEM = re.compile(
+    r"\bsystem\b.{0,40}(not |un)support|(not |un)support.{0,30}\bsystem\b|only user and assistant roles", re.I
+)
+"""How OpenAI and the chat templates of models refuse the role `system`."""
 _UNREADABLE: tuple[type[Exception], ...] = (
     httpx2.HTTPError, httpx2.StreamError, OSError, AssertionError,
     ValueError, TypeError, LookupError, AttributeError, RuntimeError,
@@ -129,13 +133,21 @@ class HttpModel:
         A limit of tokens is dropped only where its name is unknown, not where its value is too large.
         """
         message, code = server_error(getattr(error, "body", None))
-        if getattr(error, "status_code", 0) != 400 or is_overflow(400, message, code):
+        is_system, status = _NO_SYSTEM.search(message) is not None, getattr(error, "status_code", 0)
+        if status not in (400, 500 if is_system else 400) or is_overflow(400, message, code):
             return False
         for name in self.wire.OPTIONAL:
+            if is_system != (name == "system"):
+                continue
             words = "encrypted content|include" if name == "include" else re.escape(name)
             is_named = re.search(rf"(?<!\w)({words})\b", message, re.I) or getattr(error, "param", "") == name
             is_sent = name in request or name in request.get("extra_body", {})
-            if is_sent and is_named and (not name.startswith("max_") or _UNKNOWN.search(message)):
+            is_sent |= is_system and request["messages"][0]["role"] == "system"
+            if (
+                is_sent
+                and (is_named or is_system)
+                and (not name.startswith("max_") or _UNKNOWN.search(message))
+            ):
                 if name not in self._refused:  # else another call was refused at the same time
                     text = redact(one_line(message, 120))
                     log.warning("%s: refuses '%s', dropped: %s", self.name, name, text)
