@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import fx
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -17,8 +18,10 @@ from torch.utils._pytree import tree_leaves
 
 from passagent.evaluator.candidate import Candidate
 from passagent.evaluator.correctness.compare import metadata_problem
+from passagent.evaluator.matching.diagnose import best_attempt
+from passagent.evaluator.matching.matcher import Match
 from passagent.evaluator.matching.passes import LoadedPass, PassLoadError, load_passes
-from passagent.evaluator.matching.rewrite import Token, apply_passes
+from passagent.evaluator.matching.rewrite import Token, apply_passes, arguments_of
 from passagent.plan import facts as device
 from passagent.plan import native, operators, refusal, without_cuda
 from passagent.plan.arguments import Argument, ParameterArg, TupleArg
@@ -82,11 +85,12 @@ def _record(request: Request, recorder: Recorder, passes: list[LoadedPass]) -> R
     plans: list[list[Plan]] = [[] for _ in passes]
     subgraphs, missed, failed = [], list[Missed](), list[Failure]()
     recorded, refusals = list[tuple[str, list[_Recorded]]](), list[Refusal]()
+    supposed = list[tuple[int, Plan]]()
     for subgraph in request.subgraphs:
         calls = list[_Recorded]()
         try:
             first = _twice(recorder, passes, subgraph)
-            calls, missed = first.calls, missed + first.missed
+            calls, missed, supposed = first.calls, missed + first.missed, supposed + first.supposed
         except PassLoadError:
             raise
         except (Refused, Exception) as error:
@@ -108,6 +112,9 @@ def _record(request: Request, recorder: Recorder, passes: list[LoadedPass]) -> R
                 earlier.append(plan)
             listed.append(Call(number=call.number, plan=earlier.index(plan), arguments=call.arguments))
         subgraphs.append(SubgraphCalls(name=name, calls=tuple(listed)))
+    for number, unmatched in supposed:
+        plan = unmatched.model_copy(update={"facts": facts})
+        plans[number] += [] if plan in plans[number] else [plan]
     recording = Recording(
         device=request.device,
         passes=tuple(_pass(p, tuple(ps)) for p, ps in zip(passes, plans, strict=True)),
@@ -155,6 +162,8 @@ class _Run:
     """In the order in which the passes match."""
     missed: list[Missed] = field(default_factory=list)
     """Where nothing matches."""
+    supposed: list[tuple[int, Plan]] = field(default_factory=list)
+    """Where nothing at all does: the passes' numbers and plans as if their patterns' literals agreed."""
     _matched: list[tuple[int, tuple[Argument, ...]]] = field(default_factory=list)
     _recorded: dict[int, Plan] = field(default_factory=dict)
 
@@ -162,6 +171,7 @@ class _Run:
         """Replace the matches, run the graph on fake tensors, note the calls and what matches nowhere."""
         watched = [replace(p, replacement_args=self._seeing(n, p)) for n, p in enumerate(self.passes)]
         rewritten = apply_passes(graphio.load_graph(subgraph.nodes), watched, self._recording, check=True)
+        suppositions = dict[str, str]()
         fake, broken = self.recorder.fake, self.recorder.broken
         broken.clear()
         with fake, torch.no_grad():
@@ -169,6 +179,8 @@ class _Run:
             returned, problem = rewritten.graph_module.forward(*inputs), None
             with suppress(Exception):  # where it needs values, outputs are compared when it runs
                 problem = _difference(graphio.load_graph(subgraph.nodes).forward(*eager), returned)
+            if not self._matched:
+                suppositions = self._suppose(watched, rewritten.graph_module, inputs)
         if broken:
             raise NotCompiled("\n".join(broken))
         if problem is not None:
@@ -189,9 +201,31 @@ class _Run:
                     pattern_nodes=mismatch.pattern_nodes,
                     pattern_node=as_line(mismatch.pattern_node),
                     graph_node=mismatch.graph_node and as_line(mismatch.graph_node),
-                    reason=as_line(mismatch.reason),
+                    reason=as_line(mismatch.reason + suppositions.get(mismatch.pass_name, "")),
                 )
             )
+
+    def _suppose(self, passes: list[LoadedPass], module: fx.GraphModule, inputs: list[Any]) -> dict[str, str]:
+        """Record passes as if each matched what is most like its pattern, if all operators of it are there.
+
+        What is wrong with their host code then, by their names.
+        """
+        interpreter, wrong = fx.Interpreter(module, garbage_collect_values=False), dict[str, str]()
+        interpreter.run(*inputs)
+        for loaded in passes:
+            bound = best_attempt(loaded.pattern_graph, module.graph).bound
+            if bound is None:
+                continue
+            try:
+                args = arguments_of(loaded, Match({}, bound, [], []))
+                self._recording(loaded.replacement_func)(*fx.map_arg(args, interpreter.env.__getitem__))
+                self.supposed.append((self._matched[-1][0], self._recorded[len(self._matched) - 1]))
+            except (Refused, Exception) as error:
+                why, self.recorder.refused = _told(self.recorder, error), None
+                place = f" ({why.file}:{why.line})" if why.file else ""
+                wrong[loaded.name] = f"; beside that, were it to match: {why.status}: {why.message}{place}"
+            self._matched.clear()
+        return wrong
 
     def _seeing(self, number: int, loaded: LoadedPass) -> Callable[..., Any]:
         """The pass's replacement_args, of whose result is noted what the plan's caller needs."""

@@ -29,6 +29,8 @@ class Attempt:
     pattern_node: fx.Node
     graph_node: fx.Node | None
     reason: str
+    bound: dict[str, Any] | None = None
+    """The values of the pattern's parameters, if each operator has a counterpart: only arguments differ."""
 
 
 @dataclass
@@ -83,7 +85,11 @@ def _report(best: _Alignment, nodes: list[fx.Node], present: list[fx.Node]) -> A
             reason += _spelling(node, graph_node, present)
             others = [f"; `{describe(n)}`: {best.failures[n][1]}" for n in nodes if n in best.failures][1:]
             more = f"; {len(others) - _MOST} operators more differ" if len(others) > _MOST else ""
-            return Attempt(best.matched, node, graph_node, reason + "".join(others[:_MOST]) + more)
+            parameters = {str(parameter.target): value for parameter, value in best.bound.items()}
+            is_whole = all(node in best.image and key(node) == key(best.image[node]) for node in nodes)
+            is_whole = is_whole and len(parameters) == len(nodes[0].graph.find_nodes(op="placeholder"))
+            reason += "".join(others[:_MOST]) + more
+            return Attempt(best.matched, node, graph_node, reason, parameters if is_whole else None)
     for node in nodes:
         if node not in best.image:
             free = [g for g in present if key(g) == key(node) and g not in best.image.values()]
