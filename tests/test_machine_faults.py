@@ -248,11 +248,13 @@ def inside(group: Path, *words: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.long
-def test_a_reference_that_is_killed_for_memory_is_the_tasks_fault(memory_group, tmp_path):
+@pytest.mark.parametrize("words", [["eval"], ["tasks", "check"]])
+def test_a_reference_that_is_killed_for_memory_is_the_tasks_fault(words, memory_group, tmp_path):
     task = write_task(tmp_path / "task", [64, 64], LARGE_OUTPUT)
     Candidate({"P.py": ADD_ONE, MANIFEST: json.dumps(["P"])}).write(task / "matching")
-    words = ["eval", task, "--pass-dir", task / "matching", "--runs-dir", tmp_path / "runs"]
-    done = inside(memory_group, "-m", "passagent", *words)
+    words = [*words, "--pass-dir", task / "matching"] if words == ["eval"] else words
+    runs = ["--runs-dir", tmp_path / "runs"] if "eval" in words else []
+    done = inside(memory_group, "-m", "passagent", *words, task, *runs)
     assert (done.returncode, done.stdout) == (1, "")
     [said] = done.stderr.splitlines()
     assert f"{task}/graphs/g: " in said

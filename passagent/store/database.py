@@ -267,7 +267,7 @@ def written(milliseconds: int) -> str:
     return f"{moment.isoformat(timespec='milliseconds')}Z"
 
 
-SCHEMA = 22
+SCHEMA = 23
 """The version of the tables in schema.sql (`PRAGMA user_version`)."""
 _PASSAGENT = 0x70617373
 """`PRAGMA application_id` of passagent's databases: "pass"."""

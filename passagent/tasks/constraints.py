@@ -6,7 +6,12 @@ is in order, and may be meant so; robust-kbench's filters on outputs mark it.
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import operator
+import os
+import signal
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -223,3 +228,23 @@ def unknown_operator(node: torch.fx.Node) -> str | None:
     if node.op == "call_module":
         return f"calls the module {node.target}; a subgraph takes its parameters as inputs"
     return None
+
+
+def main() -> None:
+    """`python -m passagent.tasks.constraints PATH DEVICE`: a JSON object on stdout for each subgraph.
+
+    Each is a CheckResult and `ok`; a fault of the machine (`fault`) is the last one.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent tells of it
+    path, device = sys.argv[1:]
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a model prints is no answer
+    try:
+        for result in check_task(path, device):
+            print(json.dumps(dataclasses.asdict(result) | {"ok": result.ok}), file=answers, flush=True)
+    except MachineFault as error:
+        print(json.dumps({"fault": str(error)}), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from passagent.cli.groups import BuildOptions, ImportOptions
-from passagent.errors import PassagentError
+from passagent.errors import MachineFault, PassagentError, TaskError
+from passagent.sandbox.environment import import_path
+from passagent.system.machine_memory import memory_kills
 from passagent.tasks import load_task
 from passagent.tasks.examples import PREFIX, examples
+from passagent.tasks.reader import subgraph_places
 from passagent.tasks.tasklist import find_tasks
 from passagent.view.text import counted, table
 
@@ -45,12 +49,9 @@ def list_tasks(as_json: bool) -> None:
 
 def check_tasks(words: list[str], device: str, as_json: bool) -> None:
     """Print what is wrong with the subgraphs of tasks. Raises PassagentError if any is not in order."""
-    from passagent.tasks.constraints import check_task
-
     checked, problem = list[dict[str, Any]](), None
     for path in find_tasks(words):
-        with redirect_stdout(sys.stderr):  # what a model prints is no answer
-            results = [asdict(result) | {"ok": result.ok} for result in check_task(path, device)]
+        results = _check_beside(path, device)
         bad = [result for result in results if not result["ok"]]
         checked.append({"task": str(path), "ok": not bad, "graphs": results})
         if bad and problem is None:
@@ -69,6 +70,25 @@ def check_tasks(words: list[str], device: str, as_json: bool) -> None:
         print(json.dumps({"ok": problem is None, "tasks": checked}))
     if problem is not None:
         raise PassagentError(problem)
+
+
+def _check_beside(root: Path, device: str) -> list[dict[str, Any]]:
+    """The CheckResult of each subgraph as plain data, and `ok`, from a process beside this one.
+
+    Raises TaskError for a subgraph that ends that process, as one does that takes all memory.
+    """
+    kills = memory_kills()
+    places = subgraph_places(root)
+    command = [sys.executable, "-m", "passagent.tasks.constraints", str(root), device]
+    done = subprocess.run(command, stdout=subprocess.PIPE, env=os.environ | import_path(), check=False)
+    checked = [json.loads(line) for line in done.stdout.splitlines()]
+    if checked and "fault" in checked[-1]:
+        raise MachineFault(checked[-1]["fault"])
+    if len(checked) < len(places):
+        too_large = "needs more memory than there is; use a smaller task"
+        ended = too_large if memory_kills() > kills else "ends the process that runs it"
+        raise TaskError(f"{places[len(checked)][0]}: {ended}")
+    return checked
 
 
 def check_leaks(words: list[str], against: list[str], as_json: bool) -> None:
