@@ -392,7 +392,7 @@ def test_ctrl_c_at_any_moment_is_told(call, stored, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(setup, "open_session", interrupted)
+    monkeypatch.setattr(setup, "work", interrupted)
     code, _, err = call("resume", "last", "--iters", "9")
     assert (code, err.splitlines()[-1][:44]) == (130, "passagent: interrupted; everything is stored")
     monkeypatch.setattr("passagent.store.runs.list_runs", interrupted)

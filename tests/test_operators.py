@@ -403,7 +403,8 @@ def test_doctor_warns(call, findings, copy, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     change(
         copy,
-        "UPDATE confirmations SET as_score = as_score * 0.9",
+        "UPDATE evaluations SET as_score = as_score * 0.9 "
+        "WHERE id IN (SELECT evaluation_id FROM confirmations)",
         "UPDATE calls SET state = 'failed', error = 'HTTP 529' WHERE id % 5 = 0",
     )
     found, code = findings(copy)

@@ -144,7 +144,7 @@ def _show_prompt(store: Store, run: RunRecord, episode: Episode, as_json: bool) 
 
 def _show_node(store: Store, node: Node, as_json: bool) -> None:
     """Print the node: where it comes from, its evaluation and its files."""
-    from passagent.search.comparison import confirmed_evaluation
+    from passagent.search.finalists import confirmed_evaluation
     from passagent.store import episodes, nodes
     from passagent.store.sessions import runs_dir_flag
     from passagent.view.evaluation import evaluation_text

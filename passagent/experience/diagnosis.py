@@ -20,9 +20,9 @@ from passagent.experience.failure import first_error
 Limiter = Literal["memory_bound", "latency_bound", "instruction_bound"]
 LIMITERS: tuple[str, ...] = get_args(Limiter)
 _FAILURES = tuple(status for status in get_args(Status) if status != "ok")
-LABELS: tuple[str, ...] = ("start", "inexact", *LIMITERS, *_FAILURES)
-"""Labels of a diagnosis. `start`: there is no candidate yet; `inexact`: correct, but AS is far below what the
-speedups alone would give."""
+LABELS: tuple[str, ...] = ("start", "untimed", "inexact", *LIMITERS, *_FAILURES)
+"""Labels of a diagnosis. `start`: there is no candidate yet; `untimed`: correct, but not timed; `inexact`:
+correct, but AS is far below what the speedups alone would give."""
 
 PLAUSIBLE = 0.7
 """A headroom below this says that the rates were measured on a busy machine, not that a pass is so fast."""
@@ -93,6 +93,8 @@ def diagnose(evaluation: Evaluation, machine: Machine) -> Diagnosis:
     if evaluation.dispatch == "graph":  # issuing is not in the times
         machine = replace(machine, issue_s=0.0)
     graphs = tuple(_limiter(graph, machine) for graph in timed)
+    if not graphs:
+        return Diagnosis("untimed", "Every subgraph is correct; nothing was timed.")
     counts = Counter(graph.limiter for graph in graphs)
     worst = min(graphs, key=lambda graph: graph.speedup)
     most = max(counts.values())

@@ -32,7 +32,7 @@ OPERATIONS = frozenset({
     "tt.make_tensor_descriptor", "tt.make_tensor_ptr", "tt.map_elementwise", "tt.map_elementwise.return",
     "tt.mulhiui", "tt.precise_divf", "tt.precise_sqrt", "tt.reduce", "tt.reduce.return", "tt.reshape",
     "tt.return", "tt.scan", "tt.scan.return", "tt.splat", "tt.split", "tt.store", "tt.trans", "tt.unsplat",
-    "ub.poison",
+    "ttg.barrier", "ub.poison",
 })  # fmt: skip
 """Besides these, all of the dialects `arith` and `math`, which only compute."""
 ATTRIBUTES = frozenset({

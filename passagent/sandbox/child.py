@@ -158,6 +158,7 @@ def serve(work: Callable[[bytes, Path], bytes], modules: Sequence[str]) -> None:
     finally:
         for pid in list(children):
             _end(pid, children)
+        shutil.rmtree(os.environ["HOME"], ignore_errors=True)  # its own scratch directory
 
 
 def _import(modules: Sequence[str]) -> None:

@@ -104,7 +104,7 @@ def _finalists(store: Store, run: Run, config: Config) -> Finding:
         text += f"; node {', '.join(map(str, failed))} was not right the second time"
         return Finding("finalists", text, figures, "warn", "passagent show NODE tells what failed")
     if mean is not None and mean < -MAX_FLATTERY:
-        advice = "first measurements flatter: raise evaluator.budget_s or evaluator.trials"
+        advice = "first measurements flatter: raise evaluator.budget_s"
         return Finding("finalists", text, figures, "warn", advice)
     return Finding("finalists", text, figures)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from passagent.config import EvaluatorConfig
 from passagent.evaluator.compilers import is_compiled
 from passagent.evaluator.result import Subject
-from passagent.evaluator.timing.timing import Effort
+from passagent.evaluator.timing.estimate import Effort
 from passagent.sandbox.environment import device_memory_bytes, gpu_memory_bytes
 from passagent.tasks.reader import Task
 from passagent.tasks.room import check_room, check_room_on

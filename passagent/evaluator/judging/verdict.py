@@ -27,7 +27,8 @@ from passagent.evaluator.runner import hostless
 from passagent.evaluator.runner.worker_messages import Error, ReportedViolation
 from passagent.evaluator.sizes import ERROR, MESSAGE
 from passagent.evaluator.timing import estimate
-from passagent.evaluator.timing.timing import MOST_TRIALS, TRIALS, WARMUPS, Timing
+from passagent.evaluator.timing.estimate import MOST_TRIALS, TRIALS
+from passagent.evaluator.timing.timing import WARMUPS, Timing
 from passagent.evaluator.worker_text import plain, shortened
 from passagent.sandbox.environment import describe, evaluator_version, worker_threads
 from passagent.tasks.reader import Subgraph, Task

@@ -9,6 +9,28 @@ from typing import Any
 
 import numpy as np
 
+TRIALS, MOST_TRIALS = 100, 2000
+"""Timed calls of each side, at least and at most."""
+INTERVAL = 0.005
+"""Half the width of the speedup's 95% interval that is good enough, relative."""
+PATIENCE = 2
+"""Budgets that a subgraph on a GPU may take while its interval is WIDE times as wide as it should be."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured of a subgraph by one pair of workers."""
+
+    device: str
+    timeout_s: float
+    budget_s: float
+    trials: int = TRIALS
+    most_trials: int = MOST_TRIALS
+    interval: float = INTERVAL
+    patience: int = PATIENCE
+    """Budgets that the timing may take on a GPU."""
+
+
 CONFIDENCE = 0.95
 NAME = (
     "speedup: midmean over blocks of the median ratio of their calls, eager / compiled; "

@@ -41,13 +41,10 @@ from passagent.evaluator.runner.worker_messages import (
     Turns,
 )
 from passagent.evaluator.timing import clocks, copying, estimate, turns
+from passagent.evaluator.timing.estimate import Effort
 
 WARMUPS = 25
 """Calls before timing starts, each side."""
-TRIALS, MOST_TRIALS = 100, 2000
-"""Timed calls of each side, at least and at most."""
-INTERVAL = 0.005
-"""Half the width of the speedup's 95% interval that is good enough, relative."""
 UNSTABLE = 0.05
 """A subgraph whose interval stays wider than this (half its width, relative) is marked unstable."""
 MIN_PAIRS = 6
@@ -58,8 +55,6 @@ SLOW_PAIRS = 3
 """MIN_PAIRS of slow calls; one less where calls that are not counted were slow already."""
 BLOCK = 10
 """Calls of a block, on average; slow calls come in shorter blocks."""
-PATIENCE = 2
-"""Budgets that a subgraph on a GPU may take while its interval is WIDE times as wide as it should be."""
 WIDE = 2
 _PROBE_CALLS = 3
 _AGAIN = 2
@@ -105,20 +100,6 @@ class TimedCallError(Exception):
     def __init__(self, error: Error) -> None:
         super().__init__(error.message)
         self.error = error
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How much is measured of a subgraph by one pair of workers."""
-
-    device: str
-    timeout_s: float
-    budget_s: float
-    trials: int = TRIALS
-    most_trials: int = MOST_TRIALS
-    interval: float = INTERVAL
-    patience: int = PATIENCE
-    """Budgets that the timing may take on a GPU."""
 
 
 @dataclass(frozen=True)
