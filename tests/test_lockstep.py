@@ -176,11 +176,11 @@ def test_each_call_is_copied_out_before_the_next_and_the_last_one_is_told_of():
     samples, copying, last = timed(keep=True)
     assert order == ["mark", "mark", "call", "mark", "copy", "mark"] * 5
     assert len(samples) == len(copying) == 5
-    doubled, turned, written = last.copies
+    doubled, turned, written = (arena.read(place) for place in [*last.outputs, *last.left])
     assert doubled.tolist() == [16.0, 18.0, 20.0, 22.0]
     assert turned.tolist() == [[value, value] for value in (8.0, 9.0, 10.0, 11.0)]
     assert written.tolist() == [8.0, 9.0, 10.0, 11.0]
-    assert [fact["new"] for fact in last.facts] == [True, False]
+    assert [output.new for output in last.outputs] == [True, False]
     order.clear()
     assert timed(keep=False)[1:] == ([], None)
     assert order == ["mark", "mark", "call", "mark"] * 5

@@ -303,6 +303,13 @@ def remove_run(store: Store, run_id: str) -> Removed:
         f"SELECT evaluation_id FROM {table} WHERE run_id {{is_it}} :run AND evaluation_id IS NOT NULL"
         for table in ("nodes", "confirmations")
     )
+    evaluated += (  # and the finalists' rounds as one evaluation, which alone is timed and has no samples
+        " UNION SELECT pooled.id FROM confirmations JOIN nodes ON nodes.id = node_id "
+        "JOIN evaluations AS pooled ON pooled.candidate_key = nodes.candidate_key "
+        "AND substr(pooled.candidate_key, 1, 16) = substr(nodes.candidate_key, 1, 16) "
+        "WHERE confirmations.run_id {is_it} :run AND pooled.status = 'ok' AND pooled.as_score IS NOT NULL "
+        "AND samples IS NULL"
+    )
     written = len(hints.fetchall())
     evaluations = store.execute(
         f"DELETE FROM evaluations WHERE id IN ({evaluated.format(is_it='=')}) "
