@@ -306,7 +306,7 @@ def _kernel(
 def _variant_of(
     kernel: Kernel, trace: Trace, results: Results, region: Region, orders: list[Order]
 ) -> Variant:
-    """What the plan says of a kernel; `orders` are its inputs'. Raises Unsupported."""
+    """Return the plan's text of a kernel; `orders` are its inputs'. Raises Unsupported."""
     input_dtypes, shapes, dtypes = tuple(trace.dtypes[: len(orders)]), results.shapes, results.dtypes
     generic = next((k for k in kernel.inputs if input_dtypes[k] == "half"), None)
     if generic is None and ("half" in dtypes or "<T>" in kernel.source or "T*" in kernel.source):

@@ -1,4 +1,4 @@
-"""What is measured again: finalists side by side before a run ends, elites where a run goes on elsewhere.
+"""Measure again: finalists side by side before a run ends, elites where a run goes on elsewhere.
 
 Scores of different environments are never compared. Under another evaluator or on another machine the elites
 of every island, and what the episodes under way rely on, get scores of the new environment first, all in one

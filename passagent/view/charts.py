@@ -105,7 +105,7 @@ class Line:
     label: str
     points: Sequence[tuple[float, float]]
     hue: int
-    """Which of the eight colours; GREY: none of them."""
+    """The number of one of eight colours; GREY: none of them."""
     kind: Literal["step", "line", "points", "dashed"] = "step"
     band: Sequence[tuple[float, float, float]] = ()
     """x, low and high of an interval around the line."""

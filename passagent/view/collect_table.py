@@ -16,7 +16,7 @@ def data(summaries: list[Summary]) -> list[dict[str, Any]]:
 
 
 def all_data(collected: Collection) -> dict[str, Any]:
-    """What came of a collection as plain data: what `passagent collect --json` prints."""
+    """Return the result of a collection as plain data, as `passagent collect --json` prints it."""
     return {
         "runs_dir": str(collected.store.runs_dir),
         "table": data(collected.summaries),

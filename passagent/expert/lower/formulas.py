@@ -141,7 +141,7 @@ def _abs(x: Any) -> Any:
 
 @dataclass(frozen=True)
 class Row:
-    """What an operator computes of an element of each argument."""
+    """The formula of an operator, of one element of each argument."""
 
     formula: str | Callable[..., Any]
     """An operation, or a function of a Term for each argument."""
