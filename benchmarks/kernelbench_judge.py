@@ -207,7 +207,7 @@ def written(process: Any, task: Any, files: dict[str, str], device: str) -> str:
     """The candidate as `ModelNew`."""
     target = "cuda" if device.startswith("cuda") else "cpu"
     alone = standalone(files)
-    answer = record(process, Candidate(alone), subgraphs_of(task, target), target, device_facts(device), True)
+    answer = record(process, Candidate(alone), subgraphs_of(task, target), target, device_facts(device))
     if not isinstance(answer, Recorded) or answer.failed:
         raise PassagentError(f"{task.name}: is not recorded: {answer}"[:300])
     return kernelbench_module(task, answer.recording, alone)

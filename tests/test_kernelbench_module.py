@@ -76,7 +76,7 @@ def task(tmp_path):
 
 def written(task, recorder):
     files = standalone(by_the_expert(task, "cpu"))
-    answer = record(recorder, Candidate(files), subgraphs_of(task, "cpu"), "cpu", device_facts("cpu"), True)
+    answer = record(recorder, Candidate(files), subgraphs_of(task, "cpu"), "cpu", device_facts("cpu"))
     return kernelbench_module(task, answer.recording, files)
 
 

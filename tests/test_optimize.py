@@ -256,7 +256,7 @@ def test_a_model_is_optimized_gone_on_with_and_remembered(tmp_path):
         with Store.open(again.state / "runs", create=False) as store:
             assert len(runs.list_runs(store)) == made
     with PassLibrary.open(library) as opened:
-        kept = opened.all()
+        kept = opened.passes()
     other = pa.optimize(model, x, out=tmp_path / "other", **more)
     assert sum(one.from_library for one in other.regions) == len(kept)
 
