@@ -25,7 +25,7 @@ import pytest
 import tiny_search
 
 from passagent.search import remeasure
-from passagent.store import Store, episodes, nodes, runs, sessions
+from passagent.store import Store, episodes, evaluations, nodes, runs, sessions
 
 FORKS = multiprocessing.get_context("forkserver")
 PRELOAD = ["many", "paid_run", "openai", "anthropic"]
@@ -177,8 +177,8 @@ class Runs:
             ]
             assert len(nodes.of_run(store, run.id)) == 2 * self.iters
             keys = [row["candidate_key"] for row in store.rows("SELECT candidate_key FROM evaluations")]
-            again = confirmed(store)
-            assert len(keys) == len(set(keys)) + len(again)
+            again, pooled = confirmed(store), count_pooled(store)
+            assert len(keys) == len(set(keys)) + len(again) + pooled
             assert len(set(keys)) <= run.evaluations <= len(keys)
             states = {
                 row["state"]: row["n"]
@@ -217,6 +217,12 @@ def confirmed(store: Store) -> list[int]:
     rows = store.rows("SELECT node_id, evaluation_id FROM confirmations")
     assert len(rows) == len({row["evaluation_id"] for row in rows})
     return [row["node_id"] for row in rows]
+
+
+def count_pooled(store: Store) -> int:
+    """How many evaluations are a finalist's rounds in one."""
+    ids = [row["id"] for row in store.rows("SELECT id FROM evaluations")]
+    return sum("rounds" in evaluations.get_evaluation(store, found)["protocol"] for found in ids)
 
 
 def stall_in_a_transaction() -> None:

@@ -97,7 +97,9 @@ class ForkServer:
             channel.send(message, fds)
             return channel.receive(_START_S)[0]
         except (ChannelClosed, ChannelTimeout, ValueError) as error:
-            log = (self.scratch / "log").read_text(errors="replace").strip().splitlines()
+            log = list[str]()
+            with suppress(OSError):
+                log = (self.scratch / "log").read_text(errors="replace").strip().splitlines()
             why = f": {log[-1][:300]}" if log else ""
             raise InfrastructureError(f"{self.name} ended{why}") from error
 
@@ -154,11 +156,10 @@ def serve(work: Callable[[bytes, Path], bytes], modules: Sequence[str]) -> None:
             else:
                 channel.send(_end(message["pid"], children))
     except ChannelClosed:
-        pass
+        shutil.rmtree(os.environ["HOME"], ignore_errors=True)  # its own scratch directory
     finally:
         for pid in list(children):
             _end(pid, children)
-        shutil.rmtree(os.environ["HOME"], ignore_errors=True)  # its own scratch directory
 
 
 def _import(modules: Sequence[str]) -> None:
