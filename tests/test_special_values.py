@@ -132,7 +132,7 @@ GRAPHS = {
     "log2": Graph(
         "a.abs().log2().floor()",
         "std::floor(std::log2(std::abs(x[i])))",
-        "std::floor(std::log(std::abs(x[i])) * 1.44269504f)",
+        "std::floor(std::log(std::abs(x[i])) * 1.4426944f)",
         F32,
     ),
     "small_exponential": Graph(
