@@ -44,7 +44,6 @@ def search(address: str, task: str, runs_dir: str, iters: str) -> subprocess.Pop
         iters,
         "4",
         f"ray://{address}",
-        "",
     ]
     log = open(Path(runs_dir).with_suffix(".log"), "a")  # noqa: SIM115
     return subprocess.Popen(command, stdout=log, stderr=log, text=True)
