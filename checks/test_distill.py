@@ -91,7 +91,7 @@ def test_what_is_exported_is_in_order(made):
     told = done([*PASSAGENT, "check", "data", "--runs-dir", "runs"], cwd=made)
     assert told == "data: 4 rows in order (hashes, secrets, database)\n"
     manifest = json.loads((made / "data/export.manifest").read_text())
-    assert manifest["models"] == {"expert": 3, "replay:scripted.jsonl": 1}
+    assert manifest["counts"]["model"] == {"expert": 3, "replay:scripted.jsonl": 1}
     assert manifest["files"] == {"messages.jsonl": 3, "prompt_completion.jsonl": 1}
     assert manifest["trained"] == manifest["replies"] - 1  # but the reply with the broken arguments
 
