@@ -79,7 +79,7 @@ async def run_episode(
     New messages are saved, then appended to `messages`. Each tool result ends with what is left of the
     episode's limits, and of others, such as the run's, as `more_left` says. On resume no model call is
     repeated: what answered calls did to the workspace (which must hold what the episode began with) is done
-    again, missing tool calls are run, evaluations whose result was not told are submitted again. Raises what
+    again, missing tool calls are run, evaluations without a stored result are submitted again. Raises what
     the model and `submit` raise, such as InfrastructureError or a used-up budget, once no evaluation is under
     way.
     """

@@ -146,7 +146,7 @@ def get_evaluation(store: Store, evaluation_id: int, samples: bool = True) -> di
 
 
 def _whole(row: dict[str, Any]) -> dict[str, Any]:
-    """The inverse of pack_result and what lies beside it."""
+    """Return a stored result whole: the inverse of pack_result, with the columns of its row."""
     result: dict[str, Any] = json.loads(zlib.decompress(row["result"]))
     result["plans"] = row["plans"]
     if row.get("samples") is not None:
